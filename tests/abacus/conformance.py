@@ -1,8 +1,8 @@
 """The conformance kit against the abacus, as a file of its author's: `pytest tests/abacus/conformance.py`."""
 
-from pretrain.conformance.device.training import TestTraining as OfTheKit
 from pretrain.conformance.offers import TestOffers
 from pretrain.conformance.suite import *  # noqa: F403
+from pretrain.conformance.training import TestTraining as OfTheKit
 
 __all__ = ["TestOffers"]
 

@@ -12,7 +12,7 @@ import click
 from chaos.all_faults import AllFaults, work_folder
 from chaos.fault_list import faults_of
 from chaos.tiny_training import RECIPE, TinyTraining, batch_for
-from pretrain.cli.local_path import LocalPath
+from pretrain.cli.options import LocalPath
 from pretrain.errors import LaunchError, PretrainError
 from pretrain.exit_codes import ExitCode
 from pretrain.launch.nodes.nodes import Nodes
@@ -22,9 +22,8 @@ from pretrain.launch.schedulers import current_world, own_node
 from pretrain.plugins.host.discovery import find_backend
 from pretrain.plugins.host.manager import load_alone
 from pretrain.plugins.host.members import device_count
-from pretrain.tools.doctor.finding import Finding, Verdict
-from pretrain.tools.doctor.findings_text import as_json as json_of
-from pretrain.tools.doctor.findings_text import as_lines, is_ok
+from pretrain.tools.doctor.finding import Finding, Verdict, as_lines, is_ok
+from pretrain.tools.doctor.finding import as_json as json_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from pretrain.cli.main import main
-from tools.convert.formats import written
+from tools.convert import written
 
 MEGATRON = """\
 format:     Megatron-LM, one file a rank (3.0)

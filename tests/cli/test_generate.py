@@ -104,7 +104,7 @@ def test_it_says_that_it_is_no_server_and_how_much_the_model_sees(run_dir, capfd
         f"checkpoint: {run_dir}/checkpoints/iter_0000012 (pretrain)",
     ]
     call("generate", "--help")
-    assert "no inference server" in " ".join(capfd.readouterr().out.split())
+    assert "For an inference server" in " ".join(capfd.readouterr().out.split())
 
 
 def test_mistakes_are_errors_of_two_lines(run_dir, tmp_path, capfd):

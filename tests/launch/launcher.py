@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from unittest.mock import patch
 
-from pretrain.cli.ranks import show_failure
+from pretrain.cli.run import show_failure
 from pretrain.errors import PretrainError
 from pretrain.launch.job import Job
 from pretrain.launch.nodes.hostfile import read_hostfile

@@ -2,7 +2,8 @@
 
 import pytest
 
-from pretrain.cli.ranks import Counts, place_of_process
+from pretrain.cli.options import RankCounts
+from pretrain.cli.run import place_of_process
 from pretrain.errors import LaunchError
 from pretrain.launch.scheduler_variables import OwnNode
 from pretrain.launch.schedulers import current_world, own_node
@@ -276,4 +277,4 @@ def test_a_node_whose_variables_lack_the_address_of_node_0_is_told_how_to_give_i
     for name, value in MPIRUN_NODE.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(LaunchError, match=r"do not tell node 0's address\.\nGive --rdzv HOST:PORT"):
-        place_of_process(Counts(nproc=1, nnodes=None, rdzv=None, node_rank=None))
+        place_of_process(RankCounts(nproc=1, nnodes=None, rdzv=None, node_rank=None))

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from pretrain.recipe import Recipe
 
+
 LATEST = "latest_checkpointed_iteration.txt"
 _UNFINISHED = ".unfinished-"
 _LONGEST = 32
@@ -222,3 +223,10 @@ def _flush(*paths: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+FORMAT = 3
+"""A new one when older readers would misread it."""
+
+WITHOUT_CHECKSUMS = 2
+"""The format of before checksums, which is read too."""

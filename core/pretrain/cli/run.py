@@ -2,37 +2,32 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Literal
 
 import click
 
-from pretrain.cli.foreign_flags import RunCommand
-from pretrain.cli.local_path import LocalPath
-from pretrain.cli.ranks import (
-    COUNTS,
-    Counts,
-    place_of_process,
-    rank_options,
-    show_failure,
-    start_ranks,
-)
+from pretrain.cli.options import COUNTS, LocalPath, RankCounts, RunCommand, rank_options
 from pretrain.errors import LaunchError, PretrainError
+from pretrain.exit_codes import ExitCode
 from pretrain.launch.nodes.hostfile import read_hostfile
+from pretrain.launch.nodes.nodes import HOSTFILE_NODE, HOSTFILE_SLOTS, Nodes
+from pretrain.launch.schedulers import current_world, own_node
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from pretrain.launch.job import Job
+    from pretrain.launch.job import AnyJob, Job
     from pretrain.launch.nodes.hostfile import Hosts
-    from pretrain.launch.nodes.nodes import Nodes
     from pretrain.launch.placement import Placement
+    from pretrain.launch.processes.failure import Failure
     from pretrain.launch.restarts import RestartPolicy
     from pretrain.launch.run_directory import Resume
     from pretrain.launch.world import World
 
 
-@click.command(cls=RunCommand, short_help="Train a recipe.")
+@click.command(cls=RunCommand)
 @click.argument("recipe", type=LocalPath(), metavar="RECIPE")
 @click.option("--backend", default="cpu", show_default=True, metavar="NAME", help="The device plugin.")
 @click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Change a key of the recipe.")
@@ -97,7 +92,7 @@ def command(
 
     ignore_report_signal()
     _prepare(run_dir, resume or "no", has_nodes=hostfile is not None or (nnodes or 1) > 1)
-    counts = Counts(nproc=nproc, nnodes=nnodes, rdzv=rdzv, node_rank=node_rank)
+    counts = RankCounts(nproc=nproc, nnodes=nnodes, rdzv=rdzv, node_rank=node_rank)
     policy = RestartPolicy(limit=max_restarts, fewest_nodes=allow_fewer_nodes)
     hosts = _hosts(hostfile, counted=counts.given)
     world, nodes, nproc = place_of_process(counts, hosted=hosts is not None)
@@ -185,3 +180,71 @@ def _start_node_of_hostfile(nodes: Nodes, place_run: Callable[[], Placement], jo
     from pretrain.launch.node_attempts import run_node_of_hostfile  # noqa: PLC0415
 
     return show_failure(run_node_of_hostfile(nodes, place_run, job))
+
+
+def place_of_process(counts: RankCounts, *, hosted: bool = False) -> tuple[World | None, Nodes, int | None]:
+    """Return where this process belongs, as options and the variables of other programs say it.
+
+    Args:
+        counts: the options; what they say wins.
+        hosted: whether a hostfile says where ranks run.
+
+    Returns:
+        its place, if another program has started it as a rank, or else None; the nodes; and the ranks to start here.
+
+    Raises:
+        LaunchError: it is a rank of another program, and is to start ranks; or the options do not fit.
+    """
+    count = counts.nnodes or 1
+    if of_run := os.environ.get(HOSTFILE_NODE):
+        nodes = Nodes(count=count, rendezvous=counts.rdzv, rank=counts.node_rank, run=of_run)
+        return None, nodes, int(os.environ[HOSTFILE_SLOTS].split(",")[nodes.rank or 0])
+    node = None if hosted else own_node(wanted=counts.given)
+    if node is not None and counts.nnodes in {None, node.count}:
+        rank = node.rank if counts.node_rank is None else counts.node_rank
+        rendezvous = counts.rdzv or node.rendezvous
+        if not rendezvous:
+            msg = f"node {rank} of {node.count}, by the variables of {node.by}, which do not tell node 0's address.\n"
+            raise LaunchError(msg + "Give --rdzv HOST:PORT, or set MASTER_ADDR (mpirun -x MASTER_ADDR=HOST).")
+        nodes = Nodes(count=node.count, rendezvous=rendezvous, rank=rank)
+        text = f"node {rank} of {node.count}, by the variables of {node.by}; rendezvous {nodes.rendezvous}"
+        click.echo(text, err=True)
+        return None, nodes, counts.nproc or node.nproc
+    world = current_world() if node is None else None
+    if world is not None and (hosted or counts.given):
+        msg = (
+            f"this is rank {world.rank} of {world.world_size}, started by torchrun, srun or mpirun: "
+            f"--hostfile, {COUNTS} have no effect.\n"
+            "Leave them out; or start one process on each node, which starts the ranks there: srun "
+            "--ntasks-per-node=1, mpirun -npernode 1."
+        )
+        raise LaunchError(msg)
+    return world, Nodes(count=count, rendezvous=counts.rdzv, rank=counts.node_rank), counts.nproc
+
+
+def start_ranks(placement: Placement, job: AnyJob, world: World | None, policy: RestartPolicy | None = None) -> int:
+    """Run the job as the rank that this process is, or on ranks that are started; return the exit code.
+
+    Args:
+        placement: where the ranks run.
+        job: what they do.
+        world: this rank's place, if another program started it.
+        policy: of restarts; None: there are none.
+    """
+    if world is not None:
+        return job.run(world).code
+    from pretrain.launch.restarts import NO_RESTARTS  # noqa: PLC0415  --help needs none of it
+    from pretrain.launch.start import start  # noqa: PLC0415
+
+    return show_failure(start(placement, job, policy or NO_RESTARTS))
+
+
+def show_failure(failure: Failure | None) -> int:
+    """Show why ranks failed, or why they have stopped if nobody here asked them to; return the exit code."""
+    if failure is None:
+        return ExitCode.COMPLETE
+    if failure.expected:
+        raise PretrainError(str(failure))
+    if not (failure.stopped and failure.asked):
+        click.echo(str(failure), err=True)
+    return failure.exit_code

@@ -1,4 +1,4 @@
-"""Order of calls: several forward passes before a backward pass, as every model of two layers has them."""
+"""Calls a kernel twice before its backward pass, as every model of two layers does."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pretrain.conformance.cases import run_with
-from pretrain.conformance.comparing.comparison import random
-from pretrain.conformance.comparing.tolerance import assert_near
-from pretrain.conformance.fakes.example_calls import OPERATIONS, example_call
-from pretrain.conformance.fakes.fake_tensors import CASES
-from pretrain.conformance.fakes.footprint import differentiable
+from pretrain.conformance.comparison import random
+from pretrain.conformance.example_calls import OPERATIONS, example_call
+from pretrain.conformance.fake_tensors import CASES
+from pretrain.conformance.footprint import differentiable
+from pretrain.conformance.tensor_error import assert_near
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from torch import Tensor
 
-    from pretrain.conformance.fakes.example_calls import ExampleCall
+    from pretrain.conformance.example_calls import ExampleCall
     from pretrain.conformance.subject import Kernel, Subject
     from pretrain.plugins.requests import Request
 
@@ -29,7 +29,7 @@ TOKENS = 7
 
 
 class TestCallOrder:
-    """A kernel whose calls disturb each other, by a workspace of the module or of the object that `build` returned."""
+    """Calls of a kernel that disturb each other, through a workspace of the module or of what `build` returned."""
 
     operations = OPERATIONS
 

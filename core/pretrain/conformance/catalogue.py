@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from pretrain.conformance.cases import cases_of
 from pretrain.conformance.kernels.activation import TestActivation
 from pretrain.conformance.kernels.attention import TestAttention
 from pretrain.conformance.kernels.bias_dropout_add import TestBiasDropoutAdd
 from pretrain.conformance.kernels.cross_entropy import TestCrossEntropy
-from pretrain.conformance.kernels.dropout_generator import TestRandom
+from pretrain.conformance.kernels.dropout import TestRandom
 from pretrain.conformance.kernels.linear import TestLinear
 from pretrain.conformance.kernels.norm import TestNorm
 from pretrain.conformance.kernels.optimizer import TestOptimizer
 from pretrain.conformance.kernels.rotary import TestRotary
 from pretrain.conformance.kernels.softmax import TestSoftmax
-from pretrain.conformance.ranks.collectives import TestCollectives
+from pretrain.conformance.subject import answers
+from pretrain.conformance.two_ranks import TestCollectives
+from pretrain.plugins.host.discovery import Role
 
 if TYPE_CHECKING:
+    from pretrain.conformance.subject import Kernel, Subject
     from pretrain.plugins.requests import Request
+
 
 CLASSES = (
     TestActivation,
@@ -44,3 +50,30 @@ def _catalogue() -> dict[str, list[Request]]:
 
 CATALOGUE = _catalogue()
 """Operation -> requests, the costly ones last: some tests take the first that a kernel takes."""
+
+
+class TestCoverage:
+    """Kernels that decline all of the kit's requests."""
+
+    operations = tuple(CATALOGUE)
+
+    def test_takes_a_request(self, subject: Subject, kernel: Kernel) -> None:
+        """Every kernel takes at least one request; otherwise it was not compared."""
+        found = answers(subject, kernel, CATALOGUE[kernel.operation])
+        if found.absent:
+            pytest.skip(f"not on this machine: {found.absent}")
+        assert found.taken, found.fault()
+
+    @pytest.mark.parametrize("operation", CATALOGUE)
+    def test_names_a_kernel(self, subject: Subject, operation: str) -> None:
+        """A hook of the backend offers or declines a kernel for at least one request."""
+        own = [member for member in subject.plugins.members if member.installed.role is Role.BACKEND]
+        for plugin in own:
+            if not hasattr(plugin.hooks, f"pretrain_{operation}"):
+                continue
+            requests = CATALOGUE[operation]
+            named = any(kernel.plugin == plugin.installed.name for kernel in subject.kernels(requests))
+            assert named, (
+                f"pretrain_{operation} of {plugin.installed.label} names no kernel for any request: nothing was "
+                "compared.\nAnswer Decline(name, reason) where a kernel does not fit, or leave the hook out."
+            )

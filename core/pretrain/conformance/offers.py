@@ -1,4 +1,4 @@
-"""Table of a backend's offers: how many of the kit's requests each kernel takes, kept in a file and compared.
+"""Compares how many of the kit's requests each kernel takes with a table in a file.
 
 A kernel that begins to decline a dtype loses the tests of that dtype, and none of them fails. Against this one line in
 a test file that has a BACKEND:
@@ -23,14 +23,12 @@ import pytest
 import torch
 import yaml
 
-from pretrain.conformance.answers import Answers
 from pretrain.conformance.cases import DTYPE_NAMES, UNLABELLED
 from pretrain.conformance.catalogue import CATALOGUE
-from pretrain.conformance.subject import Kernel, load_subject, placed
+from pretrain.conformance.subject import Answers, Kernel, load_subject, placed
 from pretrain.plugins.backend import Unavailable
-from pretrain.plugins.host.members import named
-from pretrain.plugins.host.readiness import availability
-from pretrain.plugins.negotiation.proposals import ask
+from pretrain.plugins.host.members import availability, named
+from pretrain.plugins.negotiation.choosing import ask
 from pretrain.plugins.offer import Decline
 
 if TYPE_CHECKING:

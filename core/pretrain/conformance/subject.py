@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import importlib
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
 
-from pretrain.plugins.calls import SIGNATURES, by_position
+from pretrain.conformance.cases import label
 from pretrain.plugins.host import discovery, manager
 from pretrain.plugins.host.discovery import Installed, Role
 from pretrain.plugins.host.importing import load_plugin
 from pretrain.plugins.host.members import take_device
-from pretrain.plugins.negotiation.proposals import ask
-from pretrain.plugins.offer import Decline, Offer
+from pretrain.plugins.negotiation.choosing import ask
+from pretrain.plugins.offer import Absent, Decline, Offer
 from pretrain.plugins.requests import CollectivesRequest
+from pretrain.plugins.signatures import SIGNATURES, by_position
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
+    import torch
+
+    from pretrain.conformance.cases import Case
     from pretrain.plugins.host.manager import Plugins
-    from pretrain.plugins.negotiation.proposals import Proposal
+    from pretrain.plugins.negotiation.choosing import Proposal
     from pretrain.plugins.requests import Request
 
 
@@ -142,12 +146,73 @@ def _plugins_of(target: str) -> Plugins:
     return manager.assemble([], load_plugin(installed), load_plugin(discovery.REFERENCE))
 
 
-def oracle(request: Request) -> Any:
-    """Return the reference kernel for the same request in float64 on the CPU."""
-    in_float64: dict[str, Any] = {"device_type": "cpu", "dtype": torch.float64}
-    if hasattr(request, "weight_dtype"):
-        in_float64["weight_dtype"] = torch.float64
-    hooks = load_plugin(discovery.REFERENCE).hooks
-    answer = getattr(hooks, f"pretrain_{request.operation}")(replace(request, **in_float64))
-    answers: Sequence[Offer | Decline] = [answer] if isinstance(answer, Offer | Decline) else answer
-    return next(answer for answer in answers if isinstance(answer, Offer)).build({})
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """Answers of one kernel to many requests.
+
+    Attributes:
+        kernel: the kernel that answered.
+        provider: the distribution, and the library that does the work.
+        taken: requests that it takes.
+        declined: request -> the reason; requests for which its plugin does not name it are left out.
+    """
+
+    kernel: Kernel
+    provider: str
+    taken: tuple[Request, ...]
+    declined: dict[Request, str]
+
+    @property
+    def absent(self) -> str:
+        """Reason that the kernel is absent on this machine; "" if it is present or no decline says so."""
+        if self.taken:
+            return ""
+        return next((reason for reason in self.declined.values() if isinstance(reason, Absent)), "")
+
+    def summary(self) -> str:
+        """Return one line, and one for each reason with the number of requests that it declined."""
+        asked = len(self.taken) + len(self.declined)
+        lines = [
+            f"{self.kernel.operation} {self.kernel} ({self.provider}): takes {len(self.taken)} of {asked} requests"
+        ]
+        reasons = Counter(str(reason) for reason in self.declined.values())
+        lines += [f"    declines {count}: {reason}" for reason, count in reasons.most_common()]
+        return "\n".join(lines)
+
+    def fault(self) -> str:
+        """Return the failure message of a kernel that takes no request."""
+        first = next(iter(self.declined), None)
+        example = "" if first is None else f"\nOne of the requests: {label(first)}"
+        return (
+            f"nothing was compared: the kernel declines every request of the kit.\n{self.summary()}{example}\n"
+            "Take one of them, or tell the kit's authors what it takes. A kernel that cannot be on this machine says "
+            "so by a reason that is `Absent` (pretrain.plugins.offer)."
+        )
+
+
+def answers(subject: Subject, kernel: Kernel, requests: Iterable[Request]) -> Answers:
+    """Ask for every request that the device has the dtype for."""
+    taken, declined, provider = [], {}, kernel.plugin
+    for request in dict.fromkeys(requests):
+        if not subject.supports(request):
+            continue
+        proposal = subject.proposal(kernel, request)
+        if proposal is None:
+            continue
+        if isinstance(proposal.answer, Decline):
+            declined[request] = proposal.answer.reason
+        else:
+            taken.append(request)
+        provider = proposal.provider
+    return Answers(kernel, provider, tuple(taken), declined)
+
+
+def accepted(subject: Subject, kernel: Kernel, listed: Iterable[Case]) -> list[Request]:
+    """Return the first request of every case that the kernel takes; cases without one are left out."""
+    device_type = subject.plugins.backend.device_type
+    requests = [
+        next((request for request in case.candidates if subject.takes(kernel, request)), None)
+        for whole in listed
+        for case in whole.on(device_type)
+    ]
+    return list(dict.fromkeys(request for request in requests if request is not None))

@@ -2,40 +2,41 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
 
-from pretrain.conformance.answers import accepted, answers
 from pretrain.conformance.call_order import TestCallOrder
 from pretrain.conformance.cases import label
-from pretrain.conformance.catalogue import CATALOGUE
-from pretrain.conformance.coverage import TestCoverage
-from pretrain.conformance.device.device_module import TestDeviceModule
-from pretrain.conformance.device.memory import TestMemory
-from pretrain.conformance.device.training import TestTraining
-from pretrain.conformance.fakes.fake_tensors import TestFake
+from pretrain.conformance.catalogue import CATALOGUE, TestCoverage
+from pretrain.conformance.device import TestDeviceModule, TestMemory
+from pretrain.conformance.fake_tensors import TestFake
 from pretrain.conformance.kernels.activation import TestActivation
 from pretrain.conformance.kernels.attention import TestAttention
 from pretrain.conformance.kernels.bias_dropout_add import TestBiasDropoutAdd
 from pretrain.conformance.kernels.cross_entropy import TestCrossEntropy
-from pretrain.conformance.kernels.dropout_generator import TestRandom
+from pretrain.conformance.kernels.dropout import TestRandom
 from pretrain.conformance.kernels.linear import TestLinear
 from pretrain.conformance.kernels.norm import TestNorm
 from pretrain.conformance.kernels.optimizer import TestOptimizer
 from pretrain.conformance.kernels.rotary import TestRotary
 from pretrain.conformance.kernels.softmax import TestSoftmax
-from pretrain.conformance.ranks.collectives import TestCollectives
-from pretrain.conformance.subject import load_subject
+from pretrain.conformance.subject import accepted, answers, load_subject
+from pretrain.conformance.tiers import TIER_OF, TIERS
+from pretrain.conformance.training import TestTraining
+from pretrain.conformance.two_ranks import TestCollectives
 from pretrain.plugins.backend import Unavailable
-from pretrain.plugins.host.readiness import availability
+from pretrain.plugins.host.members import availability
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Generator, Iterable
     from types import ModuleType
 
     from pretrain.conformance.cases import Case
     from pretrain.conformance.subject import Kernel, Subject
+
 
 __all__ = [
     "TestActivation",
@@ -146,3 +147,57 @@ def _subject(config: pytest.Config, module: ModuleType) -> Subject:
         msg = f'{module.__name__} imports the conformance kit but names no backend: BACKEND = "cuda"'
         raise pytest.UsageError(msg)
     return load_subject(name)
+
+
+FIRST, *_ = TIERS
+
+
+class TierRun:
+    """A pytest plugin: the order of the tests, the end after a tier that failed, and the time of each tier."""
+
+    def __init__(self, chosen: Collection[str]) -> None:
+        self._tiers = [tier for tier in TIERS if tier in chosen]
+        self._tier = FIRST
+        self._counts: dict[str, Counter[str]] = {}
+        self._seconds = dict.fromkeys(self._tiers, 0.0)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Called by pytest with all tests: leave out other tiers, and sort."""
+        of_tier = {tier: [item for item in items if _tier(item) == tier] for tier in TIERS}
+        config.hook.pytest_deselected(items=[item for item in items if _tier(item) not in self._tiers])
+        items[:] = [item for tier in self._tiers for item in of_tier[tier]]
+        self._counts = {tier: Counter() for tier in self._tiers if of_tier[tier]}
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(
+        self, item: pytest.Item, nextitem: pytest.Item | None
+    ) -> Generator[None, object, object]:
+        """Called by pytest for each test: count its time; after a tier's last one stop where something failed."""
+        self._tier, start = _tier(item), time.monotonic()
+        result = yield
+        self._seconds[self._tier] += time.monotonic() - start
+        if nextitem is not None and _tier(nextitem) != self._tier and item.session.testsfailed:
+            item.session.shouldfail = f"tier {self._tier} failed; the tiers after it were not run"
+        return result
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Called by pytest with the outcome of each test's setup, call and teardown."""
+        if report.when == "call" or report.outcome != "passed":
+            self._counts[self._tier][report.outcome] += 1
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Called by pytest at the end."""
+        terminalreporter.section("tiers")
+        for tier, counts in self._counts.items():
+            told = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items()))
+            terminalreporter.write_line(
+                f"{tier}: {told} in {self._seconds[tier]:.0f} s" if told else f"{tier}: not run"
+            )
+
+
+def _tier(item: pytest.Item) -> str:
+    """Return the tier of a test; that of the module's one function is the first."""
+    cls = getattr(item, "cls", None)
+    return FIRST if cls is None else TIER_OF[cls.__name__]

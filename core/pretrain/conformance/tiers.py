@@ -1,4 +1,4 @@
-"""Tiers of the kit, in their order: what costs little and explains most comes first."""
+"""Tiers of the kit, the cheapest first. No pytest here: `pretrain conformance --help` reads it."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pretrain.data.samples.counts import SampleCounts
+from pretrain.data.needed import SampleCounts
 from pretrain.errors import DamageError
 from pretrain.exit_codes import End
 from pretrain.launch.one_recipe import require_one_recipe

@@ -8,6 +8,7 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pretrain.engine.optimizers.choice import state_bytes
 from pretrain.errors import BackendError, RecipeError
 from pretrain.recipe.layout import lay_out
 from pretrain.report.flops import parameter_count
@@ -127,16 +128,16 @@ def _count(recipe: Recipe, layers: int) -> int:
 
 def _bytes_per_parameter(recipe: Recipe, replicas: int) -> float:
     weight = 4.0 if recipe.precision.dtype == "fp32" else 2.0
-    moments = 8.0
+    state = float(state_bytes(recipe.optimizer))
     main_weight = 0.0 if recipe.precision.dtype == "fp32" else 4.0
     if recipe.engine.name == "deepspeed":
-        return _of_zero(recipe, replicas, weight, moments + main_weight)
+        return _of_zero(recipe, replicas, weight, state + main_weight)
     gradient = 4.0 if recipe.precision.grad_reduce_in_fp32 else weight
     share = replicas if recipe.parallel.use_distributed_optimizer else 1
     # MixedPrecisionOptimizer makes fp32 gradients for the update; with the distributed optimizer fp32 ones serve.
     is_fp32 = recipe.precision.dtype == "fp32" or recipe.precision.grad_reduce_in_fp32
     copies = 0.0 if is_fp32 else 4.0
-    return weight + gradient + (moments + main_weight + copies) / share
+    return weight + gradient + (state + main_weight + copies) / share
 
 
 def _of_zero(recipe: Recipe, replicas: int, weight: float, state: float) -> float:

@@ -12,7 +12,7 @@ from pretrain.launch.start_checks import built_inputs
 from pretrain.plugins.host.discovery import find_backend
 from pretrain.recipe import load_recipe
 from pretrain.recipe.layout import lay_out
-from pretrain.recipe.yaml_text import to_yaml
+from pretrain.recipe.load import to_yaml
 from pretrain.report.flops import flops_per_sequence, parameter_count
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def _device(backend: Installed, *, needs_device: bool) -> tuple[Plugins, str, st
         the backend's plugins; the reason if it has no device; and its words about the devices if it has some.
     """
     from pretrain.plugins.host.manager import load_alone  # noqa: PLC0415
-    from pretrain.plugins.host.readiness import require_device  # noqa: PLC0415
+    from pretrain.plugins.host.members import require_device  # noqa: PLC0415
 
     plugins = load_alone(backend)
     try:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pretrain.data.own_corpus import own_corpus
+from pretrain.data.needed import own_corpus
 from pretrain.errors import RunError
 from pretrain.launch.rank0_broadcast import rank0_decides
 from pretrain.launch.run_directory import check_run_dir, new_run_dir

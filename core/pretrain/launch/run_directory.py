@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
+from pretrain.atomic_files import existing_folder
 from pretrain.errors import RunError
-from pretrain.folders import existing_folder
 from pretrain.recipe import load_recipe
 
 Resume = Literal["no", "run", "auto"]

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pretrain.atomic_files import try_to_write
 from pretrain.errors import InUseError, RunError
-from pretrain.folders import try_to_write
 from pretrain.machine import machine
 
 if TYPE_CHECKING:

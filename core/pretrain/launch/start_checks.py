@@ -12,8 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from pretrain.data.own_corpus import own_corpus
-from pretrain.data.samples.counts import samples_needed
+from pretrain.data.needed import own_corpus, samples_needed
 from pretrain.errors import DataError, PretrainError, RunError
 from pretrain.launch.run_directory import RUNS, check_run_dir, holds_run
 from pretrain.launch.run_lock import FILE as LOCK
@@ -24,7 +23,7 @@ from pretrain.report.metrics import appended, read_metrics
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pretrain.data.samples.counts import SampleCounts
+    from pretrain.data.needed import SampleCounts
     from pretrain.launch.run_directory import Resume
     from pretrain.recipe import Recipe
 

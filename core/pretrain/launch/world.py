@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pretrain.cores import available_cores
+from pretrain.machine import available_cores
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,16 +14,16 @@ from pretrain.engine.build import build_engine
 from pretrain.plugins.host.manager import load
 from pretrain.recipe import lay_out
 from pretrain.tools.align.comparing.compare import compare
-from pretrain.tools.align.reading.recording import Recording
-from pretrain.tools.align.recording.manifest import write_manifest
-from pretrain.tools.align.recording.recorder import Recorder
+from pretrain.tools.align.comparing.recording import Recording
+from pretrain.tools.align.recording.folder import write_manifest
+from pretrain.tools.align.recording.recorder import StepRecorder
 from pretrain.tools.align.recording.taps import Taps
 from tools.align.wrong_kernels import with_mistake
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pretrain.tools.align.comparing.compared_sides import Outcome
+    from pretrain.tools.align.comparing.outcome import AlignResult
     from tools.align.wrong_kernels import Mistake
 
 SMALL = (
@@ -51,20 +51,22 @@ def record(folder: Path, *overrides: str, steps: int = 1, mistake: Mistake | Non
         return taps.around(request, wrong(request, kernel))
 
     with engine_world(plugins.backend):
-        engine, kernels = build_engine(recipe, plugins, VOCAB_SIZE, torch.device("cpu"), notify=print, around=around)
+        engine, kernels = build_engine(
+            recipe, plugins, VOCAB_SIZE, torch.device("cpu"), notify=print, wrap_kernel=around
+        )
         with closing(engine):
             folder.mkdir(parents=True, exist_ok=True)
             if dist.get_rank() == 0:
                 layout = lay_out(recipe, dist.get_world_size())
                 write_manifest(folder, recipe, kernels.table, layout, VOCAB_SIZE, positions=64)
             batches = chain.from_iterable(micro_batches(recipe, step) for step in range(steps))
-            recorder = Recorder(engine, taps, folder, positions=64)
+            recorder = StepRecorder(engine, taps, folder, positions=64)
             recorder.record(
                 batches if engine.reads_data else None, steps, recipe.train.global_batch_size, num_microbatches(recipe)
             )
     return folder
 
 
-def outcome_of(first: Path, second: Path) -> Outcome:
+def outcome_of(first: Path, second: Path) -> AlignResult:
     """Compare two recordings."""
     return compare(Recording.open(first), Recording.open(second))

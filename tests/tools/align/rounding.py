@@ -9,17 +9,16 @@ import torch
 
 from engine.layouts import BF16, GPT2, NEOX, QWEN
 from engine.tiny import VOCAB_SIZE, engine_world, micro_batches, num_microbatches, tiny
+from pretrain.conformance.compared_part import evenly
 from pretrain.engine.build import build_forward_engine
 from pretrain.engine.forward import forward_loss
 from pretrain.plugins.host.manager import load
 from pretrain.recipe import lay_out
-from pretrain.tools.align.comparing.distance import Distance
-from pretrain.tools.align.comparing.explained import UNIT, Explained
-from pretrain.tools.align.reading.points import Points
-from pretrain.tools.align.reading.recording import Recording
-from pretrain.tools.align.recording.manifest import write_manifest
-from pretrain.tools.align.recording.rank_place import RankPlace
-from pretrain.tools.align.recording.sink import Sink, spread
+from pretrain.tools.align.comparing.distance import UNIT, Distance, Explained
+from pretrain.tools.align.comparing.points import Points
+from pretrain.tools.align.comparing.recording import Recording
+from pretrain.tools.align.recording.folder import RankPlace, write_manifest
+from pretrain.tools.align.recording.sink import Sink
 from pretrain.tools.align.recording.taps import Taps
 from pretrain.tools.align.recording.visits import Visits
 from tools.align.recorded import PLAIN
@@ -57,7 +56,7 @@ def record_in_float64(folder: Path, *overrides: str) -> Path:
     taps.step = 1
     with engine_world(plugins.backend):
         engine, kernels = build_forward_engine(
-            recipe, plugins, VOCAB_SIZE, torch.device("cpu"), print, around=taps.around
+            recipe, plugins, VOCAB_SIZE, torch.device("cpu"), print, wrap_kernel=taps.around
         )
         for model in engine.models:
             model.double()
@@ -73,7 +72,7 @@ def record_in_float64(folder: Path, *overrides: str) -> Path:
             seq_length=recipe.model.seq_length,
             is_gated=recipe.model.activation == "swiglu",
         )
-        taps.sink = sink = Sink(folder, place, spread(recipe.model.seq_length, 64))
+        taps.sink = sink = Sink(folder, place, evenly(recipe.model.seq_length, 64))
         taps.visits = Visits(engine.models, recipe.model.num_layers, sink)
         sink.step = 1
         engine._run(forward_loss, micro_batches(recipe, 0), num_microbatches(recipe), forward_only=False)

@@ -12,12 +12,11 @@ from safetensors.torch import load_file, save_file
 
 from engine.layouts import ACCUMULATED
 from pretrain.errors import RunError
-from pretrain.tools.align.comparing.compared_sides import FORWARD
-from pretrain.tools.align.reading import stored_tensors
-from pretrain.tools.align.reading.recorded_parameters import Parameters
-from pretrain.tools.align.reading.recording import Recording
-from pretrain.tools.align.reading.stored_tensors import StoredTensors
-from pretrain.tools.align.showing.outcome_text import headline, outcome_text
+from pretrain.tools.align.comparing import parameters as parameters_module
+from pretrain.tools.align.comparing.outcome import FORWARD
+from pretrain.tools.align.comparing.parameters import Parameters, StoredTensors
+from pretrain.tools.align.comparing.recording import Recording
+from pretrain.tools.align.outcome_text import headline, outcome_text
 from tools.align.recorded import outcome_of, record
 
 
@@ -66,7 +65,7 @@ def test_a_difference_between_kernels_is_not_blamed_on_one(usual, copy):
     assert lines[0].startswith(
         "differs at step 1, layer 2 of 4, forward: output of linear in self_attention.linear_qkv"
     )
-    assert "every kernel computes what float64 does" in lines[1]
+    assert "every kernel agrees with float64" in lines[1]
 
 
 def test_one_wrong_token_is_seen(usual, copy):
@@ -135,12 +134,12 @@ def test_other_weights_are_an_error_that_names_them(usual, tmp_path):
     other = record(tmp_path / "other", "model.init_method_std=0.03")
     edit(other / "recording.json", lambda manifest: manifest["recipe"]["model"].update(init_method_std=0.02))
 
-    with pytest.raises(RunError, match=r"begin with different weights: .* and \d+ more"):
+    with pytest.raises(RunError, match=r"start from different weights: .* and \d+ more"):
         outcome_of(usual, other)
 
 
 def test_a_folder_without_a_recording_is_an_error(tmp_path):
-    with pytest.raises(RunError, match="holds no recording"):
+    with pytest.raises(RunError, match="is not a recording"):
         Recording.open(tmp_path)
 
 
@@ -211,7 +210,7 @@ def of(parameters, name, which):
 def test_a_large_checkpoint_is_read_layer_by_layer_and_each_tensor_once(usual, monkeypatch):
     small = Parameters(Recording.open(usual))
     wanted = {(name, which): of(small, name, which) for name in small.names for which in (None, "exp_avg")}
-    monkeypatch.setattr(stored_tensors, "AT_ONCE", 0)
+    monkeypatch.setattr(parameters_module, "AT_ONCE", 0)
     read, reading = [], StoredTensors._read_one
     monkeypatch.setattr(StoredTensors, "_read_one", lambda *each: (read.append(each[1:]), reading(*each))[1])
     large = Parameters(Recording.open(usual))
@@ -248,7 +247,7 @@ def test_a_recording_of_another_format_is_an_error(copy):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("{}", "holds no recording"), ('{"format": 1}', "lacks pretrain, torch")]
+    ("text", "message"), [("{}", "is not a recording"), ('{"format": 1}', "lacks pretrain, torch")]
 )
 def test_a_description_that_is_damaged_is_an_error(tmp_path, text, message):
     (tmp_path / "recording.json").write_text(text)

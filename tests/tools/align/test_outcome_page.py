@@ -5,15 +5,15 @@ from math import inf, nan
 
 import pytest
 
-from pretrain.tools.align.comparing.compared_sides import FORWARD, Compared, Outcome
-from pretrain.tools.align.model_place import Place
-from pretrain.tools.align.showing.outcome_page import _chart
+from pretrain.tools.align.comparing.outcome import FORWARD, AlignResult, Compared
+from pretrain.tools.align.outcome_page import _chart
+from pretrain.tools.align.recording.folder import ModulePlace
 
 
 def compared(position, difference, explained):
     return Compared(
         order=(1, FORWARD, position, 0),
-        place=Place(position, ""),
+        place=ModulePlace(position, ""),
         operation="",
         what="",
         difference=difference,
@@ -23,7 +23,7 @@ def compared(position, difference, explained):
 
 def drawn(*found):
     """Return the value at each place as the chart shows it."""
-    svg = _chart(Outcome(compared=found), 1, FORWARD, "forward")
+    svg = _chart(AlignResult(compared=found), 1, FORWARD, "forward")
     return {int(place): float(value) for place, value in re.findall(r"difference, place (\d+): ([\d.e+-]+)", svg)}
 
 

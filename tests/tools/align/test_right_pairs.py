@@ -21,8 +21,8 @@ from engine.layouts import (
     TP,
     ZERO1,
 )
-from pretrain.tools.align.comparing.compared_sides import BACKWARD, UPDATE
-from pretrain.tools.align.reading.recording import Recording
+from pretrain.tools.align.comparing.outcome import BACKWARD, UPDATE
+from pretrain.tools.align.comparing.recording import Recording
 from tools.align.ranks import record_on_ranks
 from tools.align.recorded import outcome_of, record
 

@@ -4,10 +4,10 @@ import pytest
 
 from engine.layouts import BF16
 from pretrain.plugins import hookspecs
-from pretrain.tools.align.comparing.compared_sides import BACKWARD, FORWARD, NORM, UPDATE
-from pretrain.tools.align.reading.recording import Recording
+from pretrain.tools.align.comparing.outcome import BACKWARD, FORWARD, NORM, UPDATE
+from pretrain.tools.align.comparing.recording import Recording
+from pretrain.tools.align.outcome_text import headline
 from pretrain.tools.align.recording.taps import ARGUMENTS
-from pretrain.tools.align.showing.outcome_text import headline
 from tools.align.recorded import SMALL, outcome_of, record
 from tools.align.wrong_kernels import Mistake
 

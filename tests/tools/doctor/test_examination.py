@@ -14,12 +14,11 @@ import yaml
 from pretrain.cli.main import main
 from pretrain.recipe import load_recipe
 from pretrain.recipe.layout import lay_out
-from pretrain.tools.doctor import examination, kernel_choices, own_checks
-from pretrain.tools.doctor.example import EXAMPLE, NOTE
-from pretrain.tools.doctor.kernel_choices import differing_choices, write_choices
-from pretrain.tools.doctor.ranks.rank_outcome import Outcome
+from pretrain.tools.doctor import examination, own_checks
+from pretrain.tools.doctor.command import EXAMPLE
+from pretrain.tools.doctor.examination import NOTE
+from pretrain.tools.doctor.ranks.step_sequence import RankOutcome
 from recipe.smallest import SMALLEST
-from tools.doctor.conftest import world_of
 from tools.doctor.written_tokens import write_tokens
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -30,9 +29,9 @@ def between(monkeypatch):
     """Replace the checks between ranks by one that returns this rank's findings; return what it was given."""
     given = {}
 
-    def examine_between(recipe, plugins, world, device, own, *, start, backend_name, board, timeout):
-        given.update(recipe=recipe, world=world, device=device, start=start)
-        return Outcome(findings=tuple(own), reports=True)
+    def examine_between(own, board, plugins, device, recipe, *, start, backend_name):
+        given.update(recipe=recipe, world=board.world, device=device, start=start)
+        return RankOutcome(findings=tuple(own.own), reports=True)
 
     monkeypatch.setattr(examination, "examine_between", examine_between)
     return given
@@ -122,11 +121,11 @@ def test_a_check_that_does_not_end_is_named_on_the_only_rank(doctor, between, mo
 
     monkeypatch.setattr(own_checks, "examine_limits", hang)
     monkeypatch.setattr(examination.examine, "__kwdefaults__", {"timeout": 0.5})
-    monkeypatch.setattr(Outcome, "leave", leave)
+    monkeypatch.setattr(RankOutcome, "leave", leave)
     code, out, _ = doctor()
     ended.set()
     assert (code, left) == (1, [1])
-    assert "no end within 0.5 s of: limits" in out
+    assert "limits did not finish within 0.5 s" in out
     assert "ok     versions" in out
     assert between["device"] is None
 
@@ -147,34 +146,3 @@ def test_a_mistake_in_the_recipe_is_an_error_of_the_command(doctor):
 def test_the_example_fits_usual_numbers_of_ranks():
     recipe = load_recipe(EXAMPLE)
     assert [ranks for ranks in (*range(1, 17), 24, 32, 48, 64, 128, 512, 1024) if not lay_out(recipe, ranks)] == []
-
-
-class Board:
-    """What ranks have written."""
-
-    def __init__(self, world=None):
-        self.world, self.written = world, {}
-
-    def write(self, key, value):
-        self.written[key] = value
-
-    def read(self, keys):
-        return {key: self.written[key] for key in keys if key in self.written}
-
-
-def test_ranks_that_would_take_different_kernels_are_named(monkeypatch):
-    board = Board()
-    for rank, norm in enumerate(["apex (a 1)", "torch (b 2)", "apex (a 1)"]):
-        board.world = world_of(rank, 3)
-        write_choices(board, {"norm": norm, "linear": "torch (b 2)"})
-    (finding,) = differing_choices(board, 3)
-    assert (finding.check, finding.verdict) == ("kernel norm", kernel_choices.Verdict.WRONG)
-    assert finding.text == "the ranks would take different kernels: ranks 0, 2: apex (a 1); rank 1: torch (b 2)"
-
-
-def test_a_rank_without_kernels_does_not_differ():
-    board = Board(world_of(0, 2))
-    write_choices(board, {"norm": "torch"})
-    board.world = world_of(1, 2)
-    write_choices(board, {})
-    assert list(differing_choices(board, 2)) == []

@@ -10,7 +10,7 @@ import sys
 import pytest
 import yaml
 
-from pretrain.tools.doctor.example import EXAMPLE
+from pretrain.tools.doctor.command import EXAMPLE
 
 pytestmark = [pytest.mark.full, pytest.mark.ranks]
 

@@ -9,9 +9,8 @@ import torch
 
 from ascend_kit import operators
 from pretrain.conformance import examples
-from pretrain.conformance.comparing.comparison import assert_agrees, random
-from pretrain.conformance.kernels.masks import example_mask, mask_with_empty_rows
-from pretrain.conformance.subject import oracle
+from pretrain.conformance.comparison import assert_agrees, oracle, random
+from pretrain.conformance.example_calls import example_mask, mask_with_empty_rows
 from pretrain.plugins.offer import Decline, Offer
 from pretrain.plugins.requests import Mask
 from pretrain_ascend import attention

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from pretrain.conformance import examples
-from pretrain.conformance.comparing.comparison import assert_agrees, assert_repeats, forward_backward, random
-from pretrain.conformance.subject import oracle
+from pretrain.conformance.comparison import assert_agrees, assert_repeats, forward_backward, oracle, random
 from pretrain.conformance.suite import TestActivation, TestCallOrder, pytest_generate_tests, subject  # noqa: F401
 from pretrain.plugins.offer import Decline
 from pretrain_cuda import activation

@@ -7,9 +7,9 @@ import torch
 
 from kit.pairs import one_on_a_commit
 from pretrain.conformance import examples
-from pretrain.conformance.comparing.comparison import forward_backward, random
-from pretrain.conformance.comparing.tolerance import assert_near
+from pretrain.conformance.comparison import forward_backward, random
 from pretrain.conformance.suite import TestBiasDropoutAdd, TestRandom, pytest_generate_tests, subject  # noqa: F401
+from pretrain.conformance.tensor_error import assert_near
 from pretrain.plugins.offer import Decline
 from pretrain_cuda import bias_dropout_add
 

@@ -7,8 +7,7 @@ import torch
 
 from kit.pairs import one_on_a_commit
 from pretrain.conformance import examples
-from pretrain.conformance.comparing.comparison import assert_agrees, random
-from pretrain.conformance.subject import oracle
+from pretrain.conformance.comparison import assert_agrees, oracle, random
 from pretrain.conformance.suite import TestCrossEntropy, pytest_generate_tests, subject  # noqa: F401
 from pretrain.plugins.offer import Decline
 from pretrain_cuda import cross_entropy

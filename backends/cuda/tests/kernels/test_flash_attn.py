@@ -10,8 +10,7 @@ import torch
 
 from kit import fake_flash_attn
 from pretrain.conformance import examples
-from pretrain.conformance.comparing.comparison import assert_agrees, random, strided
-from pretrain.conformance.subject import oracle
+from pretrain.conformance.comparison import assert_agrees, oracle, random, strided
 from pretrain.conformance.suite import TestAttention, pytest_generate_tests, subject  # noqa: F401
 from pretrain.plugins.offer import Decline, Offer
 from pretrain.plugins.requests import Mask

@@ -14,8 +14,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from kit.pairs import one_on_a_commit
 from pretrain.conformance import examples
-from pretrain.conformance.comparing.comparison import assert_agrees, forward_backward, random
-from pretrain.conformance.subject import oracle
+from pretrain.conformance.comparison import assert_agrees, forward_backward, oracle, random
 from pretrain.conformance.suite import TestNorm, pytest_generate_tests, subject  # noqa: F401
 from pretrain.plugins.offer import Decline, Offer
 from pretrain_cuda import norm

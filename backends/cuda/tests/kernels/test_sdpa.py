@@ -13,9 +13,8 @@ import torch
 from torch.nn.attention import SDPBackend
 
 from pretrain.conformance import examples
-from pretrain.conformance.comparing.comparison import assert_agrees, forward_backward, random
-from pretrain.conformance.kernels.masks import mask_with_empty_rows
-from pretrain.conformance.subject import oracle
+from pretrain.conformance.comparison import assert_agrees, forward_backward, oracle, random
+from pretrain.conformance.example_calls import mask_with_empty_rows
 from pretrain.conformance.suite import TestAttention, pytest_generate_tests, subject  # noqa: F401
 from pretrain.plugins.offer import Decline, Offer
 from pretrain.plugins.requests import Mask

@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from pretrain.conformance import examples
-from pretrain.conformance.comparing.comparison import assert_agrees, forward_backward, random
-from pretrain.conformance.kernels.masks import example_mask
-from pretrain.conformance.subject import oracle
+from pretrain.conformance.comparison import assert_agrees, forward_backward, oracle, random
+from pretrain.conformance.example_calls import example_mask
 from pretrain.conformance.suite import TestSoftmax, pytest_generate_tests, subject  # noqa: F401
 from pretrain.plugins.offer import Decline, Offer
 from pretrain.plugins.requests import Mask

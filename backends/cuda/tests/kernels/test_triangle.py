@@ -11,9 +11,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from kit.offline_triangle import loads
 from pretrain.conformance import examples
-from pretrain.conformance.comparing.comparison import assert_agrees, forward_backward, random
-from pretrain.conformance.comparing.dropout_rate import assert_dropout_rate
-from pretrain.conformance.subject import oracle
+from pretrain.conformance.comparison import assert_agrees, forward_backward, oracle, random
+from pretrain.conformance.kernels.dropout import assert_dropout_rate
 from pretrain.conformance.suite import TestAttention, pytest_generate_tests, subject  # noqa: F401
 from pretrain.plugins.offer import Decline
 from pretrain.plugins.requests import Mask

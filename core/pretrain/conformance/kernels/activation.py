@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from pretrain.conformance.cases import Case, cases, run_with
-from pretrain.conformance.comparing.comparison import assert_agrees, assert_repeats, random
+from pretrain.conformance.comparison import assert_agrees, assert_repeats, oracle
+from pretrain.conformance.example_calls import Sizes, example_call
 from pretrain.conformance.examples import DTYPES, activation
-from pretrain.conformance.subject import oracle
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -61,7 +61,7 @@ class TestActivation:
 
 
 def _inputs(asked: ActivationRequest) -> dict[str, Tensor]:
-    width = asked.features * 2 if asked.kind == "swiglu" else asked.features
-    x = random(*TOKENS[asked.features], width, dtype=asked.dtype) * 2
-    x.view(-1)[:2] = torch.tensor([-10.0, 10.0])
-    return {"x": x} | ({"bias": random(width, dtype=asked.dtype, seed=1)} if asked.has_bias else {})
+    tokens, batch = TOKENS[asked.features]
+    inputs = example_call(asked, Sizes(tokens=tokens, batch=batch)).inputs
+    inputs["x"].view(-1)[:2] = torch.tensor([-10.0, 10.0])
+    return inputs

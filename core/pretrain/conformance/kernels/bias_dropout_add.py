@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pretrain.conformance.cases import Case, cases, run_with
-from pretrain.conformance.comparing.comparison import assert_agrees, assert_repeats, forward_backward, random
-from pretrain.conformance.comparing.dropout_rate import assert_dropout_rate
-from pretrain.conformance.comparing.tolerance import assert_near
+from pretrain.conformance.comparison import assert_agrees, assert_repeats, forward_backward, oracle, random
+from pretrain.conformance.example_calls import Sizes, example_call
 from pretrain.conformance.examples import DTYPES, bias_dropout_add
-from pretrain.conformance.subject import oracle
+from pretrain.conformance.kernels.dropout import assert_dropout_rate
+from pretrain.conformance.tensor_error import assert_near
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,7 +41,7 @@ class TestBiasDropoutAdd:
         """Forward and backward; training=False drops nothing."""
         built = partial(subject.build(kernel, asked), training=False, **_absent(asked))
         expected = partial(oracle(asked), training=False, **_absent(asked))
-        assert_agrees(built, expected, example_inputs(asked), subject.device, is_strided=asked.hidden_size == 64)
+        assert_agrees(built, expected, _inputs(asked), subject.device, is_strided=asked.hidden_size == 64)
 
     @run_with(cases(*_requests()))
     def test_agrees_with_float64_without_dropout(
@@ -49,7 +49,7 @@ class TestBiasDropoutAdd:
     ) -> None:
         """Forward and backward while training."""
         kernels = subject.build(kernel, asked), oracle(asked)
-        assert_agrees(*kernels, example_inputs(asked), subject.device, is_strided=asked.hidden_size == 64)
+        assert_agrees(*kernels, _inputs(asked), subject.device, is_strided=asked.hidden_size == 64)
 
     @run_with(
         cases(
@@ -63,7 +63,7 @@ class TestBiasDropoutAdd:
     def test_dropout(self, subject: Subject, kernel: Kernel, asked: BiasDropoutAddRequest) -> None:
         """Entries are dropped at the requested rate, the others scaled up; the backward pass uses the same mask."""
         built = partial(subject.build(kernel, asked), **_absent(asked))
-        inputs, dropout = example_inputs(asked), asked.dropout
+        inputs, dropout = _inputs(asked), asked.dropout
         inputs["residual"] = torch.zeros_like(inputs["residual"])  # what is added is then not rounded with it
         inputs["x"] = inputs["x"].abs() + 8  # and what is not dropped is not zero
         results = forward_backward(built, inputs, lambda x: x.to(subject.device))
@@ -93,13 +93,13 @@ class TestBiasDropoutAdd:
         """Calls without dropout are bitwise reproducible and agree with the oracle."""
         built = partial(subject.build(kernel, asked), training=False)
         expected = partial(oracle(asked), training=False)
-        assert_repeats(built, expected, example_inputs(asked), subject.device)
+        assert_repeats(built, expected, _inputs(asked), subject.device)
 
     @run_with(cases(*(bias_dropout_add(dtype, hidden=64, dropout=p) for dtype in DTYPES for p in (0.0, 0.5))))
     def test_backward_needs_no_output(self, subject: Subject, kernel: Kernel, asked: BiasDropoutAddRequest) -> None:
         """A pipeline stage frees its output after sending it: gradients do not depend on the output's content."""
         built = partial(subject.build(kernel, asked), training=False)
-        leaves = [x.to(subject.device).requires_grad_() for x in example_inputs(asked).values()]
+        leaves = [x.to(subject.device).requires_grad_() for x in _inputs(asked).values()]
         results = []
         for is_freed in (False, True):
             output = built(**dict(zip(("x", "residual", "bias"), (x.clone() for x in leaves), strict=True)))
@@ -110,11 +110,9 @@ class TestBiasDropoutAdd:
             assert torch.equal(kept, freed), "the backward pass reads the output"
 
 
-def example_inputs(asked: BiasDropoutAddRequest, tokens: tuple[int, int] | None = None) -> dict[str, Tensor]:
-    """Return x and residual [s, b, h], and bias [h] if there is one."""
-    shape = (*(tokens or TOKENS[asked.hidden_size]), asked.hidden_size)
-    inputs = {"x": random(*shape, dtype=asked.dtype), "residual": random(*shape, dtype=asked.dtype, seed=2)}
-    return inputs | ({"bias": random(shape[-1], dtype=asked.dtype, seed=1)} if asked.has_bias else {})
+def _inputs(asked: BiasDropoutAddRequest) -> dict[str, Tensor]:
+    tokens, batch = TOKENS[asked.hidden_size]
+    return example_call(asked, Sizes(tokens=tokens, batch=batch)).inputs
 
 
 def _absent(asked: BiasDropoutAddRequest) -> dict[str, None]:

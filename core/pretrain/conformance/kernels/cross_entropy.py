@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from pretrain.conformance.cases import Case, cases, run_with
-from pretrain.conformance.comparing.comparison import assert_agrees, assert_repeats, random
+from pretrain.conformance.comparison import assert_agrees, assert_repeats, oracle, random
 from pretrain.conformance.examples import DTYPES, cross_entropy
-from pretrain.conformance.ranks.rank_pair import RankPair
-from pretrain.conformance.subject import oracle
+from pretrain.conformance.two_ranks import RankPair
 
 if TYPE_CHECKING:
     from torch import Tensor

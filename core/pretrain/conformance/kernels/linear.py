@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pretrain.conformance.cases import Case, cases, run_with
-from pretrain.conformance.comparing.comparison import assert_agrees, assert_repeats, random
-from pretrain.conformance.comparing.tolerance import assert_near
+from pretrain.conformance.comparison import assert_agrees, assert_repeats, oracle, random
+from pretrain.conformance.example_calls import Sizes, example_call
 from pretrain.conformance.examples import DTYPES, linear
-from pretrain.conformance.ranks.rank_pair import RankPair
-from pretrain.conformance.subject import oracle
+from pretrain.conformance.tensor_error import assert_near
+from pretrain.conformance.two_ranks import RankPair
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,16 +38,16 @@ class TestLinear:
     def test_agrees_with_float64(self, subject: Subject, kernel: Kernel, asked: LinearRequest) -> None:
         """Forward and backward on one rank: input, weight and bias; few tokens and many, contiguous and not."""
         kernels = subject.build(kernel, asked), oracle(asked)
-        for tokens in TOKENS:
+        for tokens, batch in TOKENS:
             for has_bias in (True, False):
-                inputs = _inputs(tokens, asked.dtype, has_bias)
-                assert_agrees(*kernels, inputs, subject.device, is_strided=tokens[0] == 33)
+                call = example_call(asked, Sizes(tokens=tokens, batch=batch, has_bias=has_bias))
+                assert_agrees(*kernels, call.inputs, subject.device, is_strided=tokens == 33)
 
     @run_with(cases(*(linear(dtype, main_grad_dtype=main) for dtype in DTYPES for main in _main_grad_dtypes(dtype))))
     def test_adds_to_main_grad(self, subject: Subject, kernel: Kernel, asked: LinearRequest) -> None:
         """Two micro-batches add up in `main_grad`, once each; the data-parallel hook is notified."""
         built = subject.build(kernel, asked)
-        inputs = {name: x.to(subject.device) for name, x in _inputs((7, 2), asked.dtype, True).items()}
+        inputs = {name: x.to(subject.device) for name, x in example_call(asked, 7).inputs.items()}
         weight: Any = torch.nn.Parameter(inputs.pop("weight"))
         weight.main_grad = torch.ones_like(weight, dtype=asked.main_grad_dtype)
         for _ in range(2):
@@ -78,7 +78,7 @@ class TestLinear:
     def test_repeats_when_deterministic(self, subject: Subject, kernel: Kernel, asked: LinearRequest) -> None:
         """Calls are bitwise reproducible and agree with the oracle."""
         kernels = subject.build(kernel, asked), oracle(asked)
-        assert_repeats(*kernels, _inputs((33, 3), asked.dtype, True), subject.device)
+        assert_repeats(*kernels, example_call(asked, Sizes(tokens=33, batch=3)).inputs, subject.device)
 
     @run_with(
         Case(tuple(linear(dtype, tensor_parallel_size=2, sequence_parallel=sp) for dtype in DTYPES)) for sp in BOTH
@@ -87,11 +87,6 @@ class TestLinear:
         """The input's gradient is summed over ranks; nothing is read before its communication was waited for."""
         way = "sequence_parallel" if asked.sequence_parallel else "all_reduce"
         RankPair.of(subject).require(f"linear {way}", kernel)
-
-
-def _inputs(tokens: tuple[int, int], dtype: torch.dtype, has_bias: bool) -> dict[str, Tensor]:
-    inputs = {"x": random(*tokens, 24, dtype=dtype), "weight": random(40, 24, dtype=dtype, seed=1)}
-    return inputs | ({"bias": random(40, dtype=dtype, seed=2)} if has_bias else {})
 
 
 def _backward_as_data_parallel_does(

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pretrain.conformance.cases import Case, cases, run_with
-from pretrain.conformance.comparing.comparison import assert_agrees, assert_repeats, random
+from pretrain.conformance.comparison import assert_agrees, assert_repeats, oracle, random
+from pretrain.conformance.example_calls import Sizes, example_call
 from pretrain.conformance.examples import DTYPES, norm
-from pretrain.conformance.subject import oracle
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -82,6 +82,5 @@ class TestNorm:
 
 
 def _inputs(asked: NormRequest) -> dict[str, Tensor]:
-    size, dtype = asked.hidden_size, asked.dtype
-    inputs = {"x": random(*TOKENS[size], size, dtype=dtype), "weight": random(size, dtype=dtype, seed=1) + 1}
-    return inputs | ({"bias": random(size, dtype=dtype, seed=2)} if asked.kind == "LayerNorm" else {})
+    tokens, batch = TOKENS[asked.hidden_size]
+    return example_call(asked, Sizes(tokens=tokens, batch=batch)).inputs

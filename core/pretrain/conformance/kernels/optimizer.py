@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pretrain.conformance.cases import Case, run_with
-from pretrain.conformance.comparing.comparison import random
-from pretrain.conformance.comparing.synchronization import NoSynchronization
-from pretrain.conformance.comparing.tolerance import assert_near
+from pretrain.conformance.comparison import adam_in_float64, random
 from pretrain.conformance.examples import DTYPES, optimizer
+from pretrain.conformance.synchronization import NoSynchronization
+from pretrain.conformance.tensor_error import assert_near
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,7 +41,8 @@ class TestOptimizer:
         for step in range(1, 6):
             _step(stepping, parameters[:-1], step)
         for number, parameter in enumerate(parameters[:-1]):
-            expected = _expected(number, 5, is_decoupled=name == "adamw")
+            gradients = (_gradient(number, step) for step in range(1, 6))
+            expected = adam_in_float64(_start(number), gradients, **SETTINGS, adam_w_mode=name == "adamw")
             assert_near(parameter, expected, torch.float32, f"parameter {number}")
         assert torch.equal(parameters[-1], torch.ones_like(parameters[-1])), "a parameter without gradient changed"
 
@@ -121,17 +122,3 @@ def _step(stepping: Any, parameters: list[torch.nn.Parameter], step: int) -> Non
         parameter.grad = _gradient(number, step).to(parameter.device)
     with NoSynchronization():
         stepping.step()
-
-
-def _expected(number: int, steps: int, *, is_decoupled: bool) -> Tensor:
-    """Kingma and Ba 2015 (arXiv 1412.6980), algorithm 1; decay as Loshchilov and Hutter 2019 (arXiv 1711.05101)."""
-    (beta1, beta2), lr, decay = SETTINGS["betas"], SETTINGS["lr"], SETTINGS["weight_decay"]
-    parameter = _start(number).double()
-    mean, square = torch.zeros_like(parameter), torch.zeros_like(parameter)
-    for step in range(1, steps + 1):
-        gradient = _gradient(number, step).double() + (0 if is_decoupled else decay * parameter)
-        mean = beta1 * mean + (1 - beta1) * gradient
-        square = beta2 * square + (1 - beta2) * gradient**2
-        update = mean / (1 - beta1**step) / ((square / (1 - beta2**step)).sqrt() + SETTINGS["eps"])
-        parameter = parameter - lr * (update + (decay * parameter if is_decoupled else 0))
-    return parameter

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from pretrain.conformance.cases import Case, cases, run_with
-from pretrain.conformance.comparing.comparison import assert_agrees, assert_repeats, random
+from pretrain.conformance.comparison import assert_agrees, assert_repeats, oracle, random
+from pretrain.conformance.example_calls import rotations
 from pretrain.conformance.examples import DTYPES, rotary
-from pretrain.conformance.subject import oracle
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,11 +77,3 @@ def _calls(subject: Subject, kernel: Kernel, asked: RotaryRequest) -> tuple[Call
     cos, sin = rotations(asked.seq_length, asked.rotary_size)
     placed = cos.to(subject.device), sin.to(subject.device)
     return lambda x: built(x, *placed), lambda x: expected(x, cos, sin)
-
-
-def rotations(length: int, size: int) -> tuple[Tensor, Tensor]:
-    """Return cos and sin, fp32 [s, 1, 1, size], of angles position * 10000^(-2 i / size); both halves are equal."""
-    frequencies = 10000.0 ** (-torch.arange(0, size, 2) / size)
-    angles = torch.outer(torch.arange(length).float(), frequencies)
-    angles = torch.cat((angles, angles), dim=-1).view(length, 1, 1, size)
-    return angles.cos(), angles.sin()

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pretrain.conformance.cases import Case, cases, run_with
-from pretrain.conformance.comparing.comparison import assert_agrees, assert_repeats, forward_backward, random
-from pretrain.conformance.comparing.tolerance import assert_near
+from pretrain.conformance.comparison import assert_agrees, assert_repeats, forward_backward, oracle, random
+from pretrain.conformance.example_calls import documents, example_mask, mask_with_empty_rows
 from pretrain.conformance.examples import DTYPES, softmax
-from pretrain.conformance.kernels.masks import documents, example_mask, mask_with_empty_rows
-from pretrain.conformance.subject import oracle
+from pretrain.conformance.tensor_error import assert_near
 from pretrain.plugins.requests import Mask
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pretrain.atomic_files import existing_folder
 from pretrain.errors import LaunchError
-from pretrain.folders import existing_folder
 from pretrain.launch.nodes.host_environment import exported_variables, remove, variables_file, warn_of_own_variables
 from pretrain.launch.nodes.nodes import HOSTFILE_NODE, HOSTFILE_SLOTS, largest_fitting
 from pretrain.launch.nodes.pdsh import UnreachedError, pdsh_command, rendezvous_endpoint, require_pdsh

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _AFTER_REPORT = 0.9
 """Seconds that ranks have to end once one has reported what is wrong: less than a rank that has lost the others waits
-before it reports too (`pretrain.tools.doctor.ranks.course`)."""
+before it reports too (`pretrain.tools.doctor.ranks.step_sequence`)."""
 _LETTING_GO = 60.0
 """Seconds that a device has to let go of a process that was killed."""
 _ENDLESS = (

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 
 from pretrain.atomic_files import replacing
 from pretrain.errors import DeviceError, InUseError, LostRanksError, NotFiniteError, OtherRankError, PretrainError
-from pretrain.exit_codes import WELL, ExitCode, of_signal
+from pretrain.exit_codes import STOP_SIGNALS, WELL, ExitCode, of_signal
 from pretrain.launch.process_exit import exit_code_of
-from pretrain.stop_request import STOP_SIGNALS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -7,8 +7,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from pretrain.exit_codes import of_signal
-from pretrain.stop_request import STOP_SIGNALS
+from pretrain.exit_codes import STOP_SIGNALS, of_signal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

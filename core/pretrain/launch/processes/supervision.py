@@ -8,10 +8,9 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from pretrain.exit_codes import of_signal
+from pretrain.exit_codes import StopRequest, of_signal
 from pretrain.launch.processes.failure import root_cause
 from pretrain.launch.processes.signals import REPORT_SIGNAL, stop_signals_handled
-from pretrain.stop_request import StopRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

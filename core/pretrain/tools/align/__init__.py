@@ -1,1 +1,1 @@
-"""Comparison of two ways to train a recipe: the first step, layer and kernel in which they differ."""
+"""Finds the first step, layer and kernel in which two ways to train a recipe differ."""

@@ -1,4 +1,4 @@
-"""Room on the disk for recordings: estimated before they begin, and named when it ends."""
+"""Estimates the disk space of recordings, and names a full disk."""
 
 from __future__ import annotations
 

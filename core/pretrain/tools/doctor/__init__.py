@@ -1,1 +1,1 @@
-"""`pretrain doctor`: checks of a machine, or of several, before a training."""
+"""`pretrain doctor`: checks machines before a training."""

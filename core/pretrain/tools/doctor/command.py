@@ -1,25 +1,21 @@
-"""`pretrain doctor`: checks of the machines before a training."""
+"""The command `pretrain doctor`."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from pretrain.cli.local_path import LocalPath
-from pretrain.cli.ranks import Counts, place_of_process, rank_options, show_failure
-from pretrain.errors import PretrainError
+from pretrain.cli.options import LocalPath, RankCounts, rank_options
+from pretrain.cli.run import place_of_process, show_failure
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pretrain.launch.processes.failure import Failure
     from pretrain.launch.run_directory import Resume
 
-_MOVED = (
-    "--faults is now a program of the repository, an acceptance test of backends and clusters (docs/reliability.md).\n"
-    "Call there: PYTHONPATH=tests python -m chaos [--backend NAME] [--folder DIR] [--json]"
-)
+EXAMPLE = Path(__file__).with_name("example.yml")
+"""Recipe that is examined where the user gives none: GPT-2 345M in bf16, for nearly any number of ranks."""
 
 
 @click.command(short_help="Check machines, devices, kernels and links before a training.")
@@ -27,8 +23,6 @@ _MOVED = (
 @click.option("--backend", default="cpu", show_default=True, metavar="NAME", help="The device plugin.")
 @click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Change a key of the recipe.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--faults", is_flag=True, hidden=True, help="Says where it is now.")
-@click.option("--folder", hidden=True, help="Was of --faults.")
 @click.option("--run-dir", type=LocalPath(), metavar="DIR", help="Of the run.  [default: a new one below runs/]")
 @click.option(
     "--resume",
@@ -36,7 +30,7 @@ _MOVED = (
     is_flag=False,
     flag_value="run",
     metavar="[auto]",
-    help="Look at what `pretrain run --resume` goes on from, in --run-dir.",
+    help="Check what `pretrain run --resume` would resume, in --run-dir.",
 )
 @rank_options
 def command(
@@ -45,8 +39,6 @@ def command(
     backend: str,
     overrides: tuple[str, ...],
     as_json: bool,
-    faults: bool,
-    folder: str | None,
     run_dir: Path | None,
     resume: Resume | None,
     nproc: int | None,
@@ -59,13 +51,10 @@ def command(
     A line for each finding: ok; look, which costs speed or may be meant; or wrong, with what to do. The exit code is 1
     where one is wrong, else 0. Without RECIPE the kernels of GPT-2 345M are tried, and no files are looked at.
     """
-    if faults or folder is not None:
-        raise PretrainError(_MOVED)
     from pretrain.launch.job import EXAMINE, ForwardJob  # noqa: PLC0415
-    from pretrain.launch.placement import make_placement  # noqa: PLC0415
-    from pretrain.tools.doctor.example import EXAMPLE  # noqa: PLC0415  --help needs none of these
+    from pretrain.launch.placement import make_placement  # noqa: PLC0415  --help needs none of these
 
-    counts = Counts(nproc=nproc, nnodes=nnodes, rdzv=rdzv, node_rank=node_rank)
+    counts = RankCounts(nproc=nproc, nnodes=nnodes, rdzv=rdzv, node_rank=node_rank)
     world, nodes, nproc = place_of_process(counts)
     file = recipe or EXAMPLE
     if nproc is None and world is None:
@@ -98,7 +87,7 @@ def _without_device(file: Path, overrides: tuple[str, ...], backend: str, nodes:
     from pretrain.plugins.backend import Available  # noqa: PLC0415
     from pretrain.plugins.host.discovery import find_backend  # noqa: PLC0415
     from pretrain.plugins.host.manager import load_alone  # noqa: PLC0415
-    from pretrain.plugins.host.readiness import availability  # noqa: PLC0415
+    from pretrain.plugins.host.members import availability  # noqa: PLC0415
     from pretrain.recipe import load_recipe  # noqa: PLC0415
 
     loaded = load_recipe(file, overrides)  # a mistake in the recipe is reported before the backend is imported

@@ -1,4 +1,4 @@
-"""Free memory of this rank's device, speed of its matmuls, and whether they repeat."""
+"""Measures free memory and matmuls of this rank's device."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from pretrain.tools.doctor.finding import Finding, Verdict
-from pretrain.tools.doctor.free_host_memory import free_host_memory
+from pretrain.tools.doctor.host_limits import free_host_memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +47,7 @@ def examine_memory(device: torch.device) -> Iterator[Finding]:
     text = f"{free / GIB:.1f} of {total / GIB:.1f} GiB free"
     has_own = hasattr(torch.get_device_module(device), "mem_get_info")
     if has_own and free < ENOUGH_FREE * total:
-        remedy = "Another process uses the device, or one that ended still holds it: end it, or take another device."
+        remedy = "Another process uses the device: end it, or take another device."
         yield Finding(check="device memory", verdict=Verdict.LOOK, text=text, remedy=remedy)
     else:
         yield Finding(check="device memory", verdict=Verdict.OK, text=text)

@@ -1,7 +1,9 @@
-"""The composition root of the doctor on one rank: its own checks, those between ranks, and their output."""
+"""Entry point of the doctor on a rank: its own checks, those between ranks, the output."""
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import wait
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,26 +17,31 @@ from pretrain.launch.start_checks import Start
 from pretrain.plugins.host import discovery
 from pretrain.plugins.host.importing import load_plugin
 from pretrain.plugins.host.manager import assemble, load
-from pretrain.tools.doctor.example import NOTE
-from pretrain.tools.doctor.finding import Finding, Verdict
-from pretrain.tools.doctor.findings_text import as_json as json_of
-from pretrain.tools.doctor.findings_text import as_text, is_ok
-from pretrain.tools.doctor.guard import failed
-from pretrain.tools.doctor.kernel_choices import differing_choices, write_choices
-from pretrain.tools.doctor.own_checks import OwnChecks
+from pretrain.tools.doctor.finding import Finding, Verdict, as_text, failed, is_ok
+from pretrain.tools.doctor.finding import as_json as json_of
+from pretrain.tools.doctor.own_checks import OwnChecks, examine_start
 from pretrain.tools.doctor.ranks.between import examine_between
-from pretrain.tools.doctor.ranks.board import Board
-from pretrain.tools.doctor.run_checks import examine_start
-from pretrain.tools.doctor.watched_run import run_watched
+from pretrain.tools.doctor.ranks.own_steps import OwnStep
+from pretrain.tools.doctor.ranks.status_board import StatusBoard
+from pretrain.tools.doctor.ranks.step_sequence import CallThread
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
 
     from pretrain.launch.run_directory import Resume
     from pretrain.launch.world import World
     from pretrain.plugins.host.manager import Plugins
     from pretrain.recipe import Recipe
-    from pretrain.tools.doctor.ranks.rank_outcome import Outcome
+    from pretrain.tools.doctor.ranks.step_sequence import RankOutcome
+
+
+NOTE = (
+    "none given: the kernels of GPT-2 345M in bf16 are tried; no token files, tokenizer or checkpoint folder are "
+    "looked at"
+)
+"""Text of the finding where the user gives no recipe."""
 
 TIMEOUT = 30.0
 """Seconds after which a rank that says nothing is named."""
@@ -67,25 +74,22 @@ def examine(
         SystemExit: 1, on the rank that reports, where a finding is wrong.
         BackendError: the backend cannot be imported.
     """
-    board = Board(world, timeout)
+    board = StatusBoard(world, timeout)
     start = Start(recipe=recipe, run_dir=None if run_dir is None else Path(run_dir), resume=resume)
     own = _OwnPart(start, backend_name, board, with_files=not is_example)
     if is_example:
         own.findings.append(Finding(check="recipe", verdict=Verdict.OK, text=NOTE))
     unended = run_watched(own.run, board)
-    found = [*own.findings, *unended]
-    write_choices(board, dict(own.kernels))
     device = None if unended else own.device  # with a check that hangs no further call of the device is tried
+    found = OwnStep(
+        own=[*own.findings, *unended],
+        has_device=device is not None,
+        world_size=world.world_size,
+        kernels=dict(own.kernels),
+    )
+    start_of_files = None if is_example else start
     outcome = examine_between(
-        recipe,
-        own.plugins,
-        world,
-        device,
-        found,
-        start=None if is_example else start,
-        backend_name=backend_name,
-        board=board,
-        timeout=timeout,
+        found, board, own.plugins, device, recipe, start=start_of_files, backend_name=backend_name
     )
     code = _report(outcome, board, as_json=as_json) if outcome.reports and claim_report() else ExitCode.COMPLETE
     if unended or outcome.stuck:
@@ -96,11 +100,10 @@ def examine(
         raise SystemExit(code)
 
 
-def _report(outcome: Outcome, board: Board, *, as_json: bool) -> int:
+def _report(outcome: RankOutcome, board: StatusBoard, *, as_json: bool) -> int:
     """Print the findings; return the exit code."""
-    shown = [*outcome.findings, *differing_choices(board, board.world.world_size)]
-    click.echo(json_of(shown) if as_json else as_text(shown))
-    if is_ok(shown):
+    click.echo(json_of(outcome.findings) if as_json else as_text(outcome.findings))
+    if is_ok(outcome.findings):
         return ExitCode.COMPLETE
     with suppress(OSError):  # then the launcher shows this rank's exit code too
         note_report(board.world.rank)
@@ -110,7 +113,7 @@ def _report(outcome: Outcome, board: Board, *, as_json: bool) -> int:
 class _OwnPart:
     """Checks of one rank by itself, and their results by now."""
 
-    def __init__(self, start: Start, backend_name: str, board: Board, *, with_files: bool) -> None:
+    def __init__(self, start: Start, backend_name: str, board: StatusBoard, *, with_files: bool) -> None:
         self.findings: list[Finding] = []
         self.kernels: dict[str, str] = {}
         self.plugins: Plugins | None = None
@@ -136,3 +139,41 @@ def _plugins(backend_name: str) -> tuple[Plugins, list[Finding]]:
     except BackendError as error:
         backend, reference = (load_plugin(each) for each in (discovery.find_backend(backend_name), discovery.REFERENCE))
         return assemble([], backend, reference), [failed("plugins", error)]
+
+
+_PERIOD = 0.1
+
+
+def run_watched(call: Callable[[], None], board: StatusBoard) -> list[Finding]:
+    """Call it in a thread; return when it has ended, or has said nothing for the board's `timeout`.
+
+    Args:
+        call: says what it does by `board.doing` before anything that may take seconds.
+        board: of this rank, which says all the time that the rank lives.
+
+    Returns:
+        nothing where it has ended; else one finding that is wrong and says what did not end.
+
+    Raises:
+        Exception: whatever `call` raises, but for the end of the process that a library asked for: a finding.
+    """
+    future = CallThread(None).start(call)
+    while not wait([future], _PERIOD).done:
+        board.beat()
+        if time.monotonic() - board.spoken > board.timeout:
+            return [_without_end(board.words, board.timeout)]
+    error = future.exception()
+    if isinstance(error, SystemExit):
+        return [failed(board.words, error)]
+    if error is not None:
+        raise error
+    return []
+
+
+def _without_end(doing: str, timeout: float) -> Finding:
+    return Finding(
+        check=doing,
+        verdict=Verdict.WRONG,
+        text=f"{doing} did not finish within {timeout:g} s; the checks after it were skipped",
+        remedy="A device, a driver or a file system does not answer; `py-spy dump --pid` shows which.",
+    )

@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+import traceback
+from collections import Counter
+from dataclasses import asdict, dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from pretrain.errors import PretrainError, shows_traceback
+from pretrain.report.plain_text import rank_names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 
 class Verdict(StrEnum):
@@ -36,3 +46,72 @@ class Finding:
     text: str
     remedy: str = ""
     ranks: tuple[int, ...] = ()
+
+
+_VERDICT, _CHECK = 5, 30
+"""Widths of the first two columns."""
+
+
+def as_text(findings: Sequence[Finding]) -> str:
+    """Return a line for each finding, with what to do below it, and a last line with their numbers."""
+    width = min(_CHECK, max((len(finding.check) for finding in findings), default=0))
+    lines = [line for finding in findings for line in _lines(finding, width)]
+    count = Counter(finding.verdict for finding in findings)
+    numbers = ", ".join(f"{count[verdict]} {verdict}" for verdict in Verdict)
+    ending = "a training would fail, or compute something else" if count[Verdict.WRONG] else "a training can start"
+    return "\n".join([*lines, f"{numbers}: {ending}"])
+
+
+def as_lines(finding: Finding, width: int) -> str:
+    """Return one finding as `as_text` does, its check padded to a width."""
+    return "\n".join(_lines(finding, width))
+
+
+def as_json(findings: Sequence[Finding]) -> str:
+    """Return one object: `findings`, a list of objects with the fields of `Finding`, and `ok`."""
+    return json.dumps({"findings": [asdict(finding) for finding in findings], "ok": is_ok(findings)})
+
+
+def is_ok(findings: Sequence[Finding]) -> bool:
+    """Say whether no finding is wrong."""
+    return all(finding.verdict is not Verdict.WRONG for finding in findings)
+
+
+def _lines(finding: Finding, width: int) -> Iterator[str]:
+    names = rank_names(finding.ranks) if finding.ranks else ""
+    whose = f"{names}: " if names and names not in finding.text else ""
+    yield f"{finding.verdict:{_VERDICT}}  {finding.check:{width}}  {whose}{' '.join(finding.text.split())}"
+    for line in finding.remedy.splitlines():
+        yield f"{'':{_VERDICT}}  {'':{width}}  {line.strip()}"
+
+
+def guarded(check: str, call: Callable[[], Iterable[Finding]]) -> list[Finding]:
+    """Return a check's findings; where it raises, those before it and one that is wrong, with the reason.
+
+    Args:
+        check: name of the finding that is wrong.
+        call: makes the findings, one after the other.
+    """
+    found: list[Finding] = []
+    try:
+        found.extend(call())  # a generator's findings before its error are kept
+    except (Exception, SystemExit) as error:  # noqa: BLE001  whatever it is, the doctor shows it and goes on
+        found.append(failed(check, error))
+    return found
+
+
+def found_by(check: str, require: Callable[[], None]) -> list[Finding]:
+    """Return the finding of a check that raises what is wrong; none where it does not."""
+    return guarded(check, lambda: require() or ())  # type: ignore[func-returns-value]
+
+
+def failed(check: str, error: BaseException) -> Finding:
+    """Return the finding of an error: a user error's first line and what to do, anything else by its type."""
+    if shows_traceback():
+        traceback.print_exception(error)
+    if isinstance(error, PretrainError):
+        text, _, remedy = str(error).partition("\n")
+        return Finding(check=check, verdict=Verdict.WRONG, text=text, remedy=remedy)
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    remedy = "PRETRAIN_TRACEBACK=1 shows where."
+    return Finding(check=check, verdict=Verdict.WRONG, text=text[:300], remedy=remedy)

@@ -1,32 +1,36 @@
-"""Checks of one rank, in their order."""
+"""Runs the checks of one rank by itself."""
 
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pretrain.errors import DataError
+from pretrain.checkpoint.checksums import Share, are_there, damage_in_share
+from pretrain.checkpoint.starting_checkpoint import starting_directory
+from pretrain.errors import DataError, PretrainError
+from pretrain.launch.start_checks import CHECKS
 from pretrain.model.requests import compute_dtype
 from pretrain.plugins.backend import Available
-from pretrain.plugins.host.members import environment, require_module, take_device
-from pretrain.plugins.host.readiness import availability
-from pretrain.tools.doctor.effective_variables import examine_variables
-from pretrain.tools.doctor.finding import Finding, Verdict
-from pretrain.tools.doctor.fitting_versions import examine_versions
-from pretrain.tools.doctor.guard import found_by, guarded
-from pretrain.tools.doctor.limits import examine_limits
-from pretrain.training.rank_device import REQUIREMENTS
+from pretrain.plugins.host.members import availability, environment, require_module, take_device
+from pretrain.tools.doctor.finding import Finding, Verdict, failed, found_by, guarded
+from pretrain.tools.doctor.host_limits import examine_limits, examine_variables
+from pretrain.tools.doctor.versions import examine_versions
+from pretrain.training.rank_setup import REQUIREMENTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
+    from pathlib import Path
 
     import torch
 
+    from pretrain.launch.start_checks import Start
     from pretrain.launch.world import World
     from pretrain.plugins.host.manager import Plugins
     from pretrain.recipe import Recipe
+
 
 GPT2_VOCAB_SIZE = 50257
 """Entries of GPT-2's vocabulary; counted with while a recipe's tokenizer does not exist."""
@@ -101,19 +105,19 @@ class OwnChecks:
             free_memory,
             usual_flops,
         )
-        from pretrain.tools.doctor.kernels.all_kernels import Bench, examine_kernels  # noqa: PLC0415
-        from pretrain.tools.doctor.kernels.room import Room  # noqa: PLC0415
+        from pretrain.tools.doctor.kernels import Bench, examine_kernels  # noqa: PLC0415
+        from pretrain.tools.doctor.trials import ShapeLimits  # noqa: PLC0415
 
         yield from examine_memory(device)
         self.doing("matmul")
         speed = MatmulSpeed(device, compute_dtype(self.recipe))
         yield from examine_speed(speed, self.plugins.backend)
-        room = Room.of(usual_flops(speed, device), free_memory(device)[0], self._sharers())
+        limits = ShapeLimits.of(usual_flops(speed, device), free_memory(device)[0], self._sharers())
         bench = Bench(
             recipe=self.recipe,
             plugins=self.plugins,
             device=device,
-            room=room,
+            limits=limits,
             vocab_size=self._vocab_size(),
             doing=self.doing,
             chosen=self.kernels,
@@ -132,3 +136,48 @@ class OwnChecks:
             return load_tokenizer(self.recipe.tokenizer).vocab_size
         except DataError:  # the check of the files says so
             return self.recipe.tokenizer.vocab_size or GPT2_VOCAB_SIZE
+
+
+_MOST = 4 << 30
+"""Bytes of a checkpoint that a rank reads: some seconds of most disks."""
+
+
+def examine_start(start: Start, world: World, doing: Callable[[str], None]) -> list[Finding]:
+    """Return the findings of `CHECKS` on rank 0, and on every rank those of its share of the checkpoint's files.
+
+    Args:
+        start: the run that would start.
+        world: this rank's place.
+        doing: told what is checked next.
+    """
+    found: list[Finding] = []
+    for check in CHECKS if world.rank == 0 else ():
+        doing(check.name)
+        found += found_by(check.name, partial(check.look, start))
+    if world.rank == 0 and not found:
+        names = ", ".join(check.name for check in CHECKS)
+        found.append(Finding(check="start", verdict=Verdict.OK, text=f"a run's own checks find nothing: {names}"))
+    doing("files of the checkpoint")
+    return found + guarded("checkpoint", partial(_content, start, world))
+
+
+def _content(start: Start, world: World) -> Iterator[Finding]:
+    """Compare the files of the checkpoint that the run starts from with their checksums."""
+    directory = None
+    with suppress(PretrainError):  # rank 0 has said so
+        directory = starting_directory(start.recipe, start.run_dir, resume=start.goes_on)
+    if directory is None or not are_there(directory):
+        return
+    size = _size(directory)
+    if size > _MOST * world.world_size:
+        text = f"{directory}: {size / 1e9:,.0f} GB, too much to be read here"
+        remedy = f"`pretrain checkpoint verify {directory}` reads it; a run does at its start."
+        yield Finding(check="checkpoint", verdict=Verdict.LOOK, text=text, remedy=remedy)
+    elif problem := damage_in_share(directory, Share(world.rank, world.world_size)):
+        yield failed("checkpoint", PretrainError(f"{problem}\nStart from another checkpoint."))
+    else:
+        yield Finding(check="checkpoint", verdict=Verdict.OK, text=f"{directory} is as it was written")
+
+
+def _size(directory: Path) -> int:
+    return sum(entry.stat().st_size for entry in directory.iterdir() if entry.is_file())

@@ -5,13 +5,13 @@ from types import SimpleNamespace
 import torch
 
 from pretrain.tools.align.comparing.activations import _not_compared, _uneven, compare_activations
-from pretrain.tools.align.comparing.explained import Explained
-from pretrain.tools.align.model_place import Place
-from pretrain.tools.align.reading.points import PointName
+from pretrain.tools.align.comparing.distance import Explained
+from pretrain.tools.align.comparing.points import PointName
+from pretrain.tools.align.recording.folder import ModulePlace
 
 
 def point(name, call=0, operation="bias_dropout_add"):
-    return PointName(1, name != "output", Place(3, ""), operation, call, name)
+    return PointName(1, name != "output", ModulePlace(3, ""), operation, call, name)
 
 
 def test_a_gradient_that_one_side_lacks_is_listed_and_the_others_are_compared():

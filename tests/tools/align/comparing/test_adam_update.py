@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pretrain.tools.align.comparing.adam_update import TOLERANCE, Adam
+from pretrain.tools.align.comparing.adam_update import TOLERANCE, RecordedAdam
 
 SETTINGS = {"adam_beta1": 0.9, "adam_beta2": 0.95, "adam_eps": 1e-8, "weight_decay": 0.1}
 
@@ -39,7 +39,7 @@ class Kept:
 
 
 def adam_of(name, step, taken=None, rate=1e-3):
-    return Adam(optimizer={"name": name, **SETTINGS}, learning_rate=rate, step=step, taken=taken or step)
+    return RecordedAdam(optimizer={"name": name, **SETTINGS}, learning_rate=rate, step=step, taken=taken or step)
 
 
 def errors(kept, name, step=2, taken=None, rate=1e-3):

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pretrain.tools.align.comparing.explained import UNIT, Explained, coarser
+from pretrain.tools.align.comparing.distance import UNIT, Explained, coarser
 
 DTYPES = st.sampled_from(sorted(UNIT))
 

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from pretrain.tools.align.comparing.compared_sides import BACKWARD, FORWARD, Compared, Outcome, WrongCall
-from pretrain.tools.align.comparing.kernel_calls import without_alike
-from pretrain.tools.align.model_place import Place
+from pretrain.tools.align.comparing.compare import without_alike
+from pretrain.tools.align.comparing.outcome import BACKWARD, FORWARD, AlignResult, Compared, WrongCall
+from pretrain.tools.align.recording.folder import ModulePlace
 
 ONE_RANK, TWO_RANKS, TWO_STAGES = (
     SimpleNamespace(
@@ -21,7 +21,7 @@ def wrong(side, error=0.01, call=0, rank=0, tick=5, phase=FORWARD):
         order=(1, phase, 7, tick),
         side=side,
         rank=rank,
-        place=Place(7, "input_layernorm"),
+        place=ModulePlace(7, "input_layernorm"),
         operation="norm",
         what="output",
         error=error,
@@ -33,7 +33,7 @@ def wrong(side, error=0.01, call=0, rank=0, tick=5, phase=FORWARD):
 def difference(ticks, phase=FORWARD):
     return Compared(
         order=(1, phase, 7, ticks[0]),
-        place=Place(7, "mlp"),
+        place=ModulePlace(7, "mlp"),
         operation="linear",
         what="output",
         difference=1.0,
@@ -74,6 +74,6 @@ def test_as_many_ranks_of_another_layout_may_too():
 @pytest.mark.parametrize("phase", [FORWARD, BACKWARD])
 @pytest.mark.parametrize(("ticks", "is_explained"), [((9, 9), True), ((3, 9), True), ((9, 3), False)])
 def test_a_cause_in_the_same_layer_comes_before_the_difference_on_its_own_side(ticks, is_explained, phase):
-    outcome = Outcome(compared=[difference(ticks, phase)], wrong=[wrong(1, tick=5, phase=phase)])
+    outcome = AlignResult(compared=[difference(ticks, phase)], wrong=[wrong(1, tick=5, phase=phase)])
 
     assert outcome.is_explained_by_cause == is_explained

@@ -20,18 +20,18 @@ from pretrain.cpu.backend import CpuBackend
 from pretrain.launch.start_checks import Start
 from pretrain.launch.world import World
 from pretrain.recipe import make_recipe
-from pretrain.tools.doctor.files import checkpoint_folder
 from pretrain.tools.doctor.finding import Finding, Verdict
+from pretrain.tools.doctor.ranks import checkpoint_folder, link_times, rank_speed
 from pretrain.tools.doctor.ranks.between import examine_between
-from pretrain.tools.doctor.ranks.board import Board
-from pretrain.tools.doctor.ranks.steps import file_steps, link_times, rank_speed
+from pretrain.tools.doctor.ranks.own_steps import OwnStep
+from pretrain.tools.doctor.ranks.status_board import StatusBoard
 
 
 def main() -> None:
     """Examine as one rank."""
     case, rank = json.loads(sys.argv[1]), int(sys.argv[2])
     _hurry()
-    board = Board(World(rank=rank, **case["worlds"][rank]), case["timeout"])
+    board = StatusBoard(World(rank=rank, **case["worlds"][rank]), case["timeout"])
     if fault := case["faults"].get(str(rank)):
         globals()[f"_{fault[0]}"](board, *fault[1:])
     recipe = make_recipe(case["recipe"], case["overrides"][rank]) if case["recipe"] else None
@@ -43,14 +43,12 @@ def main() -> None:
     plugins = SimpleNamespace(backend=CpuBackend())
     device = None if fault == ["lacks_its_device"] else torch.device("cpu")
     outcome = examine_between(
-        recipe,
+        OwnStep(own=own, has_device=device is not None, world_size=board.world.world_size),
+        board,
         plugins,
-        board.world,
         device,
-        own,
+        recipe,
         start=None if recipe is None else Start(recipe=recipe, run_dir=None, resume="no"),
-        board=board,
-        timeout=case["timeout"],
         sizes=(4096, 65536),
     )
     if outcome.reports:
@@ -64,30 +62,30 @@ def _hurry() -> None:
     rank_speed._TIME = 0.02
     link_times._SHARE_OF_TIME = 0.02
     checkpoint_folder.FolderProbe.write.__defaults__ = (1 << 20,)
-    file_steps._PATIENCE = 0.3
+    checkpoint_folder._PATIENCE = 0.3
 
 
-def _stops(board: Board, words: str) -> None:
+def _stops(board: StatusBoard, words: str) -> None:
     _at(board, words, signal.SIGSTOP)
 
 
-def _dies(board: Board, words: str) -> None:
+def _dies(board: StatusBoard, words: str) -> None:
     _at(board, words, signal.SIGKILL)
 
 
-def _loses_the_board_for_a_moment(board: Board, words: str) -> None:
+def _loses_the_board_for_a_moment(board: StatusBoard, words: str) -> None:
     """One answer of each store comes late."""
     doing = board.doing
 
     def say(text: str) -> None:
         doing(text)
-        for line in board._lines if words in text else ():
-            line.lost = "no answer within 5 s"
+        for client in board._clients if words in text else ():
+            client.lost = "no answer within 5 s"
 
     board.doing = say
 
 
-def _at(board: Board, words: str, number: int) -> None:
+def _at(board: StatusBoard, words: str, number: int) -> None:
     """Send this process a signal when it says that it does something."""
     doing = board.doing
 
@@ -103,11 +101,11 @@ def _at(board: Board, words: str, number: int) -> None:
     board.doing = say
 
 
-def _lacks_its_device(board: Board) -> None:
+def _lacks_its_device(board: StatusBoard) -> None:
     """`main` leaves it out."""
 
 
-def _is_slow(board: Board) -> None:
+def _is_slow(board: StatusBoard) -> None:
     rank_speed.synchronize = lambda device: time.sleep(0.01)
 
 

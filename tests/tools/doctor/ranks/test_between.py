@@ -53,11 +53,11 @@ def test_what_only_one_rank_lacks_is_named_with_rank_and_host(tmp_path):
 @pytest.mark.parametrize(
     ("ranks", "faults", "absent", "reporting", "said"),
     [
-        (2, {}, [1], 0, "rank 1 of 2 did not come to 127.0.0.1:"),
+        (2, {}, [1], 0, "rank 1 of 2 did not connect to 127.0.0.1:"),
         pytest.param(3, {1: ["stops", "all-reduce"]}, [], 0, "rank 1 (host ", marks=pytest.mark.full),
         pytest.param(2, {1: ["dies", "kernel norm"]}, [], 0, "rank 1 (host ", marks=pytest.mark.full),
         (3, {0: ["stops", "all-reduce"]}, [], 1, "rank 0 (host "),
-        pytest.param(2, {}, [0], 1, "rank 0 of 2 did not come to 127.0.0.1:", marks=pytest.mark.full),
+        pytest.param(2, {}, [0], 1, "rank 0 of 2 did not connect to 127.0.0.1:", marks=pytest.mark.full),
     ],
     ids=["never comes", "stops in a collective", "dies", "rank 0 stops", "rank 0 never comes"],
 )

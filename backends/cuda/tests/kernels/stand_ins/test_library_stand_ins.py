@@ -11,9 +11,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend
 
 from pretrain.conformance import examples
-from pretrain.conformance.fakes.allocations import Allocations
-from pretrain.conformance.fakes.example_calls import example_call
-from pretrain.conformance.fakes.footprint import footprint, peak_bytes
+from pretrain.conformance.example_calls import example_call
+from pretrain.conformance.footprint import Allocations, footprint, peak_bytes
 from pretrain.plugins.offer import Offer
 from pretrain.plugins.requests import Mask
 from pretrain_cuda import attention, linear, norm, optimizer, softmax

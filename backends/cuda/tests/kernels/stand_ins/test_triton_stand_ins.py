@@ -9,9 +9,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pretrain.conformance import examples
-from pretrain.conformance.fakes.allocations import Allocations
-from pretrain.conformance.fakes.example_calls import example_call
-from pretrain.conformance.fakes.footprint import footprint
+from pretrain.conformance.example_calls import example_call
+from pretrain.conformance.footprint import Allocations, footprint
 from pretrain.plugins.requests import Mask
 from pretrain_cuda import activation, attention, bias_dropout_add, cross_entropy, norm, rotary, softmax
 from pretrain_cuda.kernels.stand_ins import tiles

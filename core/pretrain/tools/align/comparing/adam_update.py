@@ -1,16 +1,17 @@
-"""Adam in float64: what an update should have been, by the moments and weights that were recorded around it."""
+"""Recomputes Adam's update in float64 from the recorded weights and moments."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, assert_never
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torch import Tensor
 
-    from pretrain.tools.align.reading.recorded_parameters import Parameters
+    from pretrain.recipe.sections.optimizer import OptimizerName
+    from pretrain.tools.align.comparing.parameters import Parameters
 
 TOLERANCE = 1e-4
 """Largest error of an update or of a second moment, as a part of its largest entry: fp32 moments and weights. A weight
@@ -31,7 +32,7 @@ _ARITHMETIC = 8 * 2.0**-24
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Adam:
+class RecordedAdam:
     """Adam or AdamW with the settings of a recipe, and of one step.
 
     Attributes:
@@ -85,7 +86,14 @@ class Adam:
     @property
     def is_decay_in_gradient(self) -> bool:
         """True if the weight decay is added to the gradient, not to the update."""
-        return bool(self.optimizer["name"] == "adam")
+        name: OptimizerName = self.optimizer["name"]
+        match name:
+            case "adam":
+                return True
+            case "adamw":
+                return False
+            case _:
+                assert_never(name)
 
     def decay(self, weight: Tensor) -> float:
         """Return the weight decay, which biases and norms do not have."""

@@ -1,4 +1,4 @@
-"""Checks that two recordings are of one training, before their numbers are compared."""
+"""Refuses to compare recordings of different trainings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pretrain.recipe import Recipe
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from pretrain.tools.align.reading.recording import Recording
+    from pretrain.tools.align.comparing.recording import Recording
 
 _SECTIONS = ("model", "optimizer")
 _KEYS = (
@@ -152,7 +152,7 @@ def require_same_start(differing: Sequence[str], only_one: Sequence[str]) -> Non
     names = [*only_one, *differing]
     shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
     msg = (
-        f"the sides begin with different weights: {shown}.\n"
+        f"the sides start from different weights: {shown}.\n"
         "Give both the same --checkpoint, or let the second take the first one's (leave out --checkpoint-against)."
     )
     raise RunError(msg)

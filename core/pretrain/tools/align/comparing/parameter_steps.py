@@ -1,24 +1,23 @@
-"""Comparison of the parameters' gradients and updates, and the check of the optimizer by its own moments."""
+"""Compares the parameters' gradients and updates, and checks the optimizer by its moments."""
 
 from __future__ import annotations
 
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pretrain.tools.align.comparing.adam_update import Adam
-from pretrain.tools.align.comparing.compared_sides import GRADIENTS, NORM, UPDATE, Compared, WrongCall
-from pretrain.tools.align.comparing.compared_updates import Gradients, Updates, compare_rates
-from pretrain.tools.align.comparing.distance import vectors, worst_row
-from pretrain.tools.align.comparing.explained import UNIT
-from pretrain.tools.align.reading.recorded_parameters import Parameters, place_of_parameter
+from pretrain.tools.align.comparing.adam_update import RecordedAdam
+from pretrain.tools.align.comparing.distance import UNIT, vectors, worst_row
+from pretrain.tools.align.comparing.outcome import GRADIENTS, NORM, UPDATE, Compared, WrongCall
+from pretrain.tools.align.comparing.parameters import Parameters, place_of_parameter
+from pretrain.tools.align.comparing.updates import Gradients, Updates, compare_rates
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from torch import Tensor
 
-    from pretrain.tools.align.comparing.explained import Explained
-    from pretrain.tools.align.reading.recording import Recording
+    from pretrain.tools.align.comparing.distance import Explained
+    from pretrain.tools.align.comparing.recording import Recording
 
 _SMALL = 1e-3
 """Part of the whole gradient's root mean square to which a parameter's is compared at least: sums of terms that cancel
@@ -173,9 +172,9 @@ class ParameterSteps:
         norm = self._norm_of(side, step)
         return (norm + 1e-6) / clip if clip and norm > clip else 1.0
 
-    def _adam(self, side: int, step: int) -> Adam:
+    def _adam(self, side: int, step: int) -> RecordedAdam:
         recording = self._sides[side]
-        return Adam(
+        return RecordedAdam(
             optimizer=recording.manifest["recipe"]["optimizer"],
             learning_rate=float(recording.step(step)["learning_rate"]),
             step=step,

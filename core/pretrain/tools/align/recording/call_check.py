@@ -9,19 +9,22 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from pretrain.conformance.comparing.tolerance import TOLERANCE
-from pretrain.plugins.requests import AttentionRequest
-from pretrain.tools.align.recording.call_error import CallError
-from pretrain.tools.align.recording.checked_part import CheckedPart
-from pretrain.tools.doctor.kernels.oracle import reference_on_host
+from pretrain.conformance.compared_part import EVERYTHING, AttentionPart
+from pretrain.conformance.comparison import forward_backward, oracle
+from pretrain.conformance.tensor_error import TOLERANCE, TensorError
+from pretrain.plugins.requests import AttentionRequest, SoftmaxRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Collection, Mapping
 
     from torch import Tensor
 
+    from pretrain.conformance.compared_part import ComparedPart
     from pretrain.plugins.requests import Request
-    from pretrain.tools.align.recording.visit import Visit
+    from pretrain.tools.align.recording.folder import Visit
+
+MOST_SCORES = 1 << 26
+"""Scores that are checked: half a GiB in float64, of which the host has several at a time."""
 
 _DIVIDED: Mapping[str, Mapping[str, int]] = {
     "linear": {"weight": 0, "bias": 0, "output": -1},
@@ -47,9 +50,14 @@ class CallCheck:
         """
         group = arguments.get("group")
         self._group: dist.ProcessGroup | None = group if group is not None and group.size() > 1 else None
-        first = next(x for x in arguments.values() if isinstance(x, torch.Tensor))
-        self._part = CheckedPart.of(request, first.shape[0 if request.operation == "softmax" else 1])
-        self._request = self._part.of_part
+        self._request = request
+        self._part: ComparedPart = EVERYTHING
+        if isinstance(request, AttentionRequest | SoftmaxRequest):
+            first = next(x for x in arguments.values() if isinstance(x, torch.Tensor))
+            batch = first.shape[0 if isinstance(request, SoftmaxRequest) else 1]
+            part = AttentionPart.of(request, batch, MOST_SCORES, all_queries=True)
+            self._part = part
+            self._request = part.request_of_part
         self._divided = dict(_DIVIDED.get(request.operation, {})) if self._group else {}
         if self._group and getattr(request, "sequence_parallel", False):
             self._divided["x"] = 0
@@ -84,11 +92,11 @@ class CallCheck:
             for name, x in gradients.items()
         }
         dtype = self._request.dtype
-        exact = self._computed(torch.float64, list(gradients))
+        exact = self._computed(torch.float64, gradients)
         errors = {name: self._error(name, actual[name], x) for name, x in exact.items()}
         if all(error.is_small(dtype) for error in errors.values()):
             return {name: error.judged(dtype, None) for name, error in errors.items()}
-        made = self._computed(dtype, list(gradients))
+        made = self._computed(dtype, gradients)
         usual = {name: self._error(name, made.get(name), x) for name, x in exact.items()}
         return {
             name: error.judged(dtype, usual[name])
@@ -96,38 +104,36 @@ class CallCheck:
             if error.is_finite or usual[name].is_finite
         }
 
-    def _error(self, name: str, actual: Tensor | None, exact: Tensor) -> CallError:
+    def _error(self, name: str, actual: Tensor | None, exact: Tensor) -> TensorError:
         """Return the error; of an attention's output [s, b, heads * size] each head has one."""
         if name == "output" and isinstance(self._request, AttentionRequest):
             shape = (*exact.shape[:-1], self._request.heads, -1)
             actual = actual.reshape(shape) if actual is not None and actual.shape == exact.shape else None
             exact = exact.reshape(shape)
-        return CallError.of(actual, exact)
+        return TensorError.of(actual, exact)
 
-    def _computed(self, dtype: torch.dtype, names: list[str]) -> dict[str, Tensor]:
-        """Return this rank's part of the output and of the inputs' gradients, as the reference kernel computes them.
+    def _computed(self, dtype: torch.dtype, names: Collection[str]) -> dict[str, Tensor]:
+        """Return this rank's part of the output and of these inputs' gradients, as the reference kernel computes them.
 
         Gradients that the reference kernel has none of are left out.
         """
-        leaves = {
-            name: x.to(dtype).requires_grad_(name in self._needs)
+        given = {
+            name: x.to(dtype, copy=name == "logits")  # which the reference kernel may overwrite too
             if isinstance(x, torch.Tensor) and x.is_floating_point() and name not in {"cos", "sin"}
             else x
             for name, x in self._given.items()
         }
-        with torch.enable_grad():
-            given = {name: x.clone() if name == "logits" else x for name, x in leaves.items()}
-            output = _reference(self._request, dtype)(**given)
-        results = {"output": self._own("output", output.detach())}
-        if names and output.requires_grad:
-            received = self._output_gradient
-            # Without one, which inputs have a gradient is asked alone.
-            gradient = torch.zeros_like(output) if received is None else received.to(output.dtype)
-            made = torch.autograd.grad(output, [leaves[name] for name in names], gradient, allow_unused=True)
-            results |= {
-                f"gradient of {name}": self._own(name, x) for name, x in zip(names, made, strict=True) if x is not None
-            }
-        return results
+        inputs = {name: given.pop(name) for name in names if name in self._needs}
+        computed = forward_backward(
+            _reference(self._request, dtype),
+            inputs,
+            lambda x: x,
+            self._output_gradient,  # without one, which inputs have a gradient is asked alone
+            constants=given,
+            is_watched=False,
+            is_guarded=False,
+        )
+        return {name: self._own(name.removeprefix("gradient of "), x) for name, x in computed.items()}
 
     def _whole(self, name: str, x: Tensor) -> Tensor:
         """Return a copy on the host, of all parts where ranks of the call's group have one each; collective then."""
@@ -146,8 +152,8 @@ class CallCheck:
 
 
 @cache
-def _reference(request: Request, dtype: torch.dtype) -> Callable[..., Tensor]:
+def _reference(request: Request, dtype: torch.dtype) -> Any:
     """Return the reference kernel for whole tensors on the host."""
     whole = {"tensor_parallel_size": 1, "sequence_parallel": False, "main_grad_dtype": None}
     known = {field.name for field in fields(request)}
-    return reference_on_host(request, dtype, **{name: value for name, value in whole.items() if name in known})
+    return oracle(request, dtype, **{name: value for name, value in whole.items() if name in known})

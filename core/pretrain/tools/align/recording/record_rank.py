@@ -1,4 +1,4 @@
-"""The composition root of a recording, on one rank."""
+"""Entry point of a rank that records."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def record(
         PretrainError: a user error, or a full disk.
     """
     plugins = ready(recipe, backend_name)
-    from pretrain.tools.align.recording.assembled import assembled  # noqa: PLC0415  imports megatron.core: after the bridge
-    from pretrain.training.determinism import deterministic  # noqa: PLC0415
+    from pretrain.tools.align.recording.recorder import assembled  # noqa: PLC0415  imports megatron.core: after the bridge
+    from pretrain.training.rank_setup import deterministic  # noqa: PLC0415
 
     with (
         deterministic(is_wanted=recipe.train.deterministic_mode),

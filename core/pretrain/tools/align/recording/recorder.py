@@ -1,31 +1,44 @@
-"""Recording of an engine's steps into a folder, on one rank."""
+"""Records an engine's steps on one rank."""
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
 import torch.distributed as dist
 from megatron.core import parallel_state
 
 from pretrain.checkpoint import storage
-from pretrain.tools.align.recording.rank_place import RankPlace
-from pretrain.tools.align.recording.samples import Samples
-from pretrain.tools.align.recording.sink import Sink, spread
+from pretrain.conformance.compared_part import evenly
+from pretrain.engine import groups
+from pretrain.engine.build import build_engine
+from pretrain.plugins.negotiation.kernels import naming_kernels
+from pretrain.report.timers import PhaseTimers
+from pretrain.tools.align.recording.folder import RankPlace, weights_folder, write_manifest
+from pretrain.tools.align.recording.sink import Samples, Sink
+from pretrain.tools.align.recording.taps import Taps
 from pretrain.tools.align.recording.visits import Visits
-from pretrain.tools.align.recording.weights_folder import weights_folder
-from pretrain.training.progress import Progress
+from pretrain.training.progress import BatchSizes, Progress
+from pretrain.training.rank_setup import RankSetup
+from pretrain.training.trained_model import load_weights
+from pretrain.training.training_data import TrainingData
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from torch import Tensor
 
     from pretrain.engine.protocol import Batch, Engine, Step
-    from pretrain.tools.align.recording.taps import Taps
+    from pretrain.launch.world import World
+    from pretrain.plugins.host.manager import Plugins
+    from pretrain.recipe import Recipe
+    from pretrain.recipe.layout import Layout
 
 
-class Recorder:
+class StepRecorder:
     """Recorder of one rank; all ranks call its methods together."""
 
     def __init__(self, engine: Engine, taps: Taps, folder: Path, *, positions: int) -> None:
@@ -49,7 +62,7 @@ class Recorder:
             seq_length=model.seq_length,
             is_gated=model.activation == "swiglu",
         )
-        self._sink = taps.sink = Sink(folder, self.place, spread(model.seq_length, positions))
+        self._sink = taps.sink = Sink(folder, self.place, evenly(model.seq_length, positions))
         self._visits = taps.visits = Visits(engine.models, model.num_layers, self._sink)
         self._steps: list[dict[str, Any]] = []
         self._consumed = 0
@@ -108,3 +121,63 @@ def _values(step: Step, learning_rate: float) -> dict[str, Any]:
 
 def _number(scalar: Tensor) -> float:
     return float(scalar.item())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecordingRun:
+    """A recording that can begin.
+
+    Attributes:
+        recipe: what is trained.
+        layout: sizes of the parallel groups.
+        recorder: of this rank.
+        batches: its micro-batches; None where its stages read none.
+    """
+
+    recipe: Recipe
+    layout: Layout
+    recorder: StepRecorder
+    batches: Iterator[Batch] | None
+
+    def run(self, steps: int) -> None:
+        """Take and record the steps."""
+        batch = BatchSizes.of(self.recipe).at(0)
+        self.recorder.record(self.batches, steps, batch, self.layout.num_microbatches(batch))
+
+
+@contextmanager
+def assembled(
+    recipe: Recipe, plugins: Plugins, world: World, folder: Path, *, positions: int, checkpoint: str | None
+) -> Iterator[RecordingRun]:
+    """Build engine, data and recorder on this rank, and take everything down again afterwards; see `record`."""
+    setup = RankSetup.of(recipe, plugins, world)
+    taps = Taps()
+    with groups.joined(plugins.backend, world.rank, world.world_size, recipe.parallel.distributed_timeout_minutes):
+        engine, kernels = build_engine(
+            recipe,
+            plugins,
+            setup.tokenizer.vocab_size,
+            setup.device,
+            click.echo if world.rank == 0 else _ignore,
+            wrap_kernel=taps.around,
+        )
+        with naming_kernels(kernels):
+            if checkpoint is not None:
+                load_weights(engine, Path(checkpoint))
+            progress = Progress()
+            data, _ = TrainingData.of(setup, engine, progress).resume(progress)
+            if world.rank == 0:
+                write_manifest(
+                    folder, recipe, kernels.table, setup.layout, setup.tokenizer.vocab_size, positions=positions
+                )
+            yield RecordingRun(
+                recipe=recipe,
+                layout=setup.layout,
+                recorder=StepRecorder(engine, taps, folder, positions=positions),
+                batches=data.training(0, PhaseTimers()),
+            )
+        engine.close()
+
+
+def _ignore(_text: str) -> None:
+    """Show nothing: rank 0 does."""

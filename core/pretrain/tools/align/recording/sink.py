@@ -1,25 +1,25 @@
-"""Tensors of a rank on their way into the recorded folder."""
+"""Writes a rank's tensors, and hashes of the samples that it reads."""
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import orjson
-import torch
 from safetensors.torch import save_file
 
-from pretrain.tools.align.file_sizes import RANK, file_sizes
-from pretrain.tools.align.recording.division import division
-from pretrain.tools.align.recording.weights_folder import WEIGHTS
+from pretrain.tools.align.recording.folder import RANK, WEIGHTS, file_sizes
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from torch import Tensor
 
-    from pretrain.tools.align.recording.rank_place import RankPlace
-    from pretrain.tools.align.recording.visit import Visit
+    from pretrain.engine.protocol import Batch
+    from pretrain.tools.align.recording.folder import ModulePlace, RankPlace, Visit
+
 
 _MOST_BYTES = 1 << 28
 """Bytes of tensors in host memory before they are written to a file."""
@@ -118,8 +118,85 @@ class Sink:
         self._held, self._bytes = {}, 0
 
 
-def spread(length: int, most: int) -> Tensor:
-    """Return `most` positions of a sequence at the most, evenly spread, with the first and the last."""
-    if length <= most:
-        return torch.arange(length)
-    return torch.arange(most) * (length - 1) // max(most - 1, 1)
+SAME, PARTIAL = "same", "partial"
+"""Every rank has it whole, or has a term of the sum that it is."""
+
+SPLIT_HEADS, SPLIT_LAST, SPLIT_GATED = "heads", "last", "gated"
+"""Ranks have neighbouring parts: of dimension 2, of the last one, or of both halves of the last one."""
+
+_ROW_PARALLEL = ("linear_proj", "linear_fc2")
+
+
+def division(place: ModulePlace, operation: str, name: str, ranks: int, is_gated: bool) -> str:
+    """Return how a tensor is divided among the tensor-parallel ranks.
+
+    Args:
+        place: of the module.
+        operation: whose call gave it; "" for the module itself.
+        name: "output", or the input whose gradient it is.
+        ranks: their number.
+        is_gated: linear_fc1 has the rows of a gate and of an up projection.
+    """
+    if ranks == 1 or operation in {"", "norm", "bias_dropout_add"}:
+        return SAME
+    if operation == "linear":
+        return _of_linear(place.module.rpartition(".")[2], name, is_gated)
+    if operation == "activation" and name != "output" and is_gated:
+        return SPLIT_GATED
+    if operation == "rotary" or (operation == "attention" and name != "output"):
+        return SPLIT_HEADS
+    return SAME if operation == "cross_entropy" and name == "output" else SPLIT_LAST
+
+
+def _of_linear(module: str, name: str, is_gated: bool) -> str:
+    if module in _ROW_PARALLEL:
+        return PARTIAL if name == "output" else SPLIT_LAST
+    if name != "output":
+        return SAME
+    return SPLIT_GATED if module == "linear_fc1" and is_gated else SPLIT_LAST
+
+
+_KEYS = ("tokens", "labels", "loss_mask")
+
+
+class Samples:
+    """Micro-batches on their way to the engine, and a hash of each sample."""
+
+    def __init__(self, batches: Iterator[Batch], data_rank: int, data_size: int) -> None:
+        """Pass on the micro-batches of a data-parallel rank."""
+        self._batches = batches
+        self._data_rank, self._data_size = data_rank, data_size
+        self._micro_batch = 0
+        self.digests: dict[str, str] = {}
+        self.step = 0
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        batch = next(self._batches)
+        count = len(_tensor(batch, "tokens"))
+        first = (self._micro_batch * self._data_size + self._data_rank) * count
+        for number in range(count):
+            self.digests[f"{self.step}.{first + number}"] = _digest(batch, number)
+        self._micro_batch += 1
+        return batch
+
+    def begin_step(self, step: int) -> None:
+        """Count samples from 0 again."""
+        self.step, self._micro_batch = step, 0
+
+
+def _digest(batch: Mapping[str, Tensor | None], number: int) -> str:
+    digest = hashlib.blake2b(digest_size=8)
+    for key in _KEYS:
+        digest.update(_tensor(batch, key)[number].contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _tensor(batch: Mapping[str, Tensor | None], key: str) -> Tensor:
+    tensor = batch[key]
+    if tensor is None:
+        msg = f"a micro-batch without {key}"
+        raise TypeError(msg)
+    return tensor

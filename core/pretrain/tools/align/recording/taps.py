@@ -1,4 +1,4 @@
-"""Taps around kernels: what a call is given and returns, forward and backward, without changing either.
+"""Wraps kernels to record what they are given and return, forward and backward.
 
 A tap is no kernel: the inputs go through an identity whose backward pass sees exactly the gradients that the kernel
 returned for them, before anything else is added; a hook on the output sees the gradient that the kernel is given.
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pretrain.plugins.calls import SIGNATURES
+from pretrain.plugins.signatures import SIGNATURES
 from pretrain.tools.align.recording.call_check import CallCheck, is_checked
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from pretrain.plugins.requests import Request
+    from pretrain.tools.align.recording.folder import Visit
     from pretrain.tools.align.recording.sink import Sink
-    from pretrain.tools.align.recording.visit import Visit
     from pretrain.tools.align.recording.visits import Visits
 
 ARGUMENTS: Mapping[str, tuple[str, ...]] = {

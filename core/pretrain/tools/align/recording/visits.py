@@ -1,4 +1,4 @@
-"""Visits of a model's modules: the place, and the micro-batch, of whatever is called meanwhile."""
+"""Tracks which module, and which micro-batch, is being executed."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pretrain.model.layer import SerialLayer
-from pretrain.tools.align.model_place import Place
-from pretrain.tools.align.recording.visit import Visit
+from pretrain.tools.align.recording.folder import ModulePlace, Visit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from pretrain.tools.align.recording.sink import Sink
+
 
 _BEFORE = "embedding"
 """Modules whose path begins with it come before the layers; all others outside of layers come after them."""
@@ -51,7 +51,7 @@ class Visits:
         self._seen.clear()
         self._open.clear()
 
-    def _watch(self, module: nn.Module, place: Place, *, batch_first: bool) -> None:
+    def _watch(self, module: nn.Module, place: ModulePlace, *, batch_first: bool) -> None:
         def enter(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             # megatron-core recomputes activations inside the backward pass.
             again = torch._C._current_graph_task_id() != -1  # noqa: SLF001  as torch.utils.checkpoint asks
@@ -79,14 +79,14 @@ def _is_batch_first(model: nn.Module, path: str) -> bool:
     return path == "embedding_layernorm" and not model.embedding.reduce_scatter_embeddings  # type: ignore[union-attr]
 
 
-def place_of(model: nn.Module, path: str, layers: int) -> Place:
+def place_of(model: nn.Module, path: str, layers: int) -> ModulePlace:
     """Return the place of the module at a path of a model chunk."""
     words = path.split(".")
     if words[:2] == ["decoder", "layers"] and len(words) > 2:
         number = model.get_submodule(".".join(words[:3])).layer_number
-        return Place(int(number), ".".join(words[3:]))  # type: ignore[arg-type]  # megatron-core's, an int
+        return ModulePlace(int(number), ".".join(words[3:]))  # type: ignore[arg-type]  # megatron-core's, an int
     name = path.removeprefix("decoder.")
-    return Place(0 if path.startswith(_BEFORE) else layers + 1, name)
+    return ModulePlace(0 if path.startswith(_BEFORE) else layers + 1, name)
 
 
 def _take_gradient(sink: Sink, visit: Visit, hidden: torch.Tensor) -> None:

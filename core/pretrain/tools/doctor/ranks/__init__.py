@@ -1,1 +1,1 @@
-"""Checks between ranks: who is there, links, clocks, equal files; a rank that is silent is named, not waited for."""
+"""Checks between ranks; a silent rank is named, not waited for."""

@@ -1,1 +1,0 @@
-"""Comparison of a kernel with the reference: values, tolerances, dropout rate, host synchronization."""

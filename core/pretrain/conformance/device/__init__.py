@@ -1,1 +1,0 @@
-"""Conformance of the device: its torch module, memory statistics, and a few iterations of training."""

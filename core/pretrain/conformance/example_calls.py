@@ -1,0 +1,202 @@
+"""Example arguments of one call of a kernel, for every operation but the collectives and the optimizer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+
+from pretrain.conformance.comparison import random
+from pretrain.plugins.requests import Mask
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from pretrain.plugins import requests
+    from pretrain.plugins.requests import Request
+
+    Asked = TypeVar("Asked", bound=Request)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExampleCall:
+    """Arguments of one call.
+
+    Attributes:
+        inputs: tensors by the names of the kernel's arguments, which get gradients.
+        constants: others, which get none.
+        main_grad_dtype: of the tensor `main_grad` that the weight has, None where it has none.
+    """
+
+    inputs: dict[str, Tensor]
+    constants: dict[str, Any] = field(default_factory=dict)
+    main_grad_dtype: torch.dtype | None = None
+
+    def placed(self, place: Callable[[Tensor], Tensor]) -> ExampleCall:
+        """Return the same with every tensor put onto a device, or made a fake one."""
+        constants = {name: place(x) if isinstance(x, torch.Tensor) else x for name, x in self.constants.items()}
+        return replace(self, inputs={name: place(x) for name, x in self.inputs.items()}, constants=constants)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """Sizes of a call about which a request may say nothing.
+
+    Attributes:
+        tokens: of a sequence.
+        batch: micro batch.
+        linear: inputs and outputs of a linear.
+        has_bias: whether a linear has a bias.
+    """
+
+    tokens: int
+    batch: int = 2
+    linear: tuple[int, int] = (24, 40)
+    has_bias: bool = True
+
+
+def example_call(request: Request, tokens: int | Sizes) -> ExampleCall:
+    """Return arguments for a request: random values on the CPU.
+
+    Args:
+        request: of the kernel.
+        tokens: of a sequence, and other sizes, where the request has none.
+    """
+    return _MAKERS[request.operation](request, tokens if isinstance(tokens, Sizes) else Sizes(tokens=tokens))
+
+
+def longer(request: Asked, length: int) -> Asked:
+    """Return a request for sequences of that length, where it says a length."""
+    names = {"seq_length", "queries", "keys"} & {part.name for part in fields(request)}
+    changed: dict[str, Any] = dict.fromkeys(names, length)
+    return replace(request, **changed)
+
+
+def rotations(length: int, size: int) -> tuple[Tensor, Tensor]:
+    """Return cos and sin, fp32 [s, 1, 1, size], of angles position * 10000^(-2 i / size); both halves are equal."""
+    frequencies = 10000.0 ** (-torch.arange(0, size, 2) / size)
+    angles = torch.outer(torch.arange(length).float(), frequencies)
+    angles = torch.cat((angles, angles), dim=-1).view(length, 1, 1, size)
+    return angles.cos(), angles.sin()
+
+
+def _mask(kind: Mask, batch: int, queries: int, keys: int) -> Tensor | None:
+    is_square = kind is Mask.ARBITRARY and queries == keys
+    return documents(batch, queries) if is_square else example_mask(kind, batch, queries, keys)
+
+
+def _attention(request: requests.AttentionRequest, _: Sizes) -> ExampleCall:
+    """Make query [s, b, n, d], key and value [s, b, g, d]."""
+    heads = {"query": request.heads, "key": request.query_groups, "value": request.query_groups}
+    length, batch = request.seq_length, request.micro_batch_size
+    inputs = {
+        name: random(length, batch, number, request.head_size, dtype=request.dtype, seed=seed)
+        for seed, (name, number) in enumerate(heads.items())
+    }
+    return ExampleCall(inputs=inputs, constants={"mask": _mask(request.mask, batch, length, length)})
+
+
+def _softmax(request: requests.SoftmaxRequest, sizes: Sizes) -> ExampleCall:
+    scores = random(sizes.batch, request.heads, request.queries, request.keys, dtype=request.dtype)
+    mask = _mask(request.mask, sizes.batch, request.queries, request.keys)
+    return ExampleCall(inputs={"scores": scores}, constants={"mask": mask})
+
+
+def _norm(request: requests.NormRequest, sizes: Sizes) -> ExampleCall:
+    size, dtype = request.hidden_size, request.weight_dtype
+    bias = {"bias": random(size, dtype=dtype, seed=2)} if request.kind == "LayerNorm" else {}
+    x = random(sizes.tokens, sizes.batch, size, dtype=request.dtype)
+    return ExampleCall(inputs={"x": x, "weight": random(size, dtype=dtype, seed=1) + 1, **bias})
+
+
+def _rotary(request: requests.RotaryRequest, sizes: Sizes) -> ExampleCall:
+    x = random(request.seq_length, sizes.batch, request.heads, request.head_size, dtype=request.dtype)
+    cos, sin = rotations(request.seq_length, request.rotary_size)
+    return ExampleCall(inputs={"x": x}, constants={"cos": cos, "sin": sin})
+
+
+def _activation(request: requests.ActivationRequest, sizes: Sizes) -> ExampleCall:
+    columns = request.features * (2 if request.kind == "swiglu" else 1)
+    bias = {"bias": random(columns, dtype=request.dtype, seed=1)} if request.has_bias else {}
+    return ExampleCall(inputs={"x": random(sizes.tokens, sizes.batch, columns, dtype=request.dtype) * 2, **bias})
+
+
+def _bias_dropout_add(request: requests.BiasDropoutAddRequest, sizes: Sizes) -> ExampleCall:
+    size, dtype = request.hidden_size, request.dtype
+    x, residual = (random(sizes.tokens, sizes.batch, size, dtype=dtype, seed=seed) for seed in (0, 2))
+    if not request.has_bias:
+        return ExampleCall(inputs={"x": x, "residual": residual}, constants={"bias": None})
+    return ExampleCall(inputs={"x": x, "residual": residual, "bias": random(size, dtype=dtype, seed=1)})
+
+
+def _cross_entropy(request: requests.CrossEntropyRequest, _: Sizes) -> ExampleCall:
+    shape = (request.seq_length, request.micro_batch_size)
+    logits = random(*shape, request.padded_vocab_size, dtype=request.dtype) * 3
+    target = torch.randint(request.vocab_size, shape, generator=torch.Generator().manual_seed(5))
+    target.view(-1)[-1] = request.vocab_size - 1
+    return ExampleCall(inputs={"logits": logits}, constants={"target": target})
+
+
+def _linear(request: requests.LinearRequest, sizes: Sizes) -> ExampleCall:
+    rows, columns = sizes.linear
+    given = {
+        "x": random(sizes.tokens, sizes.batch, rows, dtype=request.dtype),
+        "weight": random(columns, rows, dtype=request.dtype, seed=1),
+    }
+    given |= {"bias": random(columns, dtype=request.dtype, seed=2)} if sizes.has_bias else {}
+    return ExampleCall(inputs=given, main_grad_dtype=request.main_grad_dtype)
+
+
+_MAKERS: dict[str, Callable[[Any, Sizes], ExampleCall]] = {
+    "activation": _activation,
+    "attention": _attention,
+    "bias_dropout_add": _bias_dropout_add,
+    "cross_entropy": _cross_entropy,
+    "linear": _linear,
+    "norm": _norm,
+    "rotary": _rotary,
+    "softmax": _softmax,
+}
+OPERATIONS = tuple(_MAKERS)
+
+
+def example_mask(kind: Mask, batch: int, queries: int, keys: int) -> Tensor | None:
+    """Return a mask tensor of the kind, True = masked; every query sees at least the first key."""
+    if kind in (Mask.NONE, Mask.CAUSAL):
+        return None
+    if kind is Mask.KEY_PADDING:
+        lengths = torch.arange(batch) % keys + (keys + 1) // 2
+        return (torch.arange(keys) >= lengths.clamp(max=keys)[:, None]).view(batch, 1, 1, keys)
+    generator = torch.Generator().manual_seed(queries)
+    mask = torch.rand(batch, 1, queries, keys, generator=generator) < 0.4
+    mask |= torch.ones(queries, keys, dtype=torch.bool).triu(keys - queries + 1)
+    mask[..., 0] = False
+    return mask
+
+
+def documents(batch: int, length: int) -> Tensor:
+    """Return a causal mask [b, 1, s, s] of rows that hold several documents, of different lengths in each row."""
+    of_token = torch.stack([torch.arange(length) // (5 + 3 * row + length // 4) for row in range(batch)])
+    is_other = of_token[:, :, None] != of_token[:, None, :]
+    return (is_other | torch.ones(length, length, dtype=torch.bool).triu(1)).unsqueeze(1)
+
+
+def mask_with_empty_rows(kind: Mask, batch: int, queries: int, keys: int) -> tuple[Tensor, Tensor]:
+    """Return a mask tensor under which some queries see no key, and bool [batch, queries], True for those."""
+    mask = example_mask(kind, batch, queries, keys)
+    if mask is None:
+        msg = f"{kind} has no mask tensor"
+        raise ValueError(msg)
+    empty = torch.zeros(batch, queries, dtype=torch.bool)
+    if kind is Mask.KEY_PADDING:
+        empty[-1] = True
+    else:
+        empty[:, ::3] = True
+    return mask | empty.view(batch, 1, queries, 1)[:, :, : mask.shape[2]], empty

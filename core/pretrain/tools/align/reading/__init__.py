@@ -1,1 +1,0 @@
-"""Recordings as they are read again, whatever the layout that wrote them."""

@@ -1,1 +1,0 @@
-"""The result of a comparison as text, JSON and a page."""

@@ -1,1 +1,0 @@
-"""The files of a training: token files, tokenizer, the folder of its checkpoints."""

@@ -1,0 +1,337 @@
+"""Checks the checkpoint folder: writable, shared by all nodes, with space, fast enough."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import socket
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pretrain.atomic_files import existing_folder
+from pretrain.data.tokenizers import load_tokenizer
+from pretrain.engine.optimizers.choice import state_bytes
+from pretrain.errors import DataError
+from pretrain.launch.run_directory import RUNS
+from pretrain.report.flops import parameter_count
+from pretrain.tools.doctor.finding import Finding, Verdict
+from pretrain.tools.doctor.ranks.step import ExaminationStep, taking_part
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from pretrain.launch.start_checks import Start
+    from pretrain.recipe import Recipe
+    from pretrain.tools.doctor.ranks.status_board import StatusBoard
+    from pretrain.tools.doctor.ranks.step import Answers
+
+
+_WRITTEN = 64 << 20
+_LONG = 120.0
+"""Seconds that a training waits for a checkpoint without complaint."""
+_IN_MEMORY = {"tmpfs", "ramfs"}
+_MOUNTS = Path("/proc/self/mounts")
+_CHECK = "checkpoint folder"
+_PERIOD = 0.1
+_REMEDIES: Mapping[int | None, str] = {
+    errno.ENOSPC: "make space",
+    errno.EDQUOT: "make space in this user's quota (`quota -s`)",
+    errno.EFBIG: "make space for larger files (`ulimit -f unlimited`)",
+    errno.ENOTDIR: "remove the file of that name",
+    errno.ENAMETOOLONG: "shorten its name",
+    errno.EROFS: "mount it writable",
+}
+
+
+class FolderProbe:
+    """Files of one node's rank in the folder of the checkpoints; nothing is left behind.
+
+    The folder need not exist: then the nearest one above it that does is looked at.
+
+    Attributes:
+        run: makes the names of the files of all ranks unlike those of other runs; empty until one is written.
+    """
+
+    def __init__(self, start: Start, rank: int) -> None:
+        """Look at nothing yet: the file system may not answer."""
+        save = start.recipe.checkpoint.save
+        # The name of a new run's directory is not known before it starts; runs/ is where it will be.
+        self._wanted = (Path(save) if isinstance(save, str) else start.run_dir or RUNS).absolute()
+        self._rank = rank
+        self.run = ""
+
+    @property
+    def folder(self) -> Path:
+        """The folder, or the nearest one above it that exists."""
+        return existing_folder(self._wanted)
+
+    def write(self, run: str, doing: Callable[[str], None], written: int = _WRITTEN) -> dict[str, Any]:
+        """Write a small file that the others will look for, then measure how fast a large one reaches the disk.
+
+        Args:
+            run: see `run`.
+            doing: told what is done now.
+            written: bytes of the large file, which has no name and vanishes with this process.
+        """
+        host, wanted = socket.gethostname(), str(self._wanted)
+        answer: dict[str, Any] = {"host": host, "folder": wanted, "error": "", "errno": None, "rate": None}
+        doing(f"write into {wanted}")
+        self.run = run
+        try:
+            folder = self.folder
+            answer["folder"] = str(folder)
+            _path(folder, run, self._rank).write_text(run)
+            space = os.statvfs(folder)
+            answer["free"] = space.f_bavail * space.f_frsize
+            answer["in_memory"] = kind_of_file_system(folder) in _IN_MEMORY
+            answer["rate"] = _write_speed(folder, written)
+        except OSError as error:
+            answer |= {"error": error.strerror or str(error), "errno": error.errno}
+        return answer
+
+    def unseen(self, run: str, ranks: Iterable[int], doing: Callable[[str], None], patience: float) -> dict[str, Any]:
+        """Return those of the ranks whose files cannot be read here within `patience` seconds."""
+        doing(f"look in {self._wanted} for what other nodes have written")
+        folder = self.folder
+        missing = [rank for rank in ranks if rank != self._rank]
+        deadline = time.monotonic() + patience
+        while missing := [rank for rank in missing if not _is_there(folder, run, rank)]:
+            if time.monotonic() > deadline:
+                break
+            time.sleep(_PERIOD)  # a network file system may show a new file a moment later
+        return {"host": socket.gethostname(), "folder": str(folder), "unseen": missing}
+
+    def remove(self) -> None:
+        """Remove the small files of this run, also those of ranks that are stopped or have died."""
+        if not self.run:
+            return
+        with suppress(OSError):
+            for path in self.folder.glob(f".pretrain-doctor-{self.run}-*"):
+                path.unlink(missing_ok=True)
+
+
+def _is_there(folder: Path, run: str, rank: int) -> bool:
+    try:
+        return _path(folder, run, rank).read_text() == run
+    except OSError:
+        return False
+
+
+def _path(folder: Path, run: str, rank: int) -> Path:
+    return folder / f".pretrain-doctor-{run}-{rank}"
+
+
+def judge_written(answers: Mapping[int, Mapping[str, Any]], needed: int | None) -> list[Finding]:
+    """Return the findings about the folder of every node.
+
+    Args:
+        answers: what `FolderProbe.write` returned, by rank.
+        needed: bytes of one checkpoint; None if not known.
+    """
+    failed = {rank: each for rank, each in answers.items() if each["error"]}
+    found = [
+        _wrong(
+            f"rank {rank} (host {each['host']}) cannot write into {each['folder']}: {each['error']}",
+            f"{_REMEDIES.get(each.get('errno'), 'make it writable for this user')}, or name another folder: "
+            "checkpoint.save",
+            [rank],
+        )
+        for rank, each in failed.items()
+    ]
+    whole = {rank: each for rank, each in answers.items() if not each["error"]}
+    if not whole:
+        return found
+    return [*found, *_judge_space(whole, needed), *_judge_memory(whole), *_judge_speed(whole, needed)]
+
+
+def judge_seen(answers: Mapping[int, Mapping[str, Any]]) -> list[Finding]:
+    """Return the findings about what the nodes see of each other's files.
+
+    Args:
+        answers: what `FolderProbe.unseen` returned, by rank.
+    """
+    blind = {rank: each for rank, each in answers.items() if each["unseen"]}
+    if not blind:
+        folder = answers[min(answers)]["folder"]
+        return [Finding(check=_CHECK, verdict=Verdict.OK, text=f"{folder} is shared by {len(answers)} nodes")]
+    rank, each = next(iter(blind.items()))
+    other = each["unseen"][0]
+    of_other = (
+        f" (host {answers[other]['host']}) wrote into {answers[other]['folder']}" if other in answers else " wrote"
+    )
+    text = f"not shared: rank {rank} (host {each['host']}) does not see in {each['folder']} what rank {other}{of_other}"
+    remedy = "name a folder of a file system that all nodes share: checkpoint.save (or --run-dir)"
+    return [_wrong(text, remedy, blind)]
+
+
+def _judge_space(answers: Mapping[int, Mapping[str, Any]], needed: int | None) -> list[Finding]:
+    rank = min(answers, key=lambda each: answers[each]["free"])
+    free, folder = answers[rank]["free"], answers[rank]["folder"]
+    if needed is None:
+        text = f"{_gb(free)} free in {folder}; the size of a checkpoint is unknown without the tokenizer"
+        return [Finding(check=_CHECK, verdict=Verdict.LOOK, text=text, remedy="provide the tokenizer of the recipe")]
+    text = f"{_gb(free)} free in {folder}; two checkpoints of this recipe need {_gb(2 * needed)}"
+    if free >= 2 * needed:
+        return [Finding(check=_CHECK, verdict=Verdict.OK, text=text)]
+    remedy = (
+        f"make {_gb(2 * needed - free)} of space, or name another folder (checkpoint.save): an old checkpoint is "
+        "removed only when the next is complete"
+    )
+    return [_wrong(text, remedy, [rank])]
+
+
+def _judge_memory(answers: Mapping[int, Mapping[str, Any]]) -> list[Finding]:
+    ranks = [rank for rank, each in answers.items() if each["in_memory"]]
+    if not ranks:
+        return []
+    text = f"{answers[ranks[0]]['folder']} is in memory: checkpoints are lost when the machine or container restarts"
+    remedy = "name a folder on a disk: checkpoint.save (or --run-dir)"
+    return [Finding(check=_CHECK, verdict=Verdict.LOOK, text=text, remedy=remedy, ranks=tuple(ranks))]
+
+
+def _judge_speed(answers: Mapping[int, Mapping[str, Any]], needed: int | None) -> list[Finding]:
+    rank = min(answers, key=lambda each: answers[each]["rate"])
+    rate = answers[rank]["rate"]
+    where = f" (slowest of {len(answers)} nodes, all at once: {answers[rank]['host']})" if len(answers) > 1 else ""
+    text = f"{rate / 1e6:,.0f} MB/s reach the disk{where}"
+    seconds = 0.0 if needed is None else needed / rate / len(answers)
+    if needed is not None:
+        text += f": a checkpoint of {_gb(needed)} in about {max(1, round(seconds)):,} s"
+    if seconds <= _LONG:
+        return [Finding(check=_CHECK, verdict=Verdict.OK, text=text)]
+    remedy = "name a faster folder (checkpoint.save), save less often, or in the background (checkpoint.async_save)"
+    return [Finding(check=_CHECK, verdict=Verdict.LOOK, text=text, remedy=remedy)]
+
+
+def kind_of_file_system(folder: Path) -> str:
+    """Return the kind of the file system of a folder ("ext4"); "" where the system does not tell."""
+    kinds = {}
+    with suppress(OSError):
+        for line in _MOUNTS.read_text().splitlines():
+            _, place, kind, *_ = line.split(" ")
+            kinds[Path(place.encode().decode("unicode_escape"))] = kind
+    around = (folder.resolve(), *folder.resolve().parents)
+    return next((kinds[each] for each in around if each in kinds), "")
+
+
+def _write_speed(folder: Path, size: int) -> float:
+    """Return bytes/s of a file of `size` bytes that reaches the disk."""
+    path = folder / f".pretrain-doctor-speed-{socket.gethostname()}-{os.getpid()}"
+    chunk = os.urandom(min(size, 1 << 22))  # zeros would be compressed by some file systems
+    with path.open("xb", buffering=0) as stream:
+        path.unlink()
+        begun, left = time.perf_counter(), size
+        while left > 0:
+            left -= stream.write(chunk[: min(left, len(chunk))])
+        os.fsync(stream.fileno())
+        return size / (time.perf_counter() - begun)
+
+
+def _gb(size: int) -> str:
+    return f"{size / 1e9:,.1f} GB" if size >= 1e8 else f"{size / 1e6:,.1f} MB"
+
+
+def _wrong(text: str, remedy: str, ranks: Iterable[int]) -> Finding:
+    return Finding(check=_CHECK, verdict=Verdict.WRONG, text=text, remedy=remedy, ranks=tuple(sorted(ranks)))
+
+
+_OF_WEIGHTS = {"fp32": 4, "bf16": 2 + 4, "fp16": 2 + 4}
+"""Bytes a parameter of the weights, with the fp32 main weights where they are other ones."""
+
+
+def checkpoint_bytes(recipe: Recipe) -> int | None:
+    """Return the bytes of a checkpoint: weights, main weights and optimizer state of every parameter.
+
+    None where the tokenizer cannot be read, by whose size the embedding has its rows.
+    """
+    try:
+        # Before a run has trained its tokenizer, the recipe says how many tokens it will have.
+        tokens = recipe.tokenizer.vocab_size or load_tokenizer(recipe.tokenizer).vocab_size
+    except DataError:
+        return None
+    parameters = parameter_count(recipe.model, recipe.padded_vocab_size(tokens))
+    return parameters * (_OF_WEIGHTS[recipe.precision.dtype] + state_bytes(recipe.optimizer))
+
+
+_PATIENCE = 5.0
+"""Seconds that a network file system gets to show what another node has written."""
+
+
+@dataclass(frozen=True, slots=True)
+class FolderStep(ExaminationStep):
+    """The folder of the checkpoints, once a node: writable, with space, fast enough."""
+
+    recipe: Recipe
+    board: StatusBoard
+    probe: FolderProbe
+    name = "checkpoint folder"
+
+    def orders(self, known: Mapping[str, Answers]) -> Any:  # noqa: ARG002
+        """Return a word that makes the names of this run's files its own."""
+        return {"run": secrets.token_hex(4)} if self.recipe.checkpoint.save is not False else None
+
+    def measure(self, orders: Any) -> Any:
+        """Write."""
+        self.probe.run = orders["run"]  # also on ranks that write nothing: one of them may have to remove the files
+        if self.board.world.local_rank:
+            return None
+        return {**self.probe.write(orders["run"], self.board.doing), "run": orders["run"]}
+
+    def judge(self, answers: Answers) -> list[Finding]:
+        """Compare with what checkpoints need."""
+        return judge_written(taking_part(answers), checkpoint_bytes(self.recipe))
+
+
+@dataclass(frozen=True, slots=True)
+class SharedFolderStep(ExaminationStep):
+    """The same folder: every node must see what the others have written there."""
+
+    board: StatusBoard
+    probe: FolderProbe
+    name = "shared checkpoint folder"
+
+    def orders(self, known: Mapping[str, Answers]) -> Any:
+        """Return the ranks that have written; with fewer than two there is nothing to share."""
+        written = {
+            rank: each for rank, each in taking_part(known.get(FolderStep.name, {})).items() if not each["error"]
+        }
+        if len(written) < 2:
+            return None
+        return {"run": next(iter(written.values()))["run"], "ranks": list(written)}
+
+    def measure(self, orders: Any) -> Any:
+        """Look."""
+        if self.board.world.rank not in orders["ranks"]:
+            return None
+        patience = min(_PATIENCE, self.board.timeout / 3)
+        return self.probe.unseen(orders["run"], orders["ranks"], self.board.doing, patience)
+
+    def judge(self, answers: Answers) -> list[Finding]:
+        """Name the nodes that do not see the others' files."""
+        return judge_seen(taking_part(answers))
+
+
+@dataclass(frozen=True, slots=True)
+class RemovalStep(ExaminationStep):
+    """Removal of the files, at once: a rank that is stopped later leaves nothing behind."""
+
+    board: StatusBoard
+    probe: FolderProbe
+    name = "removal of the doctor's files"
+
+    def orders(self, known: Mapping[str, Answers]) -> Any:
+        """Leave it out where nothing was written."""
+        return {} if FolderStep.name in known else None
+
+    def measure(self, orders: Any) -> Any:  # noqa: ARG002
+        """Remove, once a node."""
+        if not self.board.world.local_rank:
+            self.probe.remove()
+
+    def judge(self, answers: Answers) -> list[Finding]:  # noqa: ARG002
+        """Return nothing: what could not be removed could not be written either."""
+        return []

@@ -1,0 +1,150 @@
+"""Checks the versions of distributions, and the vendor's software by its backend."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import SpecifierSet
+
+from pretrain.plugins.backend import Remark
+from pretrain.plugins.host.members import ask
+from pretrain.tools.doctor.finding import Finding, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from pretrain.plugins.host.manager import Plugins
+
+
+PYTHON = ">=3.11,<3.14"
+
+REQUIRED: Mapping[str, str] = {
+    "click": ">=8.1.8",
+    "gigatoken": ">=0.10,<0.11",
+    "megatron-core": "==0.16.1",
+    "numpy": ">=1.26",
+    "orjson": ">=3.10",
+    "packaging": ">=24.2",
+    "pluggy": ">=1.6",
+    "pydantic": ">=2.11",
+    "pyyaml": ">=6.0.2",
+    "rich": ">=14.0",
+    "safetensors": ">=0.5",
+    "tensorboard": ">=2.19",
+    "tokenizers": ">=0.21",
+    "torch": ">=2.9,<2.16",
+    "xxhash": ">=3.5",
+    "zstandard": ">=0.23",
+}
+"""Distribution -> versions that pretrain is tested with: the dependencies of pyproject.toml, which a test compares.
+
+A checkout may be newer than what pip recorded when it was installed, so that record is not asked.
+"""
+
+DEEPSPEED: Mapping[str, str] = {"deepspeed": ">=0.19.8,<0.20"}
+"""The same of the extra `pretrain[deepspeed]`, for recipes of its engine."""
+
+SHOWN = ("torch", "megatron-core", "deepspeed", "numpy")
+"""Distributions whose versions are shown although they are right."""
+
+
+def examine_versions(plugins: Plugins, *, uses_deepspeed: bool) -> Iterator[Finding]:
+    """Yield what does not belong together, or one finding where all does; then the remarks of the backend.
+
+    Args:
+        plugins: of the run; the requirements of their distributions are those that pip recorded.
+        uses_deepspeed: whether the recipe's engine is DeepSpeed.
+    """
+    needed = {**REQUIRED, **(DEEPSPEED if uses_deepspeed else {})}
+    found = [_python(), *(_own(name, allowed) for name, allowed in needed.items()), *_of_plugins(plugins)]
+    bad = [finding for finding in found if finding is not None]
+    if all(finding.verdict is not Verdict.WRONG for finding in bad):
+        yield Finding(check="versions", verdict=Verdict.OK, text=", ".join(_shown(needed)))
+    yield from bad
+    remarks: Sequence[Remark] = ask(plugins, "health", "a sequence of Remark", _are_remarks)
+    for remark in remarks:
+        yield Finding(check=remark.subject, verdict=Verdict(remark.verdict), text=remark.text, remedy=remark.remedy)
+
+
+def _are_remarks(answer: Any) -> bool:
+    return isinstance(answer, Sequence) and all(isinstance(remark, Remark) for remark in answer)
+
+
+def _shown(needed: Iterable[str]) -> Iterator[str]:
+    yield f"Python {platform.python_version()}"
+    yield from (f"{name} {installed(name)}" for name in SHOWN if name in needed)
+
+
+def installed(name: str) -> str | None:
+    """Return the version of a distribution that pip knows, None without one."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _python() -> Finding | None:
+    version = platform.python_version()
+    if SpecifierSet(PYTHON).contains(version, prereleases=True):
+        return None
+    remedy = "Make an environment with one of these and install pretrain in it."
+    text = f"Python {version}; pretrain is tested with {PYTHON}"
+    return Finding(check="versions", verdict=Verdict.WRONG, text=text, remedy=remedy)
+
+
+def _own(name: str, allowed: str) -> Finding | None:
+    return _judged(Requirement(f"{name}{allowed}"), "pretrain")
+
+
+def _judged(requirement: Requirement, by: str, verdict: Verdict = Verdict.WRONG) -> Finding | None:
+    """Return a finding where the installed version is not one that the requirement allows."""
+    version, name = installed(requirement.name), requirement.name
+    if version is not None and requirement.specifier.contains(version, prereleases=True):
+        return None
+    given = f"{name} is not installed" if version is None else f"{name} {version} is installed"
+    needed = f"{name} {requirement.specifier}".rstrip()
+    return Finding(
+        check="versions",
+        verdict=verdict,
+        text=f"{given}; {by} needs {needed}",
+        remedy=f"pip install '{name}{requirement.specifier}'",
+    )
+
+
+def _of_plugins(plugins: Plugins) -> Iterator[Finding | None]:
+    """Yield a finding for each requirement of the plugins' distributions that is not met."""
+    names = dict.fromkeys(plugin.installed.distribution for plugin in plugins.members)
+    for distribution in names:
+        if distribution not in {"", "pretrain"}:
+            yield from (_of_plugin(requirement, distribution) for requirement in _recorded(distribution))
+
+
+def _recorded(distribution: str) -> Iterator[Requirement]:
+    try:
+        lines = importlib.metadata.requires(distribution) or []
+    except importlib.metadata.PackageNotFoundError:
+        return
+    for line in lines:
+        try:
+            yield Requirement(line)
+        except InvalidRequirement:
+            continue
+
+
+def _of_plugin(requirement: Requirement, distribution: str) -> Finding | None:
+    """Judge a requirement; one of an extra only where its distribution is installed, maybe for something else."""
+    marker = requirement.marker
+    if marker is None or marker.evaluate({"extra": ""}):
+        return _judged(requirement, distribution)
+    extra = next((name for name in _extras(distribution) if marker.evaluate({"extra": name})), None)
+    if extra is None or installed(requirement.name) is None:
+        return None
+    return _judged(requirement, f"{distribution}[{extra}]", Verdict.LOOK)
+
+
+def _extras(distribution: str) -> list[str]:
+    return importlib.metadata.metadata(distribution).get_all("Provides-Extra") or []
