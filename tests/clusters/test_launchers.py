@@ -53,11 +53,11 @@ def test_both_nodes_go_on_after_a_cut_of_the_network(nodes, training):
     wait_until(training.saved, training.printed)
     set_link(nodes, nodes[2], "down")
     try:
-        both[0].wait_for("Node 1 (node2) has given no sign")
+        both[0].wait_for("Node 1 (node2) has sent no heartbeat")
         both[1].wait_for("node 0 cannot be reached from here")
     finally:
         set_link(nodes, nodes[2], "up")
-    both[0].wait_for("has given no sign", "resumed from", STEP)
+    both[0].wait_for("has sent no heartbeat", "resumed from", STEP)
     training.end()
     assert [run.code() for run in both] == [0, 0], training.printed()
 

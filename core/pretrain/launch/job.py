@@ -94,7 +94,7 @@ class Job:
         return dataclasses.replace(self, run_dir=str(prepared.run_dir), resume=resume, prepared=True)
 
     def started_again(self) -> Job:
-        """Return a prepared job as it goes on after a failure, from what is in its run directory."""
+        """Return a prepared job for a start after a failure: it resumes what is in its run directory."""
         resume: Resume = "run" if holds_run(Path(str(self.run_dir))) else "no"
         return dataclasses.replace(self, resume=resume)
 

@@ -93,7 +93,7 @@ def stated(recipe: Recipe, backend_name: str, *, reads_files: bool, reads_data: 
 
 
 def differing(statements: Mapping[int, Mapping[str, Any]]) -> str:
-    """Return what differs from the first rank, in words with keys, hosts and both values; "" where nothing does.
+    """Return what differs from the first rank, with keys, hosts and both values; "" where nothing does.
 
     Args:
         statements: what `stated` returned, by rank; the doctor has none of ranks that are silent.
@@ -163,7 +163,7 @@ def _files(recipe: Recipe, *, reads_data: bool) -> dict[str, str]:
 
 
 def _content(look: Callable[[], str]) -> str:
-    """Return a hash in words, or the reason why a file cannot be read: it is there on another host perhaps."""
+    """Return a hash, or why a file cannot be read here; another host may have it."""
     try:
         return f"content {look()[:_DIGITS]}"
     except (DataError, OSError) as error:

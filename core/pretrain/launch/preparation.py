@@ -50,17 +50,17 @@ def prepare_run(recipe: Recipe, run_dir: Path | None, lock: ExitStack, resume: R
         resume = "auto"
     start = Start(recipe=recipe, run_dir=run_dir, resume=resume)
     require_startable(start, Where.LAUNCHER)
-    goes_on = start.goes_on
+    resumes = start.resumes
     if run_dir is not None:
         lock.enter_context(held(run_dir))
-        goes_on = check_run_dir(run_dir, resume)  # another run may have begun, and ended, before the lock was ours
-    _lock_checkpoints(recipe, run_dir, lock, resume=goes_on)
+        resumes = check_run_dir(run_dir, resume)  # another run may have begun, and ended, before the lock was ours
+    _lock_checkpoints(recipe, run_dir, lock, resume=resumes)
     if recipe.data.corpus is not None:
         own_corpus().prepare_corpus(recipe)
     if run_dir is None:
         run_dir = new_run_dir(Path(recipe.source).stem)
         lock.enter_context(held(run_dir, just_made=True))
-    return PreparedRun(run_dir, goes_on)
+    return PreparedRun(run_dir, resumes)
 
 
 def prepare_together(

@@ -157,7 +157,7 @@ def agree_on_restart_count(world: World) -> None:
     try:
         count = _answer(store, world.world_size - 1) if world.rank == 0 else _ask(store)
     except DistError as error:
-        msg = f"rank 0 has given no word to rank {world.rank} within {_TIMEOUT} ({str(error).splitlines()[0]})."
+        msg = f"rank 0 did not answer rank {world.rank} within {_TIMEOUT} ({str(error).splitlines()[0]})."
         raise LaunchError(msg) from error
     os.environ[_COUNT] = str(count)
 

@@ -43,7 +43,7 @@ class RestartPolicy:
 
     Attributes:
         limit: restarts in all, `--max-restarts`.
-        fewest_nodes: nodes with which it goes on where others do not come back, `--allow-fewer-nodes`; None: it waits
+        fewest_nodes: nodes with which it continues where others do not come back, `--allow-fewer-nodes`; None: it waits
             for all.
     """
 
@@ -67,7 +67,7 @@ class RestartPolicy:
         if self.fewest_nodes is not None and self.fewest_nodes >= count:
             msg = (
                 f"--allow-fewer-nodes {self.fewest_nodes} is not below the number of nodes, {count}.\n"
-                "It is the number with which the run still goes on: pass fewer, or leave it out."
+                "The run continues with that many: pass fewer, or leave it out."
             )
             raise LaunchError(msg)
 

@@ -50,7 +50,7 @@ class Start:
     resume: Resume
 
     @property
-    def goes_on(self) -> bool:
+    def resumes(self) -> bool:
         """True if the run of the directory is continued."""
         return self.resume != "no" and self.run_dir is not None and holds_run(self.run_dir)
 
@@ -109,14 +109,14 @@ def _metrics(start: Start) -> None:
     if start.run_dir is None or not (start.run_dir / METRICS).exists():
         return
     appended(start.run_dir / METRICS).close()
-    if start.goes_on:
+    if start.resumes:
         read_metrics(start.run_dir / METRICS)
 
 
 def _checkpoint_folder(start: Start) -> None:
     from pretrain.checkpoint.owner import require_own  # noqa: PLC0415  --help needs none of it
 
-    require_own(start.recipe, start.run_dir, resume=start.goes_on)
+    require_own(start.recipe, start.run_dir, resume=start.resumes)
     for folder in folders_of_checkpoints(start.recipe, start.run_dir):
         require_free(folder)
 
@@ -146,7 +146,7 @@ def _starting_checkpoint(start: Start) -> None:
     from pretrain.data.tokenizers import load_tokenizer  # noqa: PLC0415  both as above
 
     recipe = start.recipe
-    directory = starting_directory(recipe, start.run_dir, resume=start.goes_on)
+    directory = starting_directory(recipe, start.run_dir, resume=start.resumes)
     if directory is not None:
         size = None if built_inputs(recipe) else load_tokenizer(recipe.tokenizer).vocab_size
         given = recipe.checkpoint.load

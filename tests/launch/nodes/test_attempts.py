@@ -124,7 +124,7 @@ def test_a_node_that_is_silent_for_long_ends_the_attempt(first, port, monkeypatc
     second._heartbeat.join()
     first.poll()
     monkeypatch.setattr(attempt, "_SILENCE", 0.0)
-    assert "has given no sign" in first.poll().text
+    assert "has sent no heartbeat" in first.poll().text
     second._heartbeat = Heartbeat(second._store, second._launcher)
     wait_for(lambda: first.poll() is None, "a new sign")
 

@@ -103,7 +103,7 @@ def test_a_host_that_sends_no_word_is_a_failure_that_names_it(port, monkeypatch)
     with running(LauncherMember((LOCALHOST, port), ["host-a", "host-b"], "7f")) as launcher:
         wait_for(lambda: launcher.failure, "the launcher's patience to end")
         assert str(launcher.failure).startswith(
-            "--hostfile: no word of host-b within 0 s.\nThe output above may say why"
+            "--hostfile: host-b did not join within 0 s.\nThe output above may say why"
         )
         assert launcher.failure.exit_code == USER_ERROR
     assert node.poll() is None
@@ -116,7 +116,7 @@ def test_hosts_that_are_late_are_named_before_the_run_ends(port, monkeypatch, ca
     member = LauncherMember((LOCALHOST, port), ["host-a", "host-b"], "7f", all_came=lambda: came.append(1))
     with running(member) as launcher:
         wait_for(lambda: said.append(capsys.readouterr().err) or any(said), "the notice")
-        assert "".join(said) == "--hostfile: no word of host-b in 0 s; the run ends after 300 s without.\n"
+        assert "".join(said) == "--hostfile: host-b did not join within 0 s; the run ends after 300 s.\n"
         assert not came
         nodes.append(Rendezvous(Nodes(count=2, rendezvous=f"{LOCALHOST}:{port}", rank=1, run="7f")))
         wait_for(lambda: came, "the launcher to notice")

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     RunOnHosts = Callable[[Hosts, Job, int, float | None], Failure | None]
 
 _PATIENCE = 60.0
-"""Seconds that hosts get to send word at a restart that may leave them out: they have started Python and imported
+"""Seconds that hosts get to join at a restart that may leave them out: they have started Python and imported
 torch a while ago."""
 
 
@@ -72,7 +72,7 @@ def run_on_hosts(
         hosts: of the run.
         job: of their ranks.
         attempt: number of starts before.
-        patience: seconds that hosts get to send word; None: as long as their first start may take.
+        patience: seconds that hosts get to join; None: as long as their first start may take.
         may_restart: whether another attempt may follow, which must not meet nodes of this one.
     """
     backend = load_alone(find_backend(job.backend)).backend
@@ -132,7 +132,7 @@ class _Attempt:
     starts: itertools.count[int] = dataclasses.field(default_factory=itertools.count)
 
     def run(self) -> Failure | None:
-        """Run the job on all hosts; at a restart that may, without those that send no word."""
+        """Run the job on all hosts; at a restart that may, without those that do not join."""
         count = self.restarts.count
         if not count:
             return self.run_on_hosts(self.hosts, self.job, next(self.starts), None)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _PERIOD = 0.25
 _TIMEOUT = timedelta(seconds=30)
 _NOTICE_AFTER = 60.0
-"""Seconds after which hosts that have sent no word are named."""
+"""Seconds after which hosts that have not joined are named."""
 _REJOIN_TIMEOUT = 15.0
 """Seconds that a broken connection gets: the node that serves the rendezvous may still be there."""
 _TIMES_FOR_FIRST = 2
@@ -78,7 +78,7 @@ class LauncherMember(threading.Thread):
             hosts: names, in the order of the nodes.
             run: identity of the run.
             all_came: called once, by this thread, when every node has joined.
-            patience: seconds that hosts get to send word; None: `HOSTFILE_TIMEOUT` from the first one on, for which
+            patience: seconds that hosts get to join; None: `HOSTFILE_TIMEOUT` from the first one on, for which
                 there is no limit.
             at_restart: whether a node of an attempt before may still serve that one's rendezvous.
         """
@@ -165,8 +165,8 @@ class LauncherMember(threading.Thread):
         elif time.monotonic() > self._notice and (absent := self._absent(store)):
             self._notice = math.inf
             sys.stderr.write(
-                f"--hostfile: no word of {_names(absent)} in {_NOTICE_AFTER:g} s; "
-                f"the run ends after {self._seconds:.0f} s without.\n"
+                f"--hostfile: {_names(absent)} did not join within {_NOTICE_AFTER:g} s; "
+                f"the run ends after {self._seconds:.0f} s.\n"
             )
 
     def _join(self, seconds: float = math.inf) -> TCPStore | None:
@@ -194,7 +194,7 @@ class LauncherMember(threading.Thread):
 
     def _absence(self, absent: list[str], seconds: float) -> Failure:
         text = (
-            f"--hostfile: no word of {_names(absent)} within {seconds:.0f} s.\n"
+            f"--hostfile: {_names(absent)} did not join within {seconds:.0f} s.\n"
             "The output above may say why. Check that the launcher program reaches each of them and starts "
             f"{sys.executable} there, and that they reach {self._address}."
         )

@@ -109,9 +109,9 @@ class SharedReportRequests:
 
 
 def silent_node(place: int, host: str, seconds: float) -> Failure:
-    """Return the loss of a node whose launcher has given no sign for so long."""
+    """Return the loss of a node whose launcher has sent no heartbeat for so long."""
     return _failure(
-        f"Node {place} ({host}) has given no sign for {seconds:.0f} s: "
+        f"Node {place} ({host}) has sent no heartbeat for {seconds:.0f} s: "
         "its launcher was killed, or the host or the network between is down.",
         place=place,
         host=host,

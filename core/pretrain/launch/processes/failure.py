@@ -47,7 +47,7 @@ class Failure:
         of_launcher: a host or the launcher program failed, and the text names it; `rank` has no meaning.
         reported: the rank has printed itself what is wrong; there is nothing more to show.
         passing: the cause may be gone at a restart: a host is down, a device is missing, the run directory is in use.
-        absent: hosts of a hostfile that have sent no word, which is `passing` too.
+        absent: hosts of a hostfile that have not joined, which is `passing` too.
         place: of the node that failed rather than a rank of it; None otherwise.
         host: name of that node; "" otherwise.
     """
@@ -97,7 +97,7 @@ class Failure:
         Args:
             rank: of all ranks.
             returncode: as of `subprocess.Popen`: negative is a signal.
-            last_place: where it was in the training, in words; empty if that is not known.
+            last_place: where it was in the training; empty if that is not known.
         """
         if returncode in WELL:
             text = (

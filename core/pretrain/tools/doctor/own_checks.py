@@ -165,7 +165,7 @@ def _content(start: Start, world: World) -> Iterator[Finding]:
     """Compare the files of the checkpoint that the run starts from with their checksums."""
     directory = None
     with suppress(PretrainError):  # rank 0 has said so
-        directory = starting_directory(start.recipe, start.run_dir, resume=start.goes_on)
+        directory = starting_directory(start.recipe, start.run_dir, resume=start.resumes)
     if directory is None or not are_there(directory):
         return
     size = _size(directory)
