@@ -12,7 +12,8 @@ KEY = """    qk_layernorm: Annotated[Bool, replace(PART, before=False)] = Field(
         default=False, description="Whether the queries and keys of each head are normalized."
     )
     hidden_dropout: """
-NORMS = """norm if recipe.model.qk_layernorm else None"""
+HEADS = '{"kernel_of": norm_of, "is_of_heads": True}'
+NORMS = f"ModuleSpec(module=Norm, params={HEADS}) if recipe.model.qk_layernorm else None"
 PAGE = Page(
     heading="To add a model key",
     steps={

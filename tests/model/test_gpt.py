@@ -74,15 +74,16 @@ def test_rotations_are_computed_once_for_a_length(gpt):
 
 
 @pytest.mark.parametrize(
-    ("width", "sequence_parallel", "is_partial"), [(64, False, False), (64, True, True), (16, False, True)]
+    ("width", "sequence_parallel", "is_of_heads"),
+    [(64, False, False), (64, True, False), (64, False, True), (16, False, True), (16, False, False)],
 )
-def test_a_norm_of_tokens_or_heads_that_ranks_share_has_partial_gradients(width, sequence_parallel, is_partial):
-    """A norm of another width than the model's is of heads, of which each tensor-parallel rank has some."""
+def test_a_norm_of_tokens_or_heads_that_ranks_share_has_partial_gradients(width, sequence_parallel, is_of_heads):
+    """The width says nothing: heads may be as wide as the model, and a norm of all tokens narrower."""
     widths = []
     config = SimpleNamespace(hidden_size=64, normalization="LayerNorm", sequence_parallel=sequence_parallel)
-    norm = Norm(config, width, kernel_of=widths.append)
+    norm = Norm(config, width, kernel_of=widths.append, is_of_heads=is_of_heads)
     assert widths == [width]
-    assert len(partial_gradients(norm)) == (2 if is_partial else 0)
+    assert len(partial_gradients(norm)) == (2 if sequence_parallel or is_of_heads else 0)
 
 
 def test_a_norm_of_another_width_is_negotiated_for_it(monkeypatch):

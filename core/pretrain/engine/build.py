@@ -178,7 +178,7 @@ def attention_of_layer(
     requests = attention_requests(
         recipe, plugins.backend.device_type, plugins.backend.device_name(), layer_number=layer_number
     )
-    where = f"layer {layer_number}", "layers, or leave out model.apply_query_key_layer_scaling"
+    where = f"layer {layer_number}", "layers", ", or leave out model.apply_query_key_layer_scaling"
     return _more(recipe, plugins, kernels, requests, *where, planned=planned, wrap_kernel=wrap_kernel).attention
 
 
@@ -208,6 +208,7 @@ def _more(
     requests: Sequence[Request],
     where: str,
     all_of: str,
+    instead: str = "",
     *,
     planned: bool,
     wrap_kernel: WrapKernel | None,
@@ -224,7 +225,7 @@ def _more(
         if row.kernel != first[row.operation]:
             msg = (
                 f"{row.operation} is kernel '{first[row.operation]}', but would be '{row.kernel}' for {where}.\n"
-                f"Name one that serves all {all_of}: kernels.{row.operation}."
+                f"Name one that serves all {all_of}: kernels.{row.operation}{instead}."
             )
             raise KernelError(msg)
     return more

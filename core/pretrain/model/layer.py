@@ -32,7 +32,7 @@ class Norm(nn.Module):
     """Normalize the last dimension of [s, b, h], or of [s, b, n, d] for the heads of a rank.
 
     megatron-core's own `WrappedTorchNorm` rejects sequence parallelism. Here weights are marked for `partial_gradients`
-    where each tensor-parallel rank normalizes other tokens, or other heads: then the width is not the hidden size.
+    where each tensor-parallel rank normalizes other tokens, or other heads (`is_of_heads`, for example a QK norm).
     """
 
     def __init__(
@@ -43,15 +43,15 @@ class Norm(nn.Module):
         *,
         kernel_of: Callable[[int], NormFn],
         sequence_parallel: bool | None = None,
+        is_of_heads: bool = False,
     ) -> None:
         super().__init__()
         self.kernel = kernel_of(hidden_size)
         self.weight = nn.Parameter(torch.ones(hidden_size))
         self.bias = nn.Parameter(torch.zeros(hidden_size)) if config.normalization == "LayerNorm" else None
         is_of_tokens = config.sequence_parallel if sequence_parallel is None else sequence_parallel
-        is_partial = is_of_tokens or hidden_size != config.hidden_size
         for parameter in self.parameters():
-            setattr(parameter, PARTIAL, is_partial)
+            setattr(parameter, PARTIAL, is_of_tokens or is_of_heads)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the normalized tensor in its own dtype."""

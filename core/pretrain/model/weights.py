@@ -1,7 +1,8 @@
-"""Initialize weights independently of the parallel layout and the device.
+"""Weights of a model: initial values, global names, and those whose gradients tensor-parallel ranks must sum.
 
 Every parameter is filled along the dimension that tensor parallelism splits, with numbers that depend on the seed and
-the parameter's global name (`pretrain.model.weights`). A rank generates only its own, and all layouts have the same.
+the parameter's global name. A rank generates only its own, and all layouts have the same: blocks of rows come from a
+generator of the CPU that the key and the block's number seed (`normal_rows`), whatever the device and the threads.
 """
 
 from __future__ import annotations

@@ -16,8 +16,6 @@ from pretrain.model.marks import mark
 from pretrain.plugins.negotiation.kernels import naming_kernels
 from pretrain.report.environment_file import Begin
 from pretrain.report.hang.position import LOAD
-from pretrain.report.timers import PhaseTimers
-from pretrain.training.event import Event
 from pretrain.training.events import Checkpoints, Continuation, Evaluations, LogLines, evaluation_pending
 from pretrain.training.gc_control import GcControl
 from pretrain.training.loop import Training
@@ -46,6 +44,7 @@ if TYPE_CHECKING:
     from pretrain.recipe import Recipe
     from pretrain.report.hang.position import Position
     from pretrain.report.timers import PhaseTimers
+    from pretrain.training.event import Event
     from pretrain.training.progress import Progress
     from pretrain.training.reporting.stragglers import LocalClock
     from pretrain.training.safeguards.spike_watch import SpikeWatch
@@ -124,12 +123,12 @@ def _events(
         spikes,
         build.replica_check(training, saving),
         LogLines(training, health),
-        saving and Checkpoints(training, saving, health, spikes),
+        None if saving is None else Checkpoints(training, saving, health, spikes),
         Evaluations(training, data.evaluation(), is_pending) if evaluation.interval else None,
         Continuation(training, setup.tokenizer) if evaluation.prompt else None,
         training.meter.garbage,
     )
-    return tuple(event for event in order if isinstance(event, Event))
+    return tuple(event for event in order if event is not None)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from pretrain.checkpoint.sharded_format import MAIN, read_index
 from pretrain.engine.optimizers.choice import optimizer_of, state_bytes
 from pretrain.errors import CheckpointError, RecipeError
 from pretrain.recipe.sections.optimizer import OptimizerName, OptimizerSection
-from pretrain.reference.adam import Adam
+from pretrain.tools.align.comparing.adam_update import RecordedAdam
 
 NAMES = get_args(OptimizerName)
 ENGINES = {"megatron": ("precision.dtype=fp32",), "deepspeed": ("engine={name: deepspeed, zero: {stage: 1}}",)}
@@ -76,5 +76,5 @@ def test_the_state_of_another_optimizer_is_refused(tmp_path):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_align_knows_its_weight_decay(name):
-    adam = Adam(optimizer={"name": name}, learning_rate=1.0, step=1, taken=1)
+    adam = RecordedAdam(optimizer={"name": name}, learning_rate=1.0, step=1, taken=1)
     assert adam.is_decay_in_gradient == (name == "adam")

@@ -153,7 +153,7 @@ def install_group_options(options: ProcessGroupOptionsFn) -> None:
 
 
 def sum_over_tensor_ranks(partial_gradients: Callable[[Any], Iterable[Any]]) -> None:
-    """Have megatron-core sum the gradients of these weights over the tensor-parallel ranks, and no others.
+    """Have megatron-core 0.16.1 sum the gradients of these weights over the tensor-parallel ranks, and no others.
 
     finalize_model_grads by itself sums those of weights with a mark, and of others whose names it knows.
     """
@@ -169,7 +169,10 @@ def _sum_gradients(
 ) -> None:
     """Sum in one collective, as megatron-core's function does."""
     weights = [weight for chunk in model for weight in partial_gradients(chunk) if weight.requires_grad]
-    gradients = [weight.main_grad.data for weight in weights if weight.main_grad is not None]
+    if any(getattr(weight, "average_gradients_across_tp_domain", False) for weight in weights):
+        msg = "average_gradients_across_tp_domain: gradients are summed over the tensor-parallel ranks, never averaged"
+        raise NotImplementedError(msg)
+    gradients = [weight.main_grad.data for weight in weights if getattr(weight, "main_grad", None) is not None]
     if group.size() == 1 or not gradients:
         return
     together = _flatten_dense_tensors(gradients)  # type: ignore[no-untyped-call]

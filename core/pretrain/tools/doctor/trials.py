@@ -309,7 +309,12 @@ def optimizer_deviations(
     starts = [random(*each, dtype=torch.float32, seed=seed) * SPREAD for seed, each in enumerate(shapes)]
     gradients = [[random(*each, dtype=torch.float32, seed=5 + step) for each in shapes] for step in range(STEPS)]
     parameters = [torch.nn.Parameter(start.to(device, copy=True)) for start in starts]
-    is_decoupled = request.name == "adamw"
+    match request.name:
+        case "adamw" | "adam":
+            is_decoupled = request.name == "adamw"
+        case _:
+            msg = f"optimizer {request.name!r} has no reference in float64; adam and adamw have"
+            raise NotImplementedError(msg)
     adam = cast("Any", kernels.adam)  # an apex-shaped class: see `OptimizerKernels`
     stepping = adam(parameters, **ADAM, adam_w_mode=is_decoupled)
     for of_step in gradients:

@@ -125,7 +125,6 @@ def _json(value: dict[str, Any]) -> bytes:
 
 _TOKENIZER_CONFIG, _WHOLE, _VOCAB, _MERGES = "tokenizer_config.json", "tokenizer.json", "vocab.json", "merges.txt"
 _MAP, _ADDED = "special_tokens_map.json", "added_tokens.json"
-FILES = (_WHOLE, _TOKENIZER_CONFIG, _MAP, _VOCAB, _MERGES, _ADDED, "tokenizer.model", "chat_template.jinja")
 _LARGEST = 100_000_000
 
 
