@@ -1,7 +1,7 @@
 """Rendezvous of nodes that start their own ranks: node 0 serves a store in which they meet, report and decide.
 
-A run has one attempt, and more with --max-restarts. A launcher that was killed may be started again by the same command:
-it waits for the next attempt, as a node more than the run needs does.
+A run has one attempt, and more with --max-restarts. A killed launcher may be started again by the same command: it
+waits for the next attempt, as a node more than the run needs does.
 """
 
 from __future__ import annotations
