@@ -86,7 +86,7 @@ def _take_part(
         RunEnded: node 0 cannot be reached any more.
     """
     try:
-        rendezvous = Rendezvous(placement.nodes, policy)
+        rendezvous = Rendezvous(placement.nodes, policy, trains=isinstance(job, Job))
     except LaunchError:
         if loss is None:
             raise

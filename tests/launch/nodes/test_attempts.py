@@ -230,6 +230,7 @@ def test_nodes_that_do_not_come_are_a_mistake_at_first_and_a_loss_as_any_other_a
         with pytest.raises(NodesAbsent, match="1 of 2 nodes have come within") as absent:
             first.meet(1, all_of)
         assert (absent.value.failure.exit_code, absent.value.failure.passing) == (exit_code, False)
+        assert ("--allow-fewer-nodes" in absent.value.failure.text) == (exit_code == CRASH)
 
 
 def test_nodes_that_have_come_go_on_to_the_attempt_after_one_that_others_miss(port, monkeypatch):

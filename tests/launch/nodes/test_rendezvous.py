@@ -12,16 +12,24 @@ from torch.distributed import DistError, TCPStore
 from launch.rank_processes import wait_for
 from pretrain.errors import LaunchError, RecipeError
 from pretrain.launch.node_attempts import run_node_of_hostfile
-from pretrain.launch.nodes import joining, launcher_member, store_client
+from pretrain.launch.nodes import joining, launcher_member, quorum, store_client
 from pretrain.launch.nodes import rendezvous as module
 from pretrain.launch.nodes.joining import RUN, is_of_run
 from pretrain.launch.nodes.launcher_member import LauncherMember
 from pretrain.launch.nodes.nodes import Nodes
 from pretrain.launch.nodes.quorum import RunEnded
 from pretrain.launch.nodes.rendezvous import Rendezvous
+from pretrain.launch.nodes.reports import lost_node_0, signalled_node
 from pretrain.launch.processes.failure import CRASH, USER_ERROR, Failure
 from pretrain.launch.restarts import RestartPolicy
 from pretrain.launch.world import LOCALHOST, free_port
+
+
+@pytest.mark.parametrize(("trains", "resume"), [(True, ", with --resume auto"), (False, "")])
+def test_the_loss_of_node_0_says_which_command_to_give_again(trains, resume):
+    text = lost_node_0(Nodes(count=2, rendezvous="node0:29500"), trains=trains).text
+    assert text.startswith("--rdzv node0:29500: node 0, which serves the rendezvous, cannot be reached any more from ")
+    assert text.endswith(f"\nIt cannot be replaced: give the command again on all nodes{resume}.")
 
 
 @pytest.fixture
@@ -266,7 +274,11 @@ def test_a_node_of_a_hostfile_that_misses_the_first_host_for_a_while_ends_its_ra
     del first
     assert second.poll() is None  # its ranks may be ending, and it may come back
     monkeypatch.setattr(module, "LOSS_AFTER", -1.0)
-    assert "cannot be reached any more" in second.poll().text
+    first_line, remedy = second.poll().text.splitlines()
+    assert first_line.startswith(
+        f"--hostfile: the first host, {LOCALHOST}, which serves the rendezvous, cannot be reached"
+    )
+    assert remedy == "Give the command again, with --resume auto."
     second._over = True
     assert second.poll() is None
 
@@ -352,8 +364,39 @@ def test_a_node_too_many_is_refused_in_a_run_without_restarts_and_ends_nothing(p
     assert [first._store.add("gone", 0), first._store.add("spares", 0)] == [0, 0]
 
 
+def test_a_failure_after_the_end_of_node_0_reaches_the_others_in_a_run_without_restarts(port):
+    first, second, third = (
+        Rendezvous(Nodes(count=3, rendezvous=f"{LOCALHOST}:{port}", rank=rank)) for rank in range(3)
+    )
+    first.end(None)
+    assert third.poll() is None
+    late = Failure(rank=1, when=1.0, exit_code=CRASH, text="no memory")
+    second.report(late)
+    assert third.poll() == late
+
+
+def test_a_node_that_leaves_before_it_has_arrived_is_not_taken_for_a_member_that_has_read_the_failure(port):
+    first, second = (Rendezvous(Nodes(count=3, rendezvous=f"{LOCALHOST}:{port}", rank=rank)) for rank in range(2))
+    second.leave()
+    assert first._store.add("gone", 0) == 0
+
+
+def test_a_surplus_node_that_is_signalled_before_the_attempt_begins_ends_nothing(port):
+    first, second, third = (Rendezvous(Nodes(count=2, rendezvous=f"{LOCALHOST}:{port}")) for _ in range(3))
+    for number, node in enumerate((first, second, third), 1):
+        node._enter(0)
+        assert node._arrive(1) == number
+    third.end(signalled_node(third.place, 130))
+    third.leave()
+    assert (first.poll(), second.poll()) == (None, None)
+    assert [first._store.add("gone", 0), first._store.add("spares", 0)] == [0, 0]
+    second.end(signalled_node(second.place, 130))
+    assert first.poll().asked
+
+
 def test_a_node_does_not_wait_for_others_without_end_in_a_run_without_restarts(port, monkeypatch):
-    monkeypatch.setattr(joining, "TIMEOUT", timedelta(seconds=0.3))
+    monkeypatch.setattr(quorum, "ARRIVAL_TIMEOUT", timedelta(seconds=0.2))
+    monkeypatch.setattr(module, "LOSS_AFTER", 0.1)
     nodes = [Nodes(count=2, rendezvous=f"{LOCALHOST}:{port}", rank=rank) for rank in range(2)]
     first, second = map(Rendezvous, nodes)
     with pytest.raises(LaunchError, match=r"not all 2 nodes have come within 0:00:00\.3"):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]
 
 from pretrain.errors import LaunchError
+from pretrain.launch.nodes.quorum import ARRIVAL_TIMEOUT
 from pretrain.launch.nodes.store_client import StoreClient, StoreSilenceError, connect_within, is_here
 from pretrain.machine import machine
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 HOSTFILE_TIMEOUT = timedelta(minutes=5)
 """Timeout of the rendezvous for the nodes of a hostfile, which are started together; the first import of torch from a
 network file system may take minutes."""
-TIMEOUT = timedelta(minutes=15)
 LINGERING = 45.0
 """Seconds after which a node that serves has left, also where it has to notice that all others are lost."""
 _PERIOD = 0.2
@@ -113,7 +113,7 @@ def too_many_nodes(nodes: Nodes, who: str) -> str:
 def _open(nodes: Nodes) -> tuple[TCPStore, bool]:
     host, port = nodes.endpoint()
     serves = nodes.rank == 0 if nodes.rank is not None else is_here(host)
-    timeout = HOSTFILE_TIMEOUT if nodes.of_hostfile else TIMEOUT
+    timeout = HOSTFILE_TIMEOUT if nodes.of_hostfile else ARRIVAL_TIMEOUT
     # A node of an attempt before, which has lost its launcher program, may still have the port of a hostfile's run.
     deadline = time.monotonic() + (LINGERING if nodes.of_hostfile else 0)
     while serves:
@@ -134,7 +134,7 @@ def _run_of(store: StoreClient, nodes: Nodes, own: str, *, serves: bool) -> str:
     Raises:
         DistError: it did not say it in time, or has left.
     """
-    timeout = HOSTFILE_TIMEOUT if nodes.of_hostfile else TIMEOUT
+    timeout = HOSTFILE_TIMEOUT if nodes.of_hostfile else ARRIVAL_TIMEOUT
     if serves:
         store.set(RUN, own)
     deadline = time.monotonic() + timeout.total_seconds()

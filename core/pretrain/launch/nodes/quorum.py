@@ -28,7 +28,7 @@ _BEAT = 1.0
 _NOTICE_AFTER = 5.0
 """Seconds after which node 0 says for whom it waits at a restart."""
 ARRIVAL_TIMEOUT = timedelta(minutes=15)
-"""How long node 0 waits for the others, and they try to reach it again."""
+"""How long node 0 waits for the others, and they try to reach it, at first and again."""
 _SHORT_TIMEOUT = 30.0
 """Seconds that nodes get to come back where the run may go on without them: the launchers of the others are there
 already, and one that a batch system starts again needs some seconds to import torch."""

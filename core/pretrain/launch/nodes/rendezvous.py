@@ -1,8 +1,7 @@
 """Rendezvous of nodes that start their own ranks: node 0 serves a store in which they meet, report and decide.
 
-A run has one attempt, and more with --max-restarts. The launcher of node 0 serves the store for as long as it lives. A
-launcher that was killed may be started again by the same command: it waits for the next attempt, as a node more than
-the run needs does.
+A run has one attempt, and more with --max-restarts. A killed launcher may be started again by the same command: it
+waits for the next attempt, as a node more than the run needs does.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from torch.distributed import DistError
 
 from pretrain.errors import LaunchError
 from pretrain.exit_codes import of_signal
-from pretrain.launch.nodes import joining
+from pretrain.launch.nodes import joining, quorum
 from pretrain.launch.nodes.attempt import Attempt
 from pretrain.launch.nodes.quorum import Heartbeat, HeartbeatWatch, Quorum, RunEnded
 from pretrain.launch.nodes.reports import SharedReportRequests, lost_node_0
@@ -64,28 +63,28 @@ class Rendezvous:
         report_requests: those for a report of all ranks.
     """
 
-    def __init__(self, nodes: Nodes, policy: RestartPolicy = NO_RESTARTS) -> None:
+    def __init__(self, nodes: Nodes, policy: RestartPolicy = NO_RESTARTS, *, trains: bool = True) -> None:
         """Join, waiting for the node that serves the store; raises as `join_store`.
 
         Args:
             nodes: of the run.
             policy: of its restarts; the same on all nodes.
+            trains: it is a training, which can be resumed.
         """
-        self._nodes = nodes
+        self._nodes, self._trains = nodes, trains
         self._restarts = policy.limit > 0
         self._fewest = policy.fewest_nodes
         self._store, self.serves = joining.join_store(nodes, policy, LOSS_AFTER)
         self.place = 0 if self.serves else nodes.rank
         self.asked_to_stop = False
         self._members = nodes.count if nodes.of_hostfile else 1
-        self._spare = self._over = False
+        self._spare = self._over = self._arrived = False
         self._lost: float | None = None
         self._launcher = secrets.token_hex(8)
         self._watch = HeartbeatWatch(self._store)
         self._heartbeat = Heartbeat(self._store, self._launcher)
         self._attempt = Attempt(self._store, 0, self._watch)
-        self._next = 0
-        """Number of the attempt that opens next; what fails before the first belongs to that."""
+        self._next = 0  # number of the attempt that opens next; what fails before the first belongs to that
         self.report_requests = SharedReportRequests(self._store)
 
     def wait_for_launcher(self) -> None:
@@ -102,7 +101,8 @@ class Rendezvous:
         )
         try:
             with self._store.patient(LOSS_AFTER):
-                self._wait_until(lambda: self._store.check([joining.LAUNCHER]), _LAUNCHER_TIMEOUT.total_seconds(), msg)
+                deadline = time.monotonic() + _LAUNCHER_TIMEOUT.total_seconds()
+                self._wait_until(lambda: self._store.check([joining.LAUNCHER]), deadline, msg)
         except DistError as error:
             raise LaunchError(msg) from error
 
@@ -128,14 +128,14 @@ class Rendezvous:
         """
         with self._until_lost():
             attempt = self._enter(self._next)
-            self._store.set(_ATTEMPT, str(attempt.number))
             attempt.arrive(0, ranks, self._launcher)
-            quorum = Quorum(attempt.store, attempt.number, self._nodes, self._watch, self._require_no_end)
+            self._store.set(_ATTEMPT, str(attempt.number))
+            arrivals = Quorum(attempt.store, attempt.number, self._nodes, self._watch, self._require_no_end)
             try:
-                nodes = quorum.wait(self._fewest)
+                nodes = arrivals.wait(self._fewest)
             finally:
                 if not self._nodes.of_hostfile:  # of whom each joins, and its launcher waits for that
-                    self._members = quorum.there
+                    self._members = arrivals.there
         return choose(nodes, self._nodes.count)
 
     def begin(self, members: Sequence[Arrival], plan: AttemptPlan | None = None) -> list[World]:
@@ -166,12 +166,13 @@ class Rendezvous:
     def _has_joined(self, ranks: int) -> bool:
         """Wait for an attempt to begin; return whether it has taken this node."""
         # With restarts node 0 prepares the run before the attempt begins: there is no limit for that.
-        seconds = math.inf if self._restarts else joining.TIMEOUT.total_seconds()
-        late = f"--rdzv {self._nodes.rendezvous}: not all {self._nodes.count} nodes have come within {joining.TIMEOUT}."
-        self._wait_until(lambda: self._opened() >= self._next, seconds, late)
+        limit = quorum.ARRIVAL_TIMEOUT + timedelta(seconds=LOSS_AFTER)  # node 0, which can count them, says it before
+        deadline = math.inf if self._restarts else time.monotonic() + limit.total_seconds()
+        late = f"--rdzv {self._nodes.rendezvous}: not all {self._nodes.count} nodes have come within {limit}."
+        self._wait_until(lambda: self._opened() >= self._next, deadline, late)
         attempt = self._enter(self._opened())
-        number = 0 if attempt.has_begun() else attempt.arrive(self.place, ranks, self._launcher)
-        self._wait_until(lambda: attempt.has_begun() or self._opened() > attempt.number, seconds, late)
+        number = 0 if attempt.has_begun() else self._arrive(ranks)
+        self._wait_until(lambda: attempt.has_begun() or self._opened() > attempt.number, deadline, late)
         if not attempt.has_begun():  # node 0 has waited for others in vain
             return False
         members = attempt.members()
@@ -181,6 +182,14 @@ class Rendezvous:
             return False
         self.place = place
         return True
+
+    def _arrive(self, ranks: int) -> int:
+        """Announce this node; return the number of its arrival."""
+        number = self._attempt.arrive(self.place, ranks, self._launcher)
+        self._arrived = True
+        if number > self._nodes.count:  # one too many, unless another is gone
+            self._set_spare(spare=True)
+        return number
 
     def report(self, failure: Failure) -> Failure:
         """Report the failure of this node's ranks; return the failure of the run.
@@ -235,7 +244,7 @@ class Rendezvous:
             self._lost = self._lost or time.monotonic()
             is_lost = time.monotonic() - self._lost > LOSS_AFTER and not self._over
             ends = self._restarts or self._nodes.of_hostfile  # else the loss of its ranks is reason enough
-            return lost_node_0(self._nodes.rendezvous) if is_lost and ends else None
+            return lost_node_0(self._nodes, trains=self._trains) if is_lost and ends else None
         self._lost = None
         return failure
 
@@ -243,8 +252,8 @@ class Rendezvous:
         """Return what ends the ranks here; raises DistError where node 0 has left or is silent."""
         self._pass_on_stop()
         failure = self._ended()
-        if self._over:  # others may still end their ranks, or fail to; node 0 has what it needs
-            return None
+        if self._over:  # others may still end their ranks, or fail to; with restarts node 0 has what it needs
+            return None if self._restarts else self._attempt.reports.failure()
         watches = self.serves and self._restarts
         return failure or self._attempt.reports.failure() or (self._attempt.lost_node() if watches else None)
 
@@ -305,12 +314,11 @@ class Rendezvous:
         with suppress(DistError):
             if self._spare:
                 self._set_spare(spare=False)
-            else:
+            elif self.serves or self._arrived or self._nodes.of_hostfile:  # node 0 waits for it
                 self._store.set(joining.ended_key(self.place or 0), str(exit_code))
                 self._store.add(joining.GONE, 1)
-            self._wait_for(
-                lambda: self._store.add(joining.GONE, 0) >= self._members + self._nodes.of_hostfile, _LEAVE_TIMEOUT
-            )
+            awaited = self._members + self._nodes.of_hostfile
+            self._wait_for(lambda: self._store.add(joining.GONE, 0) >= awaited, _LEAVE_TIMEOUT)
             self._wait_for(lambda: self._store.add(_SPARES, 0) <= 0, _SPARES_TIMEOUT)
         self._heartbeat.stop()
 
@@ -330,15 +338,13 @@ class Rendezvous:
     def _placed(self) -> list[World]:
         """Take part in an attempt that has begun with this node; return the places of its ranks."""
         self._members = len(self._attempt.members())
-        if self._spare:
-            self._set_spare(spare=False)
+        self._set_spare(spare=False)
         return self._attempt.worlds(self.place or 0, self._nodes.endpoint()[0])
 
     def _wait_as_spare(self, members: int) -> None:
         """Wait for the next attempt; raises LaunchError in a run without restarts, which has none."""
         self.place = self._nodes.rank
-        if not self._spare:
-            self._set_spare(spare=True)
+        self._set_spare(spare=True)
         if not self._restarts:
             raise LaunchError(joining.too_many_nodes(self._nodes, f"all {members} nodes are"))
         sys.stderr.write(
@@ -347,9 +353,10 @@ class Rendezvous:
         )
 
     def _set_spare(self, *, spare: bool) -> None:
-        self._spare = spare
-        with suppress(DistError):
-            self._store.add(_SPARES, 1 if spare else -1)
+        if spare != self._spare:
+            self._spare = spare
+            with suppress(DistError):
+                self._store.add(_SPARES, 1 if spare else -1)
 
     @contextmanager
     def _until_lost(self) -> Iterator[None]:
@@ -358,11 +365,10 @@ class Rendezvous:
             with self._store.patient(LOSS_AFTER):
                 yield
         except DistError as error:
-            raise RunEnded(lost_node_0(self._nodes.rendezvous), of_loss=True) from error
+            raise RunEnded(lost_node_0(self._nodes, trains=self._trains), of_loss=True) from error
 
-    def _wait_until(self, condition: Callable[[], bool], seconds: float = math.inf, late: str = "") -> None:
-        """Wait; raises RunEnded if the run is over, and LaunchError with the message `late` after so many seconds."""
-        deadline = time.monotonic() + seconds
+    def _wait_until(self, condition: Callable[[], bool], deadline: float = math.inf, late: str = "") -> None:
+        """Wait; raises RunEnded if the run is over, and LaunchError with the message `late` after the deadline."""
         while not condition():
             self._require_no_end()
             if time.monotonic() > deadline:

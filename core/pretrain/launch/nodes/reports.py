@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
+    from pretrain.launch.nodes.nodes import Nodes
     from pretrain.launch.nodes.store_client import StoreClient
 
 _FAILURE, _STOPPED, _TOLD = "failure", "stopped", "told"
@@ -118,19 +119,23 @@ def silent_node(place: int, host: str, seconds: float) -> Failure:
     )
 
 
-def lost_node_0(endpoint: str | None) -> Failure:
-    """Return the loss of the node that serves the rendezvous."""
+def lost_node_0(nodes: Nodes, *, trains: bool) -> Failure:
+    """Return the loss of the node that serves the rendezvous; a training can be resumed."""
+    lost, again = f"--rdzv {nodes.rendezvous}: node 0", "It cannot be replaced: give the command again on all nodes"
+    if nodes.of_hostfile:
+        lost, again = f"--hostfile: the first host, {nodes.endpoint()[0]}", "Give the command again"
     return _failure(
-        f"--rdzv {endpoint}: node 0, which serves the rendezvous, cannot be reached any more from "
-        f"{socket.gethostname()}.\nIt cannot be replaced: give the command again on all nodes, with --resume auto."
+        f"{lost}, which serves the rendezvous, cannot be reached any more from {socket.gethostname()}.\n"
+        f"{again}{', with --resume auto' if trains else ''}."
     )
 
 
 def absent_nodes(endpoint: str | None, there: int, wanted: int, waited: timedelta, *, at_restart: bool) -> Failure:
     """Return the failure of nodes that have not come: a user error at first, a loss at a restart."""
+    fewer = "; --allow-fewer-nodes restarts without some" if at_restart else ""
     text = (
         f"--rdzv {endpoint}: {there} of {wanted} nodes have come within {waited}.\n"
-        "Give the same command on every node; --allow-fewer-nodes restarts without some."
+        f"Give the same command on every node{fewer}."
     )
     return _failure(text, CRASH if at_restart else USER_ERROR)
 

@@ -1,4 +1,4 @@
-"""SIGUSR1, which asks the ranks of a run to say what they are in; no process of a run ends by it."""
+"""Signals of a run: SIGUSR1 asks for a report; Ctrl-C, SIGTERM and SIGHUP end it."""
 
 from __future__ import annotations
 
