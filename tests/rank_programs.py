@@ -24,7 +24,8 @@ def run_ranks(module, *arguments, folder, world_size, variables=lambda rank: {},
         variables: of the environment of a rank.
         minutes: that all may take.
     """
-    environment = {**os.environ, "PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1"}
+    path = os.pathsep.join(filter(None, (str(TESTS), os.environ.get("PYTHONPATH"))))
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     logs = [folder / f"{rank}.log" for rank in range(world_size)]
     ranks = []
     try:

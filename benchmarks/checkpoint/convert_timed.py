@@ -12,7 +12,7 @@ from pathlib import Path
 import torch._dynamo.config  # noqa: F401  what torch's fake tensors import when they are first used
 
 from pretrain.cli.main import main
-from pretrain.tools.convert.exchange import convert as module
+from pretrain.tools.convert import conversion as module
 
 _convert = module.convert
 

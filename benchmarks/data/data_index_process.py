@@ -18,7 +18,7 @@ megatron.install(CpuBackend())
 from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder  # noqa: E402
 from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig  # noqa: E402
 
-from pretrain.data.samples.counts import SampleCounts  # noqa: E402
+from pretrain.data.needed import SampleCounts  # noqa: E402
 from pretrain.data.samples.datasets import _TokenizerFacts, build_datasets  # noqa: E402
 from pretrain.data.tokenizers import load_tokenizer  # noqa: E402
 from pretrain.recipe import make_recipe  # noqa: E402

@@ -112,8 +112,8 @@ def loader(prefix: Path, index: str, workers: int, samples: int, seq_length: int
     from pretrain.cpu.backend import CpuBackend
 
     megatron.install(CpuBackend())
+    from pretrain.data.needed import SampleCounts
     from pretrain.data.samples.batches import MicroBatches
-    from pretrain.data.samples.counts import SampleCounts
     from pretrain.data.samples.datasets import build_datasets
     from pretrain.data.tokenizers import load_tokenizer
     from pretrain.recipe import make_recipe

@@ -12,7 +12,7 @@ from benchmarks import machine
 from pretrain.errors import BackendError
 from pretrain.model.requests import kernel_requests
 from pretrain.plugins.host import manager
-from pretrain.plugins.host.readiness import require_device
+from pretrain.plugins.host.members import require_device
 from pretrain.plugins.negotiation.choosing import choose
 
 if TYPE_CHECKING:

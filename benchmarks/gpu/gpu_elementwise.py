@@ -24,7 +24,7 @@ from benchmarks.gpu import command
 from benchmarks.gpu.device_time import timer
 from benchmarks.timing import spread
 from pretrain.conformance import examples
-from pretrain.plugins.negotiation.proposals import ask
+from pretrain.plugins.negotiation.choosing import ask
 from pretrain.plugins.offer import Decline
 
 if TYPE_CHECKING:

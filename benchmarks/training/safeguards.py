@@ -19,9 +19,8 @@ import torch
 
 from benchmarks.timing import spread, timed
 from benchmarks.training.quickstart_steps import each, micro_batches, quickstart_engine, run
-from pretrain.training.safeguards.exchange import Exchange
-from pretrain.training.safeguards.host_copy import HostCopies
-from pretrain.training.safeguards.spike_watch import SpikeWatch
+from pretrain.training.safeguards.spike_watch import HostCopies, SpikeWatch
+from pretrain.training.stopping import Exchange
 
 INTERVAL = 100
 """Iterations between two comparisons of replicas."""
@@ -54,7 +53,7 @@ def measure_with(engine, rounds: int) -> dict[str, object]:
 
 def steps_in_turn(engine, batches: list, rounds: int) -> tuple[list[float], list[float]]:
     """Return the seconds of steps without safeguards and with them."""
-    from pretrain.training.reporting.local_clock import LocalClock
+    from pretrain.training.reporting.stragglers import LocalClock
 
     clock, watch = LocalClock(torch.device("cpu")), spike_watch()
     exchange = Exchange(watch, timeout_minutes=1)
@@ -65,7 +64,7 @@ def steps_in_turn(engine, batches: list, rounds: int) -> tuple[list[float], list
     def guarded_step():
         clock.begin_step()
         taken = step()
-        clock.end_step()
+        clock.end_step(0, taken)
         watch.see(0, taken)
         exchange.turn()
 
@@ -80,9 +79,8 @@ def steps_in_turn(engine, batches: list, rounds: int) -> tuple[list[float], list
 
 def seconds_of_calls(taken, weights: list[torch.Tensor]) -> dict[str, float]:
     """Return the seconds of each safeguard's own work, measured alone."""
-    from pretrain.training.reporting.local_clock import LocalClock
-    from pretrain.training.reporting.stragglers import OwnTimes, slow_ranks
-    from pretrain.training.safeguards.weight_hash import WeightHash
+    from pretrain.training.reporting.stragglers import LocalClock, OwnTimes, slow_ranks
+    from pretrain.training.safeguards.replicas import WeightHash
 
     clock, hashes, watch, module = LocalClock(torch.device("cpu")), WeightHash(), spike_watch(), torch.nn.Identity()
     exchange, empty = Exchange(watch, timeout_minutes=1), Exchange(timeout_minutes=1)
@@ -111,7 +109,7 @@ def seconds_of_calls(taken, weights: list[torch.Tensor]) -> dict[str, float]:
 
 def shares_of_a_step(calls: dict[str, float], seconds: float, recipe, batches: int) -> dict[str, float]:
     """Return the share of a step's seconds that comes to each safeguard."""
-    from pretrain.training.reporting.local_clock import CALLS
+    from pretrain.training.reporting.stragglers import CALLS
 
     layers = min(CALLS, recipe.model.num_layers)
     in_a_step = {

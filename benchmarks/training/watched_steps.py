@@ -27,7 +27,7 @@ from benchmarks.training.quickstart_steps import micro_batches, quickstart_engin
 from benchmarks.training.safeguards import spike_watch
 from pretrain.report.hang.position import Position, shared_memory
 from pretrain.training.reporting.stragglers import OwnTimes, slow_ranks
-from pretrain.training.safeguards.exchange import Exchange
+from pretrain.training.stopping import Exchange
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,7 +63,7 @@ def measure(rounds: int) -> dict[str, object]:
 
 def steps_in_turn(engine, rounds: int) -> tuple[list[float], list[float]]:
     """Return the seconds of steps that nothing watches and of those beside them that are watched."""
-    from pretrain.training.reporting.local_clock import LocalClock
+    from pretrain.training.reporting.stragglers import LocalClock
 
     batches, clock, watch = micro_batches(engine.recipe), LocalClock(torch.device("cpu")), spike_watch()
     exchange = Exchange(watch, timeout_minutes=1)
@@ -80,7 +80,7 @@ def steps_in_turn(engine, rounds: int) -> tuple[list[float], list[float]]:
                 position.leave(position.enter(phase))
             clock.begin_step()
             taken = step()
-            clock.end_step()
+            clock.end_step(0, taken)
         watch.see(0, taken)
         exchange.turn()
         if iteration % engine.recipe.logging.log_interval == 0:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pretrain.plugins import backend, collective_record, hookspecs, offer, requests, signatures
 from pretrain.plugins.contract import removal_of
 from pretrain.plugins.device_module import MEMBERS
-from pretrain.plugins.host.registration import HOOKS
+from pretrain.plugins.host.manager import HOOKS
 from pretrain.plugins.negotiation.kernels import Kernels
 
 if TYPE_CHECKING:
@@ -110,8 +110,7 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _kernel_types(operation: str) -> list[Any]:
     """Return the type of an operation's kernel, and those that its source mentions."""
-    getter = getattr(Kernels, operation).fget
-    kind = getattr(signatures, inspect.signature(getter).return_annotation)
+    kind = getattr(signatures, Kernels.__annotations__[operation])
     mentioned = re.findall(r"`(\w+Fn)`", _source(kind))
     return [kind, *(getattr(signatures, name) for name in mentioned)]
 

@@ -8,27 +8,31 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pretrain.tools.migrate.meanings.meaning import Carried, Launched, NoEffect, NotSupported, Replaced, Unread
-from pretrain.tools.migrate.meanings.megatron.meanings import MEANINGS, MEANINGS_OF
-from pretrain.tools.migrate.meanings.megatron.options import BUILD_MEANINGS, LAUNCHERS
-from pretrain.tools.migrate.meanings.neox.meanings import MEANINGS as NEOX
-from pretrain.tools.migrate.programs.known import programs
+from pretrain.tools.migrate.meaning import Ignored, Launched, Mapped, NoEffect, NotSupported, Replaced
+from pretrain.tools.migrate.megatron.meanings import BUILD_MEANINGS, LAUNCHERS, MEANINGS, MEANINGS_OF
+from pretrain.tools.migrate.megatron.other_uses import MINDSPEED
+from pretrain.tools.migrate.neox.meanings import MEANINGS as NEOX
+from pretrain.tools.migrate.programs import programs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
-    from pretrain.tools.migrate.meanings.meaning import Meaning
+    from pretrain.tools.migrate.meaning import Meaning
 
 PAGE = "migrate.md"
 DOCS = Path(__file__).parents[1]
 _MARK = "<!-- Generated from here on: python docs/generate/migrate_page.py -->\n"
 
-_TITLES: tuple[tuple[str, tuple[type, ...]], ...] = (
-    ("Carried over", (Carried,)),
-    ("Replaced", (Replaced, Launched)),
-    ("No effect here", (NoEffect,)),
-    ("Not read by the program's own training", (Unread,)),
-    ("Not supported", (NotSupported,)),
+_TITLES: tuple[tuple[str, Callable[[Meaning], bool]], ...] = (
+    ("Carried over", lambda meaning: isinstance(meaning, Mapped)),
+    ("Replaced", lambda meaning: isinstance(meaning, Replaced | Launched)),
+    ("No effect here", lambda meaning: isinstance(meaning, NoEffect)),
+    ("Not read by the program's own training", lambda meaning: isinstance(meaning, Ignored)),
+    ("Not supported", lambda meaning: isinstance(meaning, NotSupported) and not meaning.other_model),
+    (
+        "Refused without `--accept`: another model",
+        lambda meaning: isinstance(meaning, NotSupported) and meaning.other_model,
+    ),
 )
 
 
@@ -41,7 +45,7 @@ def _tables() -> Iterator[str]:
     yield "## Versions\n\n| `--from` | version |\n| --- | --- |"
     yield from (f"| `{known.name}` | {known.title} |" for known in programs().values())
     flags = {name: _spelling(name, "megatron") for name in MEANINGS}
-    yield from _dialect("Flags of Megatron-LM and both Megatron-DeepSpeeds", MEANINGS, flags)
+    yield from _dialect("Flags of Megatron-LM, both Megatron-DeepSpeeds and MindSpeed-LLM", MEANINGS, flags)
     for program, own in MEANINGS_OF.items():
         yield from _dialect(f"Flags with another meaning in {program}", own, flags)
     yield from _dialect("Settings of GPT-NeoX", NEOX, {name: _spelling(name, "neox") for name in NEOX})
@@ -49,9 +53,16 @@ def _tables() -> Iterator[str]:
     yield from _dialect("Flags of preprocess_data.py", BUILD_MEANINGS, {name: _dashed(name) for name in BUILD_MEANINGS})
 
 
+def _is_lost(meaning: Meaning) -> bool | None:
+    """Say whether the model computes something else without a setting; None for one that is not lost."""
+    return meaning.other_model if isinstance(meaning, NotSupported) else None
+
+
 def _spelling(name: str, dialect: str) -> str:
     """Return a setting as its newest program spells it."""
     found = [known.flags[name] for known in programs().values() if known.dialect == dialect and name in known.flags]
+    if not found and (name in MINDSPEED or "*" in name):
+        return _dashed(name)
     return " ".join(found[-1].spellings) if found else name
 
 
@@ -61,10 +72,10 @@ def _dashed(name: str) -> str:
 
 def _dialect(title: str, meanings: Mapping[str, Meaning], spelled: Mapping[str, str]) -> Iterator[str]:
     yield f"\n## {title}"
-    for group, kinds in _TITLES:
+    for group, is_of_group in _TITLES:
         rows: dict[str, list[str]] = {}
         for name, meaning in meanings.items():
-            if isinstance(meaning, kinds):
+            if is_of_group(meaning):
                 rows.setdefault(_text(meaning), []).append(f"`{spelled.get(name, name)}`")
         if rows:
             yield f"\n**{group}**\n\n| setting | here |\n| --- | --- |"
@@ -72,7 +83,7 @@ def _dialect(title: str, meanings: Mapping[str, Meaning], spelled: Mapping[str, 
 
 
 def _text(meaning: Meaning) -> str:
-    if isinstance(meaning, Carried):
+    if isinstance(meaning, Mapped):
         values = ", ".join(f"{_value(theirs)}: {_value(ours)}" for theirs, ours in meaning.values.items())
         parts = (f"`{meaning.key}`", f"({values})" * bool(values), meaning.how, meaning.note)
         return "; ".join(part for part in (" ".join(filter(None, parts[:2])), *parts[2:]) if part).replace("|", "\\|")

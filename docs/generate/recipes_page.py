@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pretrain.recipe.checks.effect import RULES
-from pretrain.recipe.keys import description, inner_section, walk
-from pretrain.recipe.recipe import Recipe
+from pretrain.recipe.recipe import Recipe, description, inner_section, walk
 from pretrain.recipe.section import Section
+from pretrain.recipe.sections.model import CONSEQUENCES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,7 +55,15 @@ def page() -> str:
         section = inner_section(field)
         if section is not None:
             parts += [f"## {name}\n\n{_text(section)}\n", _table(section, f"{name}.")]
+        if name == "model":
+            parts.append(_consequences())
     return "\n".join(parts)
+
+
+def _consequences() -> str:
+    """Return what a checkpoint of the model fits."""
+    free = ", ".join(f"`{name}`" for name, key in CONSEQUENCES.items() if not key.is_structure)
+    return f"A checkpoint fits the values it was trained with; these may change: {free}.\n"
 
 
 def schema() -> str:

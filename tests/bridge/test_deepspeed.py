@@ -84,7 +84,7 @@ import apex
 model = torch.nn.Linear(3, 2)
 optimizer = apex.optimizers.FusedAdam(model.parameters())
 _, made, _, _ = deepspeed.initialize(model=model, optimizer=optimizer, config=zero.Case(0, "bf16").config())
-print(zero_state(made, 0).whole(model.weight, MAIN).shape)
+print(zero_state(made, 0, ()).whole(model.weight, MAIN).shape)
 """
 
 

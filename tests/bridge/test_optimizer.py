@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
+from importlib import import_module
+from types import SimpleNamespace
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from megatron.core.optimizer.optimizer import MixedPrecisionOptimizer
+from torch import nn
 
 from engine import tiny
-from pretrain.bridge.megatron.optimizer import clip_by_norm, copy_tensors
+from pretrain.bridge.megatron.optimizer import _sum_gradients, clip_by_norm, copy_tensors
 from pretrain.cpu.backend import CpuBackend
+from pretrain.model.weights import partial_gradients
+
+finalize = import_module("megatron.core.distributed.finalize_model_grads")
 
 
 class StickyFlag:
@@ -111,3 +119,21 @@ def test_only_fp16_looks_at_the_flag(overflow):
         backward_overflows_in(engine, overflow, {0})
         assert not tiny.take_step(engine, 0).skipped
         assert overflow.cleared == 0
+
+
+def test_partial_gradients_are_summed_as_by_megatron_core(monkeypatch):
+    """The bits of megatron-core's own function, which stays under its old name, for the weights that it knows."""
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda total, **_: total.mul_(3))
+    monkeypatch.setattr(finalize, "get_tensor_model_parallel_group_if_none", lambda group: group)
+    group = SimpleNamespace(size=lambda: 2)
+    results = []
+    for sum_gradients in (finalize._allreduce_layernorm_grads, partial(_sum_gradients, partial_gradients)):
+        generator = torch.Generator().manual_seed(0)
+        chunk = nn.Sequential(nn.Linear(5, 3), nn.Linear(3, 7), nn.LayerNorm(7))
+        chunk.ddp_config = SimpleNamespace(use_megatron_fsdp=False)
+        for weight in chunk.parameters():
+            weight.sequence_parallel = weight.ndim == 1
+            weight.main_grad = torch.randn(weight.shape, generator=generator)
+        sum_gradients([chunk], SimpleNamespace(sequence_parallel=True, qk_layernorm=False), group)
+        results.append([weight.main_grad for weight in chunk.parameters()])
+    assert all(torch.equal(theirs, ours) for theirs, ours in zip(*results, strict=True))

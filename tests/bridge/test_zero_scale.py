@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from megatron.core.optimizer.grad_scaler import DynamicGradScaler
 
-from pretrain.bridge.deepspeed.zero_scale import DynamicLossScale
+from pretrain.bridge.deepspeed.zero_step import DynamicLossScale
 from pretrain.recipe.sections.precision import PrecisionSection
 
 

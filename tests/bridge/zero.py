@@ -73,7 +73,7 @@ def train(case, backend, *, mpu=None, overflow=None, data=0, steps=STEPS):
         model=model, optimizer=optimizer, config=case.config(), mpu=mpu, dist_init_required=False
     )
     if overflow is not None:
-        from pretrain.bridge.deepspeed.overflow import watch_overflow
+        from pretrain.bridge.deepspeed.zero_step import watch_overflow
 
         watch_overflow(zero, overflow)
     generator = torch.Generator().manual_seed(100 + data)

@@ -12,13 +12,13 @@ import click
 from chaos.all_faults import AllFaults, work_folder
 from chaos.fault_list import faults_of
 from chaos.tiny_training import RECIPE, TinyTraining, batch_for
-from pretrain.cli.local_path import LocalPath
+from pretrain.cli.options import LocalPath
 from pretrain.errors import LaunchError, PretrainError
 from pretrain.exit_codes import ExitCode
 from pretrain.launch.nodes.nodes import Nodes
-from pretrain.launch.processes.stop_signals import stop_signals_exit
-from pretrain.launch.rank_placement import make_placement
-from pretrain.launch.schedulers.detection import current_world, own_node
+from pretrain.launch.placement import make_placement
+from pretrain.launch.processes.signals import stop_signals_exit
+from pretrain.launch.schedulers import current_world, own_node
 from pretrain.plugins.host.discovery import find_backend
 from pretrain.plugins.host.manager import load_alone
 from pretrain.plugins.host.members import device_count

@@ -14,7 +14,7 @@ from engine import tiny
 from pretrain.checkpoint import checksums, storage
 from pretrain.checkpoint.folder import LATEST, tracked
 from pretrain.errors import DamageError
-from pretrain.tools.convert.commands.command import command
+from pretrain.tools.convert.commands import command
 
 NAMED, OTHER = "iter_0000004", "iter_0000002"
 SHARD = "__0_0.distcp"

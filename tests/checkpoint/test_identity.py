@@ -9,8 +9,11 @@ import pytest
 
 from engine import tiny
 from engine.layouts import LLAMA, QWEN
-from pretrain.checkpoint.identity import identity, require_same
+from pretrain.checkpoint.identity import identity, require_same, structure
 from pretrain.errors import CheckpointError
+from pretrain.recipe import make_recipe
+from pretrain.recipe.sections.model import ModelSection
+from recipe.smallest import SMALLEST
 
 LATER = (
     *("add_qkv_bias", "use_rope_scaling", "rope_scaling_factor", "rope_low_freq_factor", "rope_high_freq_factor"),
@@ -62,3 +65,16 @@ def test_weights_do_not_fit_another_bias_or_another_rope(override, named):
     with pytest.raises(CheckpointError) as caught:
         require_same(engine(*QWEN, override), Path("ours"), identity(engine(*QWEN)), weights_only=True)
     assert named in str(caught.value)
+
+
+OF_THE_TRAINING = {
+    *("seq_length", "hidden_dropout", "attention_dropout"),
+    *("init_method", "init_method_std", "output_layer_init_method"),
+    *("apply_query_key_layer_scaling", "attention_softmax_in_fp32", "make_vocab_size_divisible_by"),
+}
+
+
+def test_every_setting_is_part_of_the_structure_but_those_of_the_training():
+    found = structure(make_recipe(SMALLEST).model)
+    assert set(ModelSection.model_fields) - set(found) == OF_THE_TRAINING
+    assert set(found) <= set(ModelSection.model_fields)

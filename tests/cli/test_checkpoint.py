@@ -5,7 +5,7 @@ import json
 import pytest
 
 from pretrain.cli.main import main
-from tools.convert.formats import written
+from tools.convert import written
 
 MEGATRON = """\
 format:     Megatron-LM, one file a rank (3.0)
@@ -54,5 +54,5 @@ def test_the_same_as_json(call, tmp_path):
 def test_what_is_no_checkpoint_is_an_error_of_two_lines(call, tmp_path):
     code, out, err = call("inspect", tmp_path)
     assert (code, out) == (2, "")
-    assert err.startswith(f"{tmp_path} holds no checkpoint of a known format.")
+    assert err.startswith(f"{tmp_path} has no checkpoint of a known format.")
     assert len(err.splitlines()) == 2

@@ -12,7 +12,7 @@ import yaml
 from click.testing import CliRunner
 
 from pretrain.errors import PretrainError
-from pretrain.tools.convert.commands.command import command
+from pretrain.tools.convert.commands import command
 
 CONFIG = {
     "GPT-2": transformers.GPT2Config(vocab_size=256, n_positions=16, n_embd=32, n_layer=2, n_head=4),
@@ -161,5 +161,5 @@ def test_a_shard_outside_of_the_folder_is_not_read(hugging_face, tmp_path):
     index = {"weight_map": {"lm_head.weight": "../GPT-2/model.safetensors"}}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
     (tmp_path / "config.json").write_text((hugging_face / "GPT-2" / "config.json").read_text())
-    with pytest.raises(PretrainError, match="names 1 of 1 files that are not in its folder"):
+    with pytest.raises(PretrainError, match="names files that are not in its folder"):
         call("convert", tmp_path, tmp_path / "target", "--to", "pretrain")

@@ -17,8 +17,8 @@ import pytest
 from click.testing import CliRunner
 
 from pretrain.cli.main import commands, main
-from pretrain.data.tokenizers.bpe_training import train_tokenizer
-from pretrain.tools.corpus.sources.reading import read_chunks
+from pretrain.data.tokenizers.bpe import train_tokenizer
+from pretrain.tools.corpus.chunks import read_chunks
 
 
 @pytest.fixture

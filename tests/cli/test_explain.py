@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from plugins.fake_site import reference, site
 from pretrain.cli.explain import command
 from pretrain.errors import BackendError, KernelError, RecipeError
-from pretrain.plugins.host.registration import HOOKS
+from pretrain.plugins.host.manager import HOOKS
 
 __all__ = ["reference", "site"]
 
@@ -62,9 +62,9 @@ def test_every_operation_of_the_recipe_is_explained_and_nothing_is_built(backend
 
 def test_every_reason_against_the_others_is_shown(backend):
     text = text_of(explain("--set", "kernels.attention=flash"))
-    assert "not tiled (flash), pretrain-fake 1.0: declined: head size 128, at most 64" in text
-    assert "not blocks (triangle), pretrain-fake 1.0: offered, but the recipe names 'flash'" in text
-    assert "not reference, pretrain 0: offered, the reference comes last" in text
+    assert "tiled (flash) declined: head size 128, at most 64" in text
+    assert "blocks (triangle) offered, but the recipe names 'flash'" in text
+    assert "reference of pretrain 0 offered, the reference comes last" in text
 
 
 def test_overrides_change_what_is_asked_and_chosen(backend):

@@ -104,7 +104,7 @@ def test_it_says_that_it_is_no_server_and_how_much_the_model_sees(run_dir, capfd
         f"checkpoint: {run_dir}/checkpoints/iter_0000012 (pretrain)",
     ]
     call("generate", "--help")
-    assert "no inference server" in " ".join(capfd.readouterr().out.split())
+    assert "For an inference server" in " ".join(capfd.readouterr().out.split())
 
 
 def test_mistakes_are_errors_of_two_lines(run_dir, tmp_path, capfd):
@@ -126,4 +126,4 @@ def test_mistakes_are_errors_of_two_lines(run_dir, tmp_path, capfd):
         assert message in err
         assert len(err.splitlines()) == 2, err
     assert call("generate", tmp_path, "--prompt", "a", "--recipe", run_dir / "recipe.yml") == 2
-    assert "holds no checkpoint of a known format" in capfd.readouterr().err
+    assert "has no checkpoint of a known format" in capfd.readouterr().err

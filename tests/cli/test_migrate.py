@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from pretrain.errors import MigrateError, RecipeError
 from pretrain.recipe import load_recipe
-from pretrain.tools.migrate.commands.command import command
+from pretrain.tools.migrate.command import command
 from tools.migrate.cell.namespaces import skip_scripts
 
 ARGUMENTS = (
@@ -59,16 +59,54 @@ def test_without_an_output_the_recipe_is_printed_alone():
 
 
 def test_an_unsupported_setting_is_said_and_exits_with_3(folder):
-    found = run("train.sh", "--args", "--moe-router-topk 2 --num-experts 8", "-o", "recipe.yml")
+    found = run("train.sh", "--args", "--context-parallel-size 2", "-o", "recipe.yml")
     assert found.exit_code == 3
     assert "Not supported: this changes (1):" in found.stderr
-    assert (folder / "recipe.yml").exists()
+    assert "# Not supported: --context-parallel-size (--args): one sequence" in (folder / "recipe.yml").read_text()
 
 
-def test_strict_writes_nothing_then(folder):
-    found = run("train.sh", "--args", "--num-experts 8", "-o", "recipe.yml", "--strict")
+@pytest.mark.parametrize("arguments", ["--context-parallel-size 2", "--our-own 3"])
+def test_strict_writes_nothing_then(folder, arguments):
+    found = run("train.sh", "--args", arguments, "-o", "recipe.yml", "--strict")
     assert found.exit_code == 3
     assert not (folder / "recipe.yml").exists()
+
+
+def test_another_model_is_refused_unless_it_is_accepted(folder):
+    """The whole recipe says later what it lacks, and how many parameters the source's program trains."""
+    arguments = "--num-experts 8 --moe-router-topk 2 --qk-layernorm --position-embedding-type mrope"
+    error = refused("train.sh", "--args", arguments)
+    assert error.splitlines()[0] == (
+        "--num-experts (--args): the model has no experts: every token passes one MLP in each layer."
+    )
+    assert "Give --accept num_experts,qk_layernorm,position_embedding_type to write it all the same." in error
+    found = run("train.sh", "--args", "--num-experts 8 --qk-layernorm", "--accept", "num-experts,qk_layernorm")
+    assert found.exit_code == 3, found.exception
+    head = found.stdout.partition("model:")[0]
+    assert "# Not supported: --num-experts (--args): the model has no experts" in head
+    assert "# The source trains 566,528 parameters, this recipe 102,144, without those of the vocabulary." in head
+    assert (
+        "--moe-router-topk (--args): it belongs to num_experts"
+        in run("train.sh", "--args", "--num-experts 8 --moe-router-topk 2", "--accept", "num_experts").stderr
+    )
+    assert "--accept num_expert: no setting has this name" in refused("train.sh", "--accept", "num_expert")
+    assert folder.exists()
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_source_and_the_recipe_train_as_many_parameters():
+    assert "Note: The source trains 102,144 parameters, this recipe 102,144, without" in run("train.sh").stderr
+
+
+@pytest.mark.usefixtures("folder")
+def test_flags_of_mindspeed_llm_are_known():
+    flags = "--use-fused-rmsnorm --use-fused-swiglu --use-fused-rotary-pos-emb --swap-attention --reuse-fp32-param"
+    found = run("train.sh", "--args", f"{flags} --use-mc2 --npu-deterministic --our-own 1 2")
+    assert found.exit_code == 3, found.exception
+    assert "Taken for MindSpeed-LLM of August 2026" in found.stderr
+    assert "deterministic_mode: true # --npu-deterministic" in found.stdout
+    assert "# Not known: --our-own 1 2 (--args): nothing is taken from it." in found.stdout
+    assert "Not known (1):" in found.stderr
 
 
 @pytest.mark.usefixtures("folder")
@@ -81,9 +119,11 @@ def test_later_arguments_win_and_the_report_says_so():
 def test_a_misspelt_flag_is_named_with_its_line(folder):
     with (folder / "train.sh").open("a") as script:
         script.write("\n")
-    error = refused("train.sh", "--args", "--hiden-size 4")
-    assert "--args: --hiden-size:" in error
-    assert "Did you mean '--hidden-size'?" in error
+    found = run("train.sh", "--args", "--hiden-size 4")
+    assert found.exit_code == 3
+    line = "--hiden-size 4 (--args): nothing is taken from it. Did you mean '--hidden-size'?"
+    assert f"  - {line}" in found.stderr
+    assert f"# Not known: {line}" in found.stdout
 
 
 @pytest.mark.usefixtures("folder")

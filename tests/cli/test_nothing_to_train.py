@@ -9,8 +9,8 @@ import torch
 
 from cli.trained import call, evaluations, settings, write_recipe
 from pretrain.checkpoint.folder import CheckpointFolder
-from pretrain.tools.convert.dialects.registry import read_weights
-from tools.convert.formats import written
+from pretrain.tools.convert.registry import read_weights
+from tools.convert import written
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 

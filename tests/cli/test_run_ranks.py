@@ -191,7 +191,6 @@ def test_a_hostfile_says_how_many_ranks_there_are(call, workplace):
     assert code == 0
     assert "# hosts: node1 2, node2 2; started by pdsh\n" in out
     assert "# ranks: 4 = tensor 2 x pipeline 1 x data 2\n" in out
-    assert "started by slurm\n" in call("--dry-run", "--hostfile", "hosts", "--launcher", "slurm")[1]
 
 
 def test_hosts_whose_ranks_do_not_fit_are_an_error_that_counts_them(call, workplace):
@@ -209,14 +208,26 @@ def test_a_hostfile_and_a_number_of_ranks_exclude_each_other(call, option):
     assert "--hostfile says where ranks run and how many: --nproc, --nnodes, --rdzv and --node-rank have no" in err
 
 
-def test_a_launcher_needs_a_hostfile_and_a_hostfile_a_launcher(call, workplace, monkeypatch):
-    assert "starts the ranks of a hostfile.\nPass --hostfile FILE as well" in call("--launcher", "slurm")[2]
+def test_a_hostfile_needs_pdsh(call, workplace, monkeypatch):
     (workplace / "hosts").write_text("node1 slots=2\n")
     monkeypatch.setenv("PATH", str(workplace))
     code, _, err = call("--hostfile", "hosts")
     assert code == 2
-    assert err.startswith("--launcher pdsh: not on the PATH: pdsh, ssh.\n")
+    assert err.startswith("--hostfile: not on the PATH: pdsh, ssh.\n")
     assert not (workplace / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("launcher", "words"),
+    [
+        ("slurm", "it was removed; use srun --ntasks-per-node=1 pretrain run RECIPE --nproc RANKS --nnodes NODES"),
+        ("openmpi", "it was removed; use mpirun -npernode 1 -x MASTER_ADDR=HOST pretrain run RECIPE --nproc RANKS"),
+        ("pdsh", "leave it out: --hostfile starts the nodes by pdsh."),
+    ],
+)
+def test_the_launcher_of_a_hostfile_is_answered_with_what_replaces_it(call, launcher, words):
+    code, _, err = call("--hostfile", "hosts", "--launcher", launcher)
+    assert (code, f"--launcher: {words}" in err) == (2, True)
 
 
 def test_starting_the_ranks_of_a_hostfile_imports_neither_torch_nor_deepspeed(workplace):
@@ -224,8 +235,8 @@ def test_starting_the_ranks_of_a_hostfile_imports_neither_torch_nor_deepspeed(wo
     for name in ("pdsh", "ssh"):
         (workplace / name).touch(mode=0o755)
     program = (
-        "import sys; from pretrain.cli.main import main; from pretrain.launch import hosts\n"
-        "hosts.run_on_hosts = lambda hosted, job: print('started', job.recipe, hosted.hosts)\n"
+        "import sys; from pretrain.cli.main import main; from pretrain.launch.nodes import hosts\n"
+        "hosts.run_on_hosts = lambda hosts, job: print('started', job.recipe, hosts)\n"
         "try: main(['tiny.yml', '--hostfile', 'hosts'])\n"
         "except SystemExit as ended: print(ended.code, {'torch', 'deepspeed'} & set(sys.modules))"
     )

@@ -6,7 +6,7 @@ import pytest
 
 from pretrain.cli.main import main
 from pretrain.data.tokenizers import load_tokenizer
-from pretrain.recipe.sections.tokenizer import TokenizerSection
+from pretrain.recipe.sections.data import TokenizerSection
 
 TEXT = "the loss of the last of the losses is the least " * 20
 

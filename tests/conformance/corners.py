@@ -16,7 +16,7 @@ from pretrain.plugins.requests import Mask
 from pretrain.plugins.signatures import OptimizerKernels
 from pretrain.reference.adam import ForeachAdam, gradient_norm
 from pretrain.reference.attention import Attention
-from pretrain.reference.bias_dropout_add import BiasDropoutAdd
+from pretrain.reference.elementwise import BiasDropoutAdd
 from pretrain.reference.linear import Linear
 from pretrain.reference.norm import LayerNorm, RmsNorm
 from pretrain.reference.softmax import Softmax

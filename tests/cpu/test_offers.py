@@ -12,4 +12,4 @@ BACKEND = "cpu"
 @pytest.fixture(autouse=True)
 def no_fp16_matmuls(monkeypatch):
     """A CPU without matmuls in fp16; the kernel `fp32_matmul` is there on such a one alone."""
-    monkeypatch.setattr("pretrain.cpu.matmul._multiplies_fp16", lambda: False)
+    monkeypatch.setattr("pretrain.cpu.tiled._multiplies_fp16", lambda: False)

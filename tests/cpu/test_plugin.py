@@ -13,9 +13,9 @@ import torch
 
 from forked_python import client
 from pretrain.conformance import examples
-from pretrain.cores import available_cores
 from pretrain.cpu import plugin
 from pretrain.cpu.dropout import DropoutMask
+from pretrain.machine import available_cores
 from pretrain.plugins.offer import Absent, Decline, Offer
 from pretrain.plugins.requests import Mask
 
@@ -39,7 +39,7 @@ def test_other_masks_get_torchs_flash_attention(mask):
 def test_torchs_flash_attention_declines_dropout_with_the_reason():
     answers = plugin.pretrain_attention(examples.attention(dropout=0.1))
     assert offered(answers) == ["tiled", "recomputed"]
-    assert answers[-1].reason == "dropout 0.1; torch's flash attention for the CPU has none"
+    assert answers[-1].reason == "no dropout in CPU flash attention"
 
 
 def test_cross_entropy_in_fp16_is_left_to_the_reference():
@@ -109,14 +109,14 @@ def test_a_dropout_mask_rejects_probabilities_that_it_cannot_draw(probability):
 
 
 def test_fp16_matmuls_are_fp32_on_a_cpu_without_fp16(monkeypatch):
-    monkeypatch.setattr("pretrain.cpu.matmul._multiplies_fp16", lambda: False)
+    monkeypatch.setattr("pretrain.cpu.tiled._multiplies_fp16", lambda: False)
     assert plugin.pretrain_linear(examples.linear(torch.float16)).name == "fp32_matmul"
     assert plugin.pretrain_linear(examples.linear(torch.bfloat16)) is None
 
 
 def test_the_kit_does_not_miss_fp32_matmuls_on_a_cpu_with_fp16(monkeypatch):
     """Such as an Intel Xeon of the fourth generation; `TestCoverage` fails where a hook names no kernel at all."""
-    monkeypatch.setattr("pretrain.cpu.matmul._multiplies_fp16", lambda: True)
+    monkeypatch.setattr("pretrain.cpu.tiled._multiplies_fp16", lambda: True)
     answer = plugin.pretrain_linear(examples.linear(torch.float16))
     assert (answer.name, answer.reason) == ("fp32_matmul", "this CPU has matmuls in fp16")
     assert isinstance(answer.reason, Absent)
@@ -146,12 +146,12 @@ def test_freed_memory_stays_with_the_process():
     """In a process of its own: the switch cannot be undone."""
     program = """
 import torch
-from pretrain.cpu import host, plugin
+from pretrain.cpu import backend, plugin
 def is_given_back():
     tensor = torch.ones(2**26)
-    held = host.memory(reset_peak=False).allocated
+    held = backend.memory_of_process(reset_peak=False).allocated
     del tensor
-    return held - host.memory(reset_peak=False).allocated > 2**27
+    return held - backend.memory_of_process(reset_peak=False).allocated > 2**27
 print(is_given_back())
 plugin.pretrain_backend().device(0)
 print(is_given_back())

@@ -4,7 +4,7 @@ import pytest
 
 from data.example_corpus import DOCUMENTS, write_jsonl
 from pretrain.recipe import make_recipe
-from pretrain.recipe.sections.tokenizer import TokenizerSection
+from pretrain.recipe.sections.data import TokenizerSection
 from recipe.smallest import SMALLEST
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from migrate_page import PAGE, page
 from pretrain.tools.migrate.migration import migrate
+from pretrain.tools.migrate.setting import MigrateOptions
 from pretrain.tools.migrate.sources.recognition import read_sources
-from pretrain.tools.migrate.wishes import Wishes
 
 ROOT = Path(__file__).parents[2]
 
@@ -23,4 +23,4 @@ def test_the_example_of_the_readme_is_what_the_command_writes(tmp_path, monkeypa
     script, recipe = (re.search(rf"```{kind}\n(.*?)```", section, re.DOTALL)[1] for kind in ("bash", "yaml"))
     monkeypatch.chdir(tmp_path)
     Path("train.sh").write_text(script, encoding="utf-8")
-    assert migrate(read_sources(["train.sh"], {"OUT": "out"}), Wishes()).text == recipe
+    assert migrate(read_sources(["train.sh"], {"OUT": "out"}), MigrateOptions()).text == recipe

@@ -9,7 +9,7 @@ import pytest
 
 from pretrain.recipe import Recipe
 from pretrain.recipe.checks.effect import RULES
-from pretrain.recipe.keys import inner_section, keys_of_recipe, walk
+from pretrain.recipe.recipe import inner_section, keys_of_recipe, walk
 from recipes_page import PAGE, SCHEMA, page, schema
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -23,7 +23,7 @@ def refused(recipe, *settings):
             ZERO3,
             "parallel.pipeline_model_parallel_size=2",
             [
-                "parallel.pipeline_model_parallel_size: 2 does not go with engine.zero.stage: 3",
+                "parallel.pipeline_model_parallel_size: 2 conflicts with engine.zero.stage: 3",
                 "Nearest: pipeline_model_parallel_size: 1 with tensor_model_parallel_size: 8.",
             ],
         ),

@@ -20,7 +20,7 @@ KEYS = ("iteration", "consumed_samples", "lm_loss", "grad_norm", "learning_rate"
 def hostfile(tmp_path, monkeypatch):
     """Two hosts with one rank each, and programs on the PATH that reach them."""
     for name in ("pdsh", "ssh"):
-        (tmp_path / name).write_text(f"#!{sys.executable}\n{FAKE.format(name=name, folder=str(FAKES))}")
+        (tmp_path / name).write_text(f"#!{sys.executable}\n{FAKE.format(folder=str(FAKES))}")
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     monkeypatch.setenv("FAKE_CALLS", str(tmp_path))

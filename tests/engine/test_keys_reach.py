@@ -11,12 +11,11 @@ from torch.nn import functional
 
 from engine.tiny import tiny
 from pretrain.engine.deepspeed.config import deepspeed_config
-from pretrain.engine.deepspeed.engine import adam_arguments
 from pretrain.engine.megatron.data_parallel import data_parallel_config, optimizer_config
+from pretrain.engine.optimizers.choice import optimizer_of
 from pretrain.model.config import transformer_config
 from pretrain.plugins.backend import PointToPoint
-from pretrain.recipe.keys import inner_section, keys_of_recipe, walk
-from pretrain.recipe.recipe import Recipe
+from pretrain.recipe.recipe import Recipe, inner_section, keys_of_recipe, walk
 
 MODEL, DDP, OPTIMIZER, DEEPSPEED, ADAM = (
     "TransformerConfig",
@@ -258,7 +257,7 @@ ELSEWHERE = {
     ),
     "pretrain.model.requests": ("precision.fp16_lm_cross_entropy", "kernels.*"),
     "pretrain.engine.groups": ("parallel.distributed_timeout_minutes",),
-    "pretrain.engine.deepspeed.host_adam": ("engine.zero.offload_optimizer.cpu_adam",),
+    "pretrain.engine.optimizers.host_adam": ("engine.zero.offload_optimizer.cpu_adam",),
     "pretrain.engine.build": ("engine.name", "engine.deepspeed_config"),
     "pretrain.report": (
         "logging.log_interval",
@@ -279,7 +278,7 @@ def settings(recipe):
         DDP: data_parallel_config(recipe),
         OPTIMIZER: optimizer_config(recipe),
         DEEPSPEED: deepspeed_config(recipe, 1),
-        ADAM: adam_arguments(recipe),
+        ADAM: optimizer_of(recipe.optimizer).arguments(recipe.optimizer),
     }
 
 

@@ -152,10 +152,11 @@ def _fork(job: Job, streams: list[int]) -> int:
 def _start_server(backend: str) -> socket.socket:
     """Start the process that forks this backend's for this one; it ends with this one."""
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    path = filter(None, (str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")))
     with its:
         STARTED(
             [sys.executable, "-m", "forked_python.server", str(its.fileno()), backend],
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1"},
             cwd="/",
             pass_fds=[its.fileno()],
             stdin=subprocess.DEVNULL,

@@ -25,8 +25,8 @@ optimizer: {lr: 0.001}
 FAKE = """
 import sys
 sys.path.insert(0, {folder!r})
-from fake_launchers import main
-main({name!r})
+from fake_pdsh import main
+main()
 """
 
 
@@ -64,28 +64,30 @@ def job(recipe_file, tmp_path):
 
 @pytest.fixture
 def programs(tmp_path, monkeypatch):
-    """Fakes of all launchers on the PATH; returns what each was called with. The rendezvous is on a free port."""
+    """A fake of pdsh on the PATH; returns what it was called with. The rendezvous is on a free port."""
     folder, calls = tmp_path / "bin", tmp_path / "calls"
     folder.mkdir()
     calls.mkdir()
-    for name in ("pdsh", "ssh", "mpirun", "srun"):
-        (folder / name).write_text(f"#!{sys.executable}\n{FAKE.format(name=name, folder=str(HERE))}")
+    for name in ("pdsh", "ssh"):
+        (folder / name).write_text(f"#!{sys.executable}\n{FAKE.format(folder=str(HERE))}")
         (folder / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     monkeypatch.setenv("FAKE_CALLS", str(calls))
     monkeypatch.setenv("MASTER_PORT", str(free_port()))
     monkeypatch.chdir(tmp_path)
-    return lambda name: json.loads((calls / f"{name}.json").read_text())
+    return lambda: json.loads((calls / "pdsh.json").read_text())
 
 
-@pytest.fixture(params=["launcher.py"])
+@pytest.fixture(params=["ranks"])
 def launcher(job, request, programs):
     """Starts `nproc` ranks of a fake training from a process of its own, as a shell would; killed at the end."""
     started = []
 
-    def launch(train, nproc=2):  # for hosts_launcher.py: the ranks of each host, a digit each
+    def launch(train, nproc=2):  # for hosts: the ranks of each, a digit each
         process = subprocess.Popen(
-            [sys.executable, HERE / request.param, job(train).to_json(), str(nproc)], stderr=subprocess.PIPE, text=True
+            [sys.executable, HERE / "launcher.py", request.param, job(train).to_json(), str(nproc)],
+            stderr=subprocess.PIPE,
+            text=True,
         )
         started.append(process)
         return process

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from pretrain.launch.run_directory import lock
+from pretrain.launch import run_lock as lock
 
 lock.BEAT = 0.05
 with lock.held(Path(sys.argv[1])):

@@ -5,9 +5,9 @@ import time
 from datetime import timedelta
 
 from pretrain.launch import one_recipe
-from pretrain.launch.run_directory import rank_0_decision
+from pretrain.launch import rank0_broadcast as rank_0_decision
 
-_told = rank_0_decision.told_to_first_rank
+_told = rank_0_decision.gathered_on_rank0
 
 
 def _told_by_live_ranks(subject, world, timeout):
@@ -16,7 +16,7 @@ def _told_by_live_ranks(subject, world, timeout):
     return _told(subject, world, timedelta(seconds=0.12))
 
 
-one_recipe.told_to_first_rank = _told_by_live_ranks
+one_recipe.gathered_on_rank0 = _told_by_live_ranks
 if os.environ["RANK"] == "2":
     rank_0_decision._store()  # all must have come before rank 0 listens
     time.sleep(600)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from plugins.fake_site import reference, site
-from pretrain.launch.least_memory import least_memory
-from pretrain.launch.memory_notice import KnownDevice, device_in, memory_notice
+from pretrain.launch.memory_notice import KnownDevice, device_in, least_memory, memory_notice
 from pretrain.launch.nodes.nodes import Nodes
-from pretrain.launch.rank_placement import make_placement
+from pretrain.launch.placement import make_placement
 from pretrain.plugins.host.discovery import find_backend
 from pretrain.plugins.host.manager import load_alone
 from pretrain.recipe import make_recipe, to_yaml

@@ -10,7 +10,7 @@ from plugins.fake_site import site
 from pretrain.launch import one_recipe
 from pretrain.launch.one_recipe import OF_HOST, differing, stated
 from pretrain.recipe import make_recipe
-from pretrain.recipe.keys import keys_of_recipe
+from pretrain.recipe.recipe import keys_of_recipe
 from recipe.smallest import SMALLEST
 from tools.doctor.written_tokens import write_tokens
 

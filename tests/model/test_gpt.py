@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from engine import tiny
 from engine.layouts import LLAMA, NEOX, QWEN
-from pretrain.model.layer import ParallelLayer, SerialLayer
+from pretrain.engine import build
+from pretrain.model.layer import Norm, ParallelLayer, SerialLayer
+from pretrain.model.requests import norm_request
+from pretrain.model.weights import partial_gradients
+from pretrain.plugins.host.manager import load
 from pretrain.report.flops import parameter_count
 
 
@@ -65,3 +71,35 @@ def test_rotations_are_computed_once_for_a_length(gpt):
     cos, sin = first.unbind(0)
     torch.testing.assert_close(cos.square() + sin.square(), torch.ones_like(cos))
     assert torch.equal(cos[..., :2], cos[..., 2:])
+
+
+@pytest.mark.parametrize(
+    ("width", "sequence_parallel", "is_partial"), [(64, False, False), (64, True, True), (16, False, True)]
+)
+def test_a_norm_of_tokens_or_heads_that_ranks_share_has_partial_gradients(width, sequence_parallel, is_partial):
+    """A norm of another width than the model's is of heads, of which each tensor-parallel rank has some."""
+    widths = []
+    config = SimpleNamespace(hidden_size=64, normalization="LayerNorm", sequence_parallel=sequence_parallel)
+    norm = Norm(config, width, kernel_of=widths.append)
+    assert widths == [width]
+    assert len(partial_gradients(norm)) == (2 if is_partial else 0)
+
+
+def test_a_norm_of_another_width_is_negotiated_for_it(monkeypatch):
+    asked = []
+
+    def record(*args, width):
+        asked.append(width)
+        return norm_request(*args, width=width)
+
+    monkeypatch.setattr(build, "norm_request", record)
+    recipe, plugins = tiny.tiny(), load("cpu")
+    collectives = build.negotiate_collectives(recipe, plugins)
+    monkeypatch.setattr(build, "check_same_on_all_ranks", lambda table: None)
+    kernels = build.negotiate_kernels(recipe, plugins, tiny.VOCAB_SIZE, collectives)
+    assert build.norm_of_width(recipe, plugins, kernels, 64) is kernels.norm
+    assert asked == []
+    assert (
+        build.norm_of_width(recipe, plugins, kernels, 16)(torch.ones(2, 16), torch.ones(16), torch.ones(16)).eq(1).all()
+    )
+    assert asked == [16]

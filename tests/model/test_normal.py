@@ -7,7 +7,7 @@ import hashlib
 import pytest
 import torch
 
-from pretrain.model.normal import BLOCK_ELEMENTS, GROUP, normal_rows
+from pretrain.model.weights import BLOCK_ELEMENTS, GROUP, normal_rows
 
 ROW = 1 << 14
 HEIGHT = BLOCK_ELEMENTS // ROW

@@ -10,13 +10,13 @@ from typing import ClassVar
 import pytest
 import torch
 
-from plugins.negotiation.test_negotiation import NORM
+from plugins.negotiation.test_choosing import NORM
 from pretrain.cli.main import main
 from pretrain.errors import BackendError
 from pretrain.plugins import CONTRACT, hookspec, hookspecs, requests
 from pretrain.plugins.contract import leaving, removal_of
-from pretrain.plugins.host import manager, registration
-from pretrain.plugins.negotiation.proposals import ask
+from pretrain.plugins.host import manager
+from pretrain.plugins.negotiation.choosing import ask
 from pretrain.plugins.offer import Offer
 from pretrain.plugins.requests import Request
 
@@ -62,7 +62,7 @@ def test_a_new_field_at_its_default_means_what_was_before(site):
 
 
 def test_a_kernel_that_knows_the_field_answers_for_itself(site, monkeypatch):
-    monkeypatch.setattr("pretrain.plugins.host.compatibility.CONTRACT", (1, 1))
+    monkeypatch.setattr("pretrain.plugins.host.importing.CONTRACT", (1, 1))
     assert isinstance(answer_of(site, norm("CONTRACT = (1, 1)"), later(zero_centered=True)), Offer)
 
 
@@ -127,7 +127,7 @@ def old_norm(monkeypatch):
         """Return an answer."""
 
     monkeypatch.setattr(hookspecs, "pretrain_old_norm", pretrain_old_norm, raising=False)
-    monkeypatch.setattr(registration, "HOOKS", (*registration.HOOKS, "pretrain_old_norm"))
+    monkeypatch.setattr(manager, "HOOKS", (*manager.HOOKS, "pretrain_old_norm"))
 
 
 OLD_NORM = "\n@hookimpl\ndef pretrain_old_norm(request):\n    return Offer(name='old', build=len)\n"
@@ -158,7 +158,7 @@ def test_a_removal_is_shown_before_the_kernels(site, old_norm, capsys):
 
 
 def test_a_removal_comes_with_a_major_version():
-    removals = [removal_of(getattr(hookspecs, hook)) for hook in registration.HOOKS]
+    removals = [removal_of(getattr(hookspecs, hook)) for hook in manager.HOOKS]
     assert all(removal.startswith(f"contract {CONTRACT[0] + 1}.0 ") for removal in removals if removal)
 
 
@@ -177,7 +177,7 @@ def test_a_name_that_a_recipe_could_not_use(site, answer, fault):
 
 
 def test_a_kind_that_no_recipe_has(site):
-    from plugins.negotiation.test_negotiation import ATTENTION
+    from plugins.negotiation.test_choosing import ATTENTION
 
     hook = "@hookimpl\ndef pretrain_attention():\n    return Offer(name='a', kind='flahs', build=len)\n"
     site.backend("fake", hook)

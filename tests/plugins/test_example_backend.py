@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pretrain.plugins.host import manager
-from pretrain.plugins.host.readiness import require_device
+from pretrain.plugins.host.members import require_device
 from pretrain.plugins.negotiation.building import negotiate
 from pretrain.plugins.requests import NormRequest
 

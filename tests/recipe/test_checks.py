@@ -169,11 +169,11 @@ SAMPLES = "train.train_samples=5000"
         ),
         (
             ["schedule.lr_warmup_samples=3"],
-            "lr_warmup_samples: this does not go with train.train_iters; give schedule.lr_warmup_iters instead.",
+            "lr_warmup_samples: this conflicts with train.train_iters; give schedule.lr_warmup_iters instead.",
         ),
         (
             ["schedule.lr_decay_iters=3", SAMPLES],
-            "lr_decay_iters: this does not go with train.train_samples; give schedule.lr_decay_samples instead.",
+            "lr_decay_iters: this conflicts with train.train_samples; give schedule.lr_decay_samples instead.",
         ),
         (
             ["schedule.lr_warmup_iters=100"],
@@ -231,3 +231,42 @@ def test_a_recipe_that_trains_nothing_may_lack_what_training_needs(make, overrid
 )
 def test_supported_combinations_are_accepted(make, overrides):
     assert make(*overrides) != make()
+
+
+LAYER = "kernels.compile=layer"
+PLAIN = ("model.hidden_dropout=0", "model.attention_dropout=0")
+
+
+def test_compiled_operations_use_the_reference(make):
+    chosen = make(LAYER, *PLAIN, "kernels.attention=flash").kernels.chosen()
+    assert {operation for operation, kernel in chosen.items() if kernel == "reference"} == {
+        *("norm", "rotary", "activation", "bias_dropout_add")
+    }
+    assert chosen["attention"] == "flash"
+    assert chosen["linear"] == chosen["optimizer"] == "auto"
+
+
+def test_without_compilation_every_kernel_is_the_recipes(make):
+    chosen = make("kernels.norm=mine").kernels.chosen()
+    assert chosen.pop("norm") == "mine"
+    assert set(chosen.values()) == {"auto"}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["engine.name=deepspeed"], "kernels.compile: layer needs engine.name: megatron; with deepspeed it was not"),
+        (["train.deterministic_mode=true"], "kernels.compile: layer conflicts with train.deterministic_mode"),
+        (
+            [
+                "parallel={use_distributed_optimizer: true, overlap_grad_reduce: true, overlap_param_gather: true}",
+            ],
+            "kernels.compile: layer conflicts with parallel.overlap_param_gather",
+        ),
+        (["model.hidden_dropout=0.1"], "kernels.compile: layer needs model.hidden_dropout: 0."),
+        (["model.attention_dropout=0.1"], "kernels.compile: layer needs model.attention_dropout: 0."),
+        (["kernels.norm=triton"], "kernels.norm: must be auto or reference with kernels.compile: layer."),
+    ],
+)
+def test_untested_combinations_are_refused(refusal, overrides, expected):
+    assert expected in refusal(LAYER, *PLAIN, *overrides)

@@ -25,7 +25,7 @@ def test_a_pipeline_belongs_to_megatrons_engine(refusal, stage):
 @pytest.mark.parametrize(("stage", "split"), [(2, "gradients"), (3, "weights and gradients")])
 def test_a_pipeline_does_not_go_with_split_gradients(refusal, stage, split):
     assert refusal(STAGES_2, "parallel.tensor_model_parallel_size=2", data=zero(stage)) == (
-        f"--set {STAGES_2}: parallel.pipeline_model_parallel_size: 2 does not go with engine.zero.stage: {stage}, "
+        f"--set {STAGES_2}: parallel.pipeline_model_parallel_size: 2 conflicts with engine.zero.stage: {stage}, "
         f"which splits the {split} of a pipeline stage while its other micro-batches still add to them. "
         "Nearest: pipeline_model_parallel_size: 1 with tensor_model_parallel_size: 4."
     )
@@ -42,7 +42,7 @@ def test_the_nearest_layout_is_one_that_the_model_allows(refusal):
 
 def test_fp16_needs_zero(refusal):
     assert refusal("precision.dtype=fp16", data=zero(0)) == (
-        "recipe: engine.zero.stage: 0 does not go with precision.dtype: fp16, whose loss DeepSpeed scales only with "
+        "recipe: engine.zero.stage: 0 conflicts with precision.dtype: fp16, whose loss DeepSpeed scales only with "
         "ZeRO. Give 1 to 3, or engine.name: megatron, which splits nothing either."
     )
 
@@ -99,7 +99,7 @@ def test_files_need_a_folder(refusal, section):
 def test_offload_needs_contiguous_gradients_below_stage_3(refusal, stage):
     scattered = {"contiguous_gradients": False, "offload_optimizer": {"device": "cpu"}}
     assert refusal(data=zero(stage, **scattered)) == (
-        "recipe: engine.zero.contiguous_gradients: false does not go with engine.zero.offload_optimizer at stage "
+        "recipe: engine.zero.contiguous_gradients: false conflicts with engine.zero.offload_optimizer at stage "
         f"{stage}; DeepSpeed would take true."
     )
     assert make_recipe(zero(3, **scattered)).engine.zero.offload_optimizer.device == "cpu"
@@ -146,7 +146,7 @@ def test_weights_in_files_need_a_buffer(refusal):
 def test_no_weight_that_stays_whole_is_in_a_file(refusal, dtype, smallest):
     whole = {"offload_param": files(), "stage3_param_persistence_threshold": smallest}
     assert refusal(f"precision.dtype={dtype}", data=zero(3, **whole)) == (
-        f"recipe: engine.zero.stage3_param_persistence_threshold: {smallest} does not go with "
+        f"recipe: engine.zero.stage3_param_persistence_threshold: {smallest} conflicts with "
         f"engine.zero.offload_param.device: nvme, which has weights from {smallest} elements (1 MiB) in files; "
         f"DeepSpeed runs out of buffers for those that stay whole, or mixes them up. Give less than {smallest}."
     )

@@ -8,8 +8,8 @@ import yaml
 from pretrain.errors import RecipeError
 from pretrain.recipe import make_recipe, to_yaml
 from pretrain.recipe.checks.engine_rules import RULES
-from pretrain.recipe.keys import inner_section, walk
-from pretrain.recipe.sections.engine.zero import ZeroSection
+from pretrain.recipe.recipe import inner_section, walk
+from pretrain.recipe.sections.engine import ZeroSection
 from recipe.smallest import SMALLEST
 
 STAGES_OF = {

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import OrderedDict
 
 import pytest
 from pydantic import ValidationError
 
 from pretrain.recipe import make_recipe
-from pretrain.recipe.keys import walk
-from pretrain.recipe.recipe import Recipe
+from pretrain.recipe.recipe import Recipe, walk
+from pretrain.recipe.section import shown
 
 
 @pytest.mark.parametrize("text", ["1e-4", "1.0e-4", "0.0001", "1E-4"])
@@ -196,3 +197,19 @@ def test_two_recipes_of_the_same_run_are_equal(make, smallest):
     same = make_recipe({**smallest, "logging": {"log_interval": 100}}, source="elsewhere.yml")
     assert (make(), hash(make())) == (same, hash(same))
     assert make() != make("train.seed=1")
+
+
+def test_long_texts_are_cut_in_the_middle():
+    assert len(shown("a" * 1000)) < 70
+
+
+def test_numbers_of_any_length_are_told():
+    assert shown(12) == "12"
+    assert shown(10**5000) == "a number of 16610 bits"
+
+
+def test_dicts_that_hold_one_another_end():
+    nested: OrderedDict = OrderedDict()
+    for _ in range(40):
+        nested = OrderedDict(a=nested, b=nested)
+    assert len(shown(nested)) < 100

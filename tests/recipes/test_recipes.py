@@ -10,8 +10,7 @@ import yaml
 
 from pretrain.recipe import lay_out, load_recipe, make_recipe, to_yaml
 from pretrain.report.flops import parameter_count
-from pretrain.training.batch_sizes import BatchSizes, total_iterations
-from pretrain.training.progress import Progress
+from pretrain.training.progress import BatchSizes, Progress, total_iterations
 from recipe.deepspeed.test_seeds import GPT2_345M, TINY_RAMPUP
 
 FOLDER = Path(__file__).parents[2] / "recipes"

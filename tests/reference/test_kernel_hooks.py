@@ -3,7 +3,7 @@
 import pytest
 
 from pretrain.conformance import suite
-from pretrain.plugins.host.registration import HOOKS
+from pretrain.plugins.host.manager import HOOKS
 from pretrain.reference import plugin
 
 OPERATIONS = [hook.removeprefix("pretrain_") for hook in HOOKS if hook != "pretrain_backend"]

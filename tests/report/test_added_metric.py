@@ -1,15 +1,13 @@
 """A metric is added to a copy by the steps of CONTRIBUTING.md; without one of them tests fail."""
 
-import os
-import re
-import shutil
-import subprocess
-import sys
+from __future__ import annotations
+
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from pages import Page
+
 ROW = """METRICS = (
     Metric(
         name="added",
@@ -20,80 +18,35 @@ ROW = """METRICS = (
         optional=False,
     ),
 """
-EDITS = {
-    "core/pretrain/report/metric_table.py": ("METRICS = (\n", ROW),
-    "core/pretrain/training/reporting/meter.py": (
-        '"lm_loss": totals.lm_loss,',
-        '"lm_loss": totals.lm_loss, "added": 7,',
-    ),
-    "docs/metrics.md": None,  # generated
-    "tests/report/conftest.py": ("METRICS = {\n", 'METRICS = {\n    "added": 7,\n'),
-    "tests/report/test_records.py": ('    "consumed_tokens",\n', '    "consumed_tokens",\n    "added",\n'),
-}
-"""File of a step of the page -> a text there, and what stands in its place."""
-
-TESTS = [
-    "tests/docs/test_metrics_page.py",
-    "tests/report/test_metric_table.py",
-    "tests/report/test_records.py",
-    "tests/training/reporting/test_meter.py",
-]
-SEES = {
-    "core/pretrain/report/metric_table.py": TESTS[3],
-    "core/pretrain/training/reporting/meter.py": TESTS[3],
-    "docs/metrics.md": TESTS[0],
-    "tests/report/conftest.py": TESTS[2],
-    "tests/report/test_records.py": TESTS[2],
-}
-"""File of a step -> the tests that fail without it."""
+METER, RECORDS = "tests/training/reporting/test_meter.py", "tests/report/test_records.py"
+PAGE = Page(
+    heading="To add a metric",
+    steps={
+        "core/pretrain/report/metric_table.py": ("METRICS = (\n", ROW),
+        "core/pretrain/training/reporting/meter.py": (
+            '"lm_loss": totals.lm_loss,',
+            '"lm_loss": totals.lm_loss, "added": 7,',
+        ),
+        "docs/metrics.md": Path("docs/generate/metrics_page.py"),
+        "tests/report/conftest.py": ("METRICS = {\n", 'METRICS = {\n    "added": 7,\n'),
+        "tests/report/test_records.py": ('    "consumed_tokens",\n', '    "consumed_tokens",\n    "added",\n'),
+    },
+    sees={
+        "core/pretrain/report/metric_table.py": METER,
+        "core/pretrain/training/reporting/meter.py": METER,
+        "docs/metrics.md": "tests/docs/test_metrics_page.py",
+        "tests/report/conftest.py": RECORDS,
+        "tests/report/test_records.py": RECORDS,
+    },
+)
 
 
 def test_the_page_names_the_files():
-    section = (ROOT / "CONTRIBUTING.md").read_text().partition("## To add a metric\n")[2].partition("\n## ")[0]
-    assert re.findall(r"^\d\. `(.+?)`", section, re.MULTILINE) == list(EDITS)
+    assert PAGE.named_files() == list(PAGE.steps) == list(PAGE.sees)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("left_out", [None, *(pytest.param(file, marks=pytest.mark.full) for file in EDITS)])
+@pytest.mark.parametrize("left_out", [None, *(pytest.param(name, marks=pytest.mark.full) for name in PAGE.steps)])
 def test_a_metric_is_added_by_all_steps_of_the_page(tmp_path, left_out):
-    copied(tmp_path)
-    for file in EDITS:
-        if file != left_out:
-            take_step(tmp_path, file)
-    tests = TESTS if left_out is None else [SEES[left_out]]
-    done = python(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
-    assert done.returncode == (0 if left_out is None else 1), done.stdout
-
-
-def take_step(folder, file):
-    if EDITS[file] is None:
-        assert python(folder, "docs/generate/metrics_page.py").returncode == 0
-        return
-    before, after = EDITS[file]
-    text = (folder / file).read_text()
-    assert text.count(before) == 1
-    (folder / file).write_text(text.replace(before, after))
-
-
-def copied(folder):
-    shutil.copytree(
-        ROOT / "core/pretrain", folder / "core/pretrain", ignore=shutil.ignore_patterns("tools", "__pycache__")
-    )
-    for name in (
-        "pyproject.toml",
-        "docs/metrics.md",
-        "docs/generate/metrics_page.py",
-        "tests/report/test_tensorboard.py",
-        *EDITS,
-        *TESTS,
-    ):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, folder / name)
-
-
-def python(folder, *words):
-    """Run Python with the copy's core."""
-    environment = os.environ | {"PYTHONPATH": str(folder / "core")}
-    return subprocess.run(
-        [sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
+    done = PAGE.follow(tmp_path, left_out)
+    assert (done.returncode == 0) == (left_out is None), done.stdout + done.stderr

@@ -29,14 +29,13 @@ ALLOWED = {
     "plugins/host/discovery.py": "FIRST_PARTY: the names of this project's own distributions, for 'how do I get it'",
     "report/environment_file.py": "prefixes of the environment variables that a run records",
     **{
-        f"tools/migrate/meanings/megatron/{name}.py": "the names of other programs' flags, such as --use-flash-attn"
-        for name in ("kernel_flags", "logging_flags", "model_families", "other_uses", "parallel_flags", "spellings")
+        f"tools/migrate/megatron/{name}.py": "the names of other programs' flags, such as --use-flash-attn"
+        for name in ("kernels", "meanings", "model", "other_uses", "parallel")
     },
-    "tools/migrate/meanings/neox/deepspeed_objects.py": "a key of a DeepSpeed file",
+    "tools/migrate/neox/objects.py": "a key of a DeepSpeed file",
     "training/safeguards/rank_watch.py": "the older name of a variable that torch reads",
-    "tools/migrate/values/megatron/shape.py": "the flags of flash attention",
-    "tools/migrate/sources/commands/command_layers.py": "programs that stand before a command, such as nvidia-smi",
-    "tools/migrate/cell/stubs.py": "programs of devices, which a script in the cell does not reach",
+    "tools/migrate/sources/command_layers.py": "programs that stand before a command, such as nvidia-smi",
+    "tools/migrate/cell/namespaces.py": "programs of devices, which a script in the cell does not reach",
     "conformance/suite.py": "an example in an error message: BACKEND = ...",
 }
 """Files whose strings may name one, and why."""

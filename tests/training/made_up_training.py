@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -14,14 +15,14 @@ from pretrain.recipe.layout import lay_out
 from pretrain.report.flops import Speedometer
 from pretrain.report.records import EvalRecord
 from pretrain.report.timers import PhaseTimers
-from pretrain.training.batch_sizes import BatchSizes, Length, total_iterations
+from pretrain.training.events import Checkpoints, Evaluations, LogLines
+from pretrain.training.gc_control import GcControl
 from pretrain.training.loop import Training
-from pretrain.training.progress import Progress
-from pretrain.training.reporting.interval import Interval
-from pretrain.training.reporting.meter import Meter
-from pretrain.training.safeguards.iterations_left_out import LeftOut
-from pretrain.training.safeguards.step_batches import StepBatches
+from pretrain.training.progress import Length, Progress
+from pretrain.training.reporting.meter import Interval, Meter
+from pretrain.training.safeguards.health import Health
 from pretrain.training.saving import Saving
+from pretrain.training.training_data import RewindableBatches, SkippedIterations
 
 
 class FakeEngine:
@@ -82,11 +83,48 @@ class Log:
         self.events.append(f"timers {iteration}")
 
 
+class MadeUpTraining(Training):
+    """A training whose events of a kind have a name of their own."""
+
+    @property
+    def saving(self):
+        return self.event(Saving)
+
+    @property
+    def evaluation(self):
+        return self.event(Evaluations).evaluation
+
+    @property
+    def garbage(self):
+        return self.event(GcControl)
+
+    def event(self, kind):
+        return next(event for event in self.events if isinstance(event, kind))
+
+    def without(self, *kinds):
+        """Return the training without the events of these kinds."""
+        return replace(self, events=tuple(event for event in self.events if not isinstance(event, kinds)))
+
+
+def events_of(run, evaluation, saving, spikes=None, *, is_pending=False):
+    """Return the events that a run has beside those that are switched off, in the order of the assembly."""
+    health = Health(run, saving, None)
+    events = (
+        saving,
+        spikes,
+        LogLines(run, health),
+        saving and Checkpoints(run, saving, health, spikes),
+        Evaluations(run, evaluation, is_pending),
+        run.meter.garbage,
+    )
+    return tuple(event for event in events if event is not None)
+
+
 @pytest.fixture
 def training(make, tmp_path, files_of_fake_engines):
     """Make a training of the smallest recipe; `said` are the reasons to stop after each iteration."""
 
-    def build(*overrides, engine=None, said=(), progress=None, **attributes):
+    def build(*overrides, engine=None, said=(), progress=None, is_pending=False):
         recipe = make(*overrides)
         reasons, done = iter(said), progress or Progress()
         meter = Meter(
@@ -97,25 +135,23 @@ def training(make, tmp_path, files_of_fake_engines):
             speedometer=Speedometer(seq_length=32, flops_per_sequence=1e6, world_size=1, peak_flops=None),
             device=torch.device("cpu"),
             memory_peak=lambda: 123,
+            garbage=GcControl(1, is_manual=False),
         )
-        return Training(
+        run = MadeUpTraining(
             recipe=recipe,
-            length=Length(
-                iterations=total_iterations(recipe, done), sizes=BatchSizes.of(recipe), layout=lay_out(recipe, 1)
-            ),
+            length=Length.of(recipe, done, lay_out(recipe, 1)),
             progress=done,
             engine=engine or FakeEngine(),
-            batches=StepBatches(lambda progress: (batch for batch in ()), done),
-            left_out=LeftOut.of(recipe, done),
-            evaluation=SimpleNamespace(
-                splits=("valid", "test"), run=lambda split, iteration: EvalRecord.of(split, iteration, 3.0)
+            batches=RewindableBatches(
+                lambda progress: (batch for batch in ()), done, SkippedIterations.of(recipe, done)
             ),
-            saving=Saving(CheckpointFolder(tmp_path, recipe.checkpoint.keep), rank=0),
             stopping=SimpleNamespace(reason=lambda: next(reasons, ""), settle=lambda: None),
-            garbage=SimpleNamespace(after=lambda iteration: None, collect=lambda: None),
             meter=meter,
-            continuation=lambda: "def main",
-            **attributes,
         )
+        evaluation = SimpleNamespace(
+            splits=("valid", "test"), run=lambda split, iteration: EvalRecord.of(split, iteration, 3.0)
+        )
+        saving = Saving(CheckpointFolder(tmp_path, recipe.checkpoint.keep), rank=0)
+        return replace(run, events=events_of(run, evaluation, saving, is_pending=is_pending))
 
     return build

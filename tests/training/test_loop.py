@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,8 +11,11 @@ import torch
 from pretrain.errors import TrainingError
 from pretrain.report.hang.position import END
 from pretrain.report.records import EvalRecord
+from pretrain.training import events
+from pretrain.training.events import Checkpoints, verdict
 from pretrain.training.progress import Progress
-from pretrain.training.reporting.target import verdict
+from pretrain.training.safeguards.replicas import ReplicaCheck
+from pretrain.training.saving import Saving
 from training.made_up_training import FakeEngine
 
 pytestmark = pytest.mark.usefixtures("alone")
@@ -26,7 +28,6 @@ def test_logs_evaluations_and_checkpoints_come_at_their_intervals_and_at_the_end
     assert run.run() == ""
     assert run.meter.logger.events == [
         "train 2", "valid 3", "train 4", "checkpoint 4", "train 5", "checkpoint 5", "valid 5", "test 5",
-        "the model continues def main",
     ]  # fmt: skip
 
 
@@ -44,7 +45,6 @@ def test_records_and_checkpoints_of_the_last_iteration_are_written_once(training
     run.run()
     assert run.meter.logger.events == [
         "train 2", "checkpoint 2", "valid 2", "train 4", "checkpoint 4", "valid 4", "test 4",
-        "the model continues def main",
     ]  # fmt: skip
 
 
@@ -85,7 +85,7 @@ def test_a_reason_to_stop_is_followed_by_a_record_and_a_checkpoint_but_no_evalua
 def test_a_reason_that_comes_with_the_last_iteration_leaves_nothing_out(training):
     run = training("train.train_iters=2", said=["", "SIGTERM"])
     assert run.run() == ""
-    assert run.meter.logger.events[-3:] == ["valid 2", "test 2", "the model continues def main"]
+    assert run.meter.logger.events[-2:] == ["valid 2", "test 2"]
 
 
 def test_exit_interval(training):
@@ -115,12 +115,12 @@ def test_a_run_that_was_killed_in_the_last_evaluation_evaluates_when_it_is_resum
     run = training("train.train_iters=4", progress=Progress(iteration=4, consumed_samples=32))
     run.saving.mark_loaded(run.progress)
     assert run.run() == ""
-    assert run.meter.logger.events == ["valid 4", "test 4", "the model continues def main"]
+    assert run.meter.logger.events == ["valid 4", "test 4"]
 
 
 def test_a_run_that_was_killed_between_a_checkpoint_and_its_evaluation_begins_with_that(training):
     overrides = ("train.train_iters=4", "evaluation.interval=2", "logging.log_interval=9")
-    run = training(*overrides, progress=Progress(iteration=2, consumed_samples=16), owes_evaluation=True)
+    run = training(*overrides, progress=Progress(iteration=2, consumed_samples=16), is_pending=True)
     run.run()
     assert run.meter.logger.events[:2] == ["valid 2", "train 4"]
 
@@ -135,19 +135,19 @@ def test_an_exit_interval_saves_before_it_evaluates(training):
 def test_the_last_iteration_is_not_an_early_exit(training, every):
     run = training("train.train_iters=4", f"train.exit_interval={every}", progress=Progress(2, 16))
     assert run.run() == ""
-    assert run.meter.logger.events[-3:] == ["valid 4", "test 4", "the model continues def main"]
+    assert run.meter.logger.events[-2:] == ["valid 4", "test 4"]
 
 
 def test_garbage_is_collected_after_steps_evaluations_and_checkpoints(training):
     overrides = ("train.train_iters=2", "evaluation.interval=1", "checkpoint.save_interval=1", "logging.log_interval=9")
     run = training(*overrides)
     events = run.meter.logger.events
-    run.garbage.after = lambda iteration: events.append(f"after {iteration}")
+    run.garbage.after_iteration = lambda due: events.append(f"after {due.iteration}")
     run.garbage.collect = lambda: events.append("collect")
     run.run()
     assert events == [
         "checkpoint 1", "collect", "valid 1", "collect", "after 1", "train 2", "after 2",
-        "checkpoint 2", "collect", "valid 2", "collect", "test 2", "collect", "the model continues def main",
+        "checkpoint 2", "collect", "valid 2", "collect", "test 2", "collect",
     ]  # fmt: skip
 
 
@@ -221,29 +221,45 @@ def test_fp16_continues_with_a_smaller_scale(training):
         "precision.dtype=fp16",
         engine=FakeEngine(breaks_at=2, skips={2}),
     )
-    assert replace(run, saving=None).run() == ""
+    assert run.without(Saving, Checkpoints).run() == ""
     assert [record.metrics["lm_loss"] for record in run.meter.logger.records] == [pytest.approx(4.9), None]
+
+
+class Replicas(ReplicaCheck):
+    """A check that records its comparisons."""
+
+    def __init__(self, run, order):
+        super().__init__(run, None, every=2, saving=None)
+        self.order = order
+
+    def compare(self, iteration):
+        self.order.append(f"compare {iteration}")
 
 
 def test_the_clock_of_the_steps_stands_still_while_replicas_are_compared(training):
     run, order = training("train.train_iters=3", "logging.log_interval=9", "evaluation.interval=0"), []
-    replicas = SimpleNamespace(
-        is_due=lambda iteration: iteration == 2, compare=lambda at: order.append(f"compare {at}")
-    )
     for name in ("wait", "pause", "resume"):
         call = getattr(run.meter.interval, name)
         setattr(run.meter.interval, name, lambda name=name, call=call: (order.append(name), call()))
-    run = replace(run, saving=None, replicas=replicas)
-    run.run()
+    replace(run, events=(Replicas(run, order), *run.without(Saving, Checkpoints).events)).run()
     at = order.index("compare 2")
     assert order[at - 2 : at + 2] == ["wait", "pause", "compare 2", "resume"]
+    assert [event for event in order if event.startswith("compare")] == ["compare 2"]
+
+
+def test_the_prompt_is_continued_at_the_end_alone(training, monkeypatch):
+    monkeypatch.setattr(events, "continue_prompt", lambda *_arguments: "def main")
+    for said, told in (((), ["the model continues def main"]), (["SIGTERM"], [])):
+        run = training("train.train_iters=2", "evaluation.prompt=def", said=said)
+        replace(run, events=(*run.events, events.Continuation(run, None))).run()
+        assert [event for event in run.meter.logger.events if event.startswith("the model")] == told
 
 
 @pytest.mark.parametrize(("scale", "ends"), [(1.0, True), (2.0, False)], ids=["smallest", "not the smallest"])
 def test_fp16_fails_if_every_step_overflows_at_the_smallest_scale(training, scale, ends):
     engine = FakeEngine(skips=range(2, 100))
     engine.loss_scale = scale
-    run = replace(training("train.train_iters=60", "precision.dtype=fp16", engine=engine), saving=None)
+    run = training("train.train_iters=60", "precision.dtype=fp16", engine=engine).without(Saving, Checkpoints)
     if ends:
         with pytest.raises(TrainingError, match=r"the last 59 iterations up to 60 overflowed .* scale, 1\.\nLower"):
             run.run()

@@ -12,9 +12,10 @@ from pretrain.checkpoint import checksums, storage
 from pretrain.checkpoint.contents import Loaded
 from pretrain.checkpoint.folder import LATEST, CheckpointFolder
 from pretrain.errors import CheckpointError, DamageError
-from pretrain.tools.convert.conversion.sharded_writer import backend_json
+from pretrain.tools.convert.formats.sharded_writer import backend_json
 from pretrain.training.progress import Progress
-from pretrain.training.saving import Saving, start_from
+from pretrain.training.saving import Saving
+from pretrain.training.starting import start_from
 
 pytestmark = pytest.mark.usefixtures("alone")
 

@@ -11,7 +11,7 @@ from pretrain.checkpoint.writing.background import BackgroundSaves
 from pretrain.errors import CheckpointError, TrainingError
 from pretrain.training import saving as saving_module
 from pretrain.training.saving import Saving
-from training.made_up_training import FakeEngine
+from training.made_up_training import FakeEngine, events_of
 
 pytestmark = pytest.mark.usefixtures("alone")
 
@@ -67,7 +67,7 @@ def beside(training):
         run = training("logging.log_interval=99", "checkpoint.save_interval=2", *overrides, **options)
         folder = run.saving.folder
         saves = BackgroundSaves(folder, is_main=True, notify=run.meter.logger.note, timeout_minutes=1)
-        return replace(run, saving=Saving(folder, 0, saves))
+        return replace(run, events=events_of(run, run.evaluation, Saving(folder, 0, saves)))
 
     return build
 

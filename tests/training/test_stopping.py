@@ -12,8 +12,7 @@ from datetime import timedelta
 import pytest
 
 from pretrain.checkpoint.writing import agreement
-from pretrain.exit_codes import End, ExitCode
-from pretrain.stop_request import STOP_SIGNALS
+from pretrain.exit_codes import STOP_SIGNALS, End, ExitCode
 from pretrain.training.stopping import REASONS, Stopping, end_of
 
 TWO_RANKS = """

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pretrain.plugins.host.registration import HOOKS
+from pretrain.plugins.host.manager import HOOKS
 from pretrain.recipe import load_recipe
 from pretrain_ascend import plugin
 
@@ -29,7 +29,7 @@ sys.modules["torch_npu"] = None  # its import is an error
 
 from pretrain.model.requests import collectives_request, kernel_requests
 from pretrain.plugins.host import manager
-from pretrain.plugins.negotiation.proposals import ask
+from pretrain.plugins.negotiation.choosing import ask
 from pretrain.plugins.offer import Decline
 from pretrain.recipe import load_recipe
 

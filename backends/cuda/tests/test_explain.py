@@ -38,7 +38,7 @@ def rows(out):
 def reasons(out):
     """Return kernel -> why it was not taken, without line breaks and versions."""
     text = re.sub(r"\n {6,}", " ", out)
-    found = re.findall(r"^ {4}not (\w+)[^:]*?, pretrain[\w-]* [^:]*: (.*)$", text, re.MULTILINE)
+    found = re.findall(r"^ {4}(\w+)(?: \([^)]*\))?(?: of .*?)? ((?:declined: |offered, ).*)$", text, re.MULTILINE)
     return dict(found)
 
 

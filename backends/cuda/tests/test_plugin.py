@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pretrain.plugins.host.registration import HOOKS
+from pretrain.plugins.host.manager import HOOKS
 from pretrain_cuda import plugin
 
 pytestmark = pytest.mark.xdist_group("answers")  # each worker would ask again
@@ -73,7 +73,7 @@ sys.meta_path.insert(0, Guard())
 from pretrain.errors import RecipeError
 from pretrain.model.requests import collectives_request, kernel_requests
 from pretrain.plugins.host import manager
-from pretrain.plugins.negotiation.proposals import ask
+from pretrain.plugins.negotiation.choosing import ask
 from pretrain.plugins.offer import Decline, Offer
 from pretrain.recipe import load_recipe
 

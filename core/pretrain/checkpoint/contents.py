@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 
-    from pretrain.bridge.deepspeed.zero_scale import LossScaler
+    from pretrain.bridge.deepspeed.zero_step import LossScaler
     from pretrain.recipe import Recipe
 
 
@@ -29,9 +29,14 @@ class Counters(TypedDict):
 class EngineState(Protocol):
     """State of an engine in a checkpoint: megatron-core's sharded tensors, named alike by every engine.
 
-    Weights are called as megatron-core calls them, Adam's moments `optimizer.state.exp_avg.WEIGHT` and
-    `optimizer.state.exp_avg_sq.WEIGHT`, main weights `optimizer.state.fp32_param.WEIGHT`; in fp32 there are none.
+    Weights are called as megatron-core calls them, the optimizer's state `optimizer.state.STATE.WEIGHT`, main weights
+    `optimizer.state.fp32_param.WEIGHT`; in fp32 there are none.
+
+    Attributes:
+        optimizer_states: names of a weight's tensors of state, such as Adam's exp_avg and exp_avg_sq.
     """
+
+    optimizer_states: tuple[str, ...]
 
     def sharded(self) -> dict[str, Any]:
         """Return what this rank has to save; all ranks call it together."""

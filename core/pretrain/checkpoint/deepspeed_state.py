@@ -16,15 +16,15 @@ import torch
 from megatron.core import parallel_state
 from megatron.core.dist_checkpointing.optimizer import make_sharded_optimizer_tensor
 
-from pretrain.bridge.deepspeed.zero_state import MAIN, MOMENTS, zero_state
-from pretrain.bridge.deepspeed.zero_weights import full_shape
-from pretrain.checkpoint.megatron_state import PREFIX, sharding_metadata
+from pretrain.bridge.deepspeed.zero_state import MAIN, full_shape, zero_state
+from pretrain.checkpoint.megatron_state import sharding_metadata
+from pretrain.checkpoint.sharded_format import PREFIX
 from pretrain.model.weights import global_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from pretrain.bridge.deepspeed.zero_scale import DynamicLossScale
+    from pretrain.bridge.deepspeed.zero_step import DynamicLossScale
     from pretrain.checkpoint.contents import Counters
     from pretrain.model.gpt import GPT
 
@@ -36,16 +36,25 @@ class DeepSpeedState:
     """See `pretrain.checkpoint.contents.EngineState`."""
 
     def __init__(
-        self, model: GPT, optimizer: Any, adam: Any, scale: DynamicLossScale | None, *, stage: int, is_fp32: bool
+        self,
+        model: GPT,
+        optimizer: Any,
+        counted: Any,
+        scale: DynamicLossScale | None,
+        *,
+        states: tuple[str, ...],
+        stage: int,
+        is_fp32: bool,
     ) -> None:
-        """Read the model, the optimizer that DeepSpeed made, the Adam in it, and its loss scale."""
+        """Read the model, the optimizer that DeepSpeed made, the one in it that counts steps, and the loss scale."""
         self._model = model
-        self._adam = adam
+        self._counted = counted
         self._scale = scale
-        self._zero = zero_state(optimizer, stage)
-        self._names = MOMENTS if is_fp32 else (*MOMENTS, MAIN)
+        self._zero = zero_state(optimizer, stage, states)
+        self.optimizer_states = states
+        self._names = states if is_fp32 else (*states, MAIN)
         self._zero.allocate()
-        self._adam.taken = 0
+        self._counted.taken = 0
 
     def sharded(self) -> dict[str, Any]:
         """Return this rank's share of weights and optimizer state."""
@@ -55,7 +64,7 @@ class DeepSpeedState:
             if not isinstance(part.data, torch.nn.Parameter):
                 weights[name] = part  # empty extra states
                 continue
-            values = {state: self._zero.whole(part.data, state) for state in (MAIN, *MOMENTS)}
+            values = {state: self._zero.whole(part.data, state) for state in (MAIN, *self.optimizer_states)}
             if is_ours:
                 # After every step a weight is its main weight, rounded to fewer bits.
                 weights[name] = _main_replica(replace(part, data=values[MAIN].to(part.data.dtype, copy=True).cpu()))
@@ -72,7 +81,7 @@ class DeepSpeedState:
 
     def counters(self) -> Counters:
         """Return the steps taken and the loss scale."""
-        return {"step": self._adam.taken, "loss_scaler": self._scale.counts if self._scale else None}
+        return {"step": self._counted.taken, "loss_scaler": self._scale.counts if self._scale else None}
 
     def load(self, read: Callable[[dict[str, Any]], dict[str, Any]], counters: Counters | None) -> None:
         """Read the weights, and with counters the optimizer's state, some weights at a time."""
@@ -81,7 +90,7 @@ class DeepSpeedState:
             self._load(read, batch, names)
         self._zero.close()
         if counters is not None:
-            self._adam.taken = counters["step"]
+            self._counted.taken = counters["step"]
             if self._scale is not None and counters["loss_scaler"] is not None:
                 self._scale.counts = counters["loss_scaler"]
 

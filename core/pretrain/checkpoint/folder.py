@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from pretrain.recipe import Recipe
 
+
 LATEST = "latest_checkpointed_iteration.txt"
 _UNFINISHED = ".unfinished-"
 _LONGEST = 32
@@ -214,7 +215,7 @@ def _flush(*paths: Path) -> None:
     """Flush files and folders to the disk before anything relies on them.
 
     Of the folder of checkpoints only the folder itself: opening and closing the run's lock in it
-    (launch/run_directory/lock.py) would release it.
+    (launch/run_lock.py) would release it.
     """
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY)
@@ -222,3 +223,10 @@ def _flush(*paths: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+FORMAT = 3
+"""A new one when older readers would misread it."""
+
+WITHOUT_CHECKSUMS = 2
+"""The format of before checksums, which is read too."""

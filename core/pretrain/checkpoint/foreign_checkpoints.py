@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pretrain.recipe import Recipe
 
 
-class Summary(Protocol):
+class ForeignSummary(Protocol):
     """A checkpoint of any program.
 
     Attributes:
@@ -32,10 +32,10 @@ class Summary(Protocol):
 class ForeignCheckpoints(Protocol):
     """Functions of pretrain.tools.convert.trainer_calls."""
 
-    def summary_of(self, path: Path) -> Summary:
+    def summary_of(self, path: Path) -> ForeignSummary:
         """Return the checkpoint at a path, of whichever program."""
 
-    def foreign_summary(self, path: Path) -> Summary | None:
+    def foreign_summary(self, path: Path) -> ForeignSummary | None:
         """Return another program's checkpoint; None if the folder has one of ours, or none at all."""
 
     def require_fitting(self, summary: Any, recipe: Recipe) -> None:

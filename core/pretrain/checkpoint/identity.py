@@ -4,26 +4,53 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pretrain.checkpoint.structure import is_padded, structure
 from pretrain.errors import CheckpointError
+from pretrain.recipe.sections.model import ALWAYS, ANY, CONSEQUENCES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from pretrain.recipe import Recipe
+    from pretrain.recipe.sections.model import ModelSection
 
-_NOTED_LATER = {"model.layernorm_epsilon"}
+
+_LEAST = 1024
+"""Rows beyond a tokenizer's tokens that need no explanation: Qwen 2 has 293, GPT-NeoX-20B 155."""
+
+_MULTIPLE, _MOST_RANKS = 128, 64
+"""Megatron-LM's --make-vocab-size-divisible-by, and the tensor-parallel ranks up to which it is multiplied."""
+
+
+def structure(model: ModelSection) -> dict[str, Any]:
+    """Return the settings that the weights depend on, and what is computed with them, by keys of section `model`."""
+    return {name: getattr(model, name) for name, key in CONSEQUENCES.items() if key.is_structure}
+
+
+def is_padded(tokens: int, rows: int) -> bool:
+    """Say whether so many rows of an embedding may be those of a tokenizer with so many tokens.
+
+    Args:
+        tokens: of the tokenizer.
+        rows: of the embedding.
+    """
+    if not tokens <= rows < 2 * tokens:
+        return False
+    multiples = [_MULTIPLE * 2**power for power in range(_MOST_RANKS.bit_length())]
+    return rows - tokens < _LEAST or any(rows == -(-tokens // each) * each for each in multiples)
+
+
+_NOTED_LATER = {f"model.{name}" for name, key in CONSEQUENCES.items() if key.before is ANY}
 """Settings that the first checkpoints of this format lack, although they could differ."""
+
 _BEFORE_THEY_EXISTED = {
-    "model.add_qkv_bias": False,
-    "model.use_rope_scaling": False,
-    "model.rope_scaling_factor": 8.0,
-    "model.rope_low_freq_factor": 1.0,
-    "model.rope_high_freq_factor": 4.0,
-    "model.original_max_position_embeddings": 8192,
+    f"model.{name}": key.before for name, key in CONSEQUENCES.items() if key.before not in {ALWAYS, ANY}
 }
 """What all models had that were saved without these settings."""
+
+
+_OF_THE_SCHEDULE = {"lr", "weight_decay"}
+"""Keys of section `optimizer` whose saved values `saved_schedule` compares."""
 
 
 class Described(Protocol):
@@ -92,13 +119,9 @@ def differences(engine: Described, saved: Mapping[str, Any]) -> list[str]:
 
 def _settings(recipe: Recipe) -> dict[str, Any]:
     """Return the settings of the training, not of the model; the schedule has its own values in the checkpoint."""
-    optimizer = recipe.optimizer
+    optimizer = recipe.optimizer.model_dump(exclude=_OF_THE_SCHEDULE)
     return {
-        "optimizer.name": optimizer.name,
-        "optimizer.adam_beta1": optimizer.adam_beta1,
-        "optimizer.adam_beta2": optimizer.adam_beta2,
-        "optimizer.adam_eps": optimizer.adam_eps,
-        "optimizer.clip_grad": optimizer.clip_grad,
+        **{f"optimizer.{name}": value for name, value in optimizer.items()},
         "data.eod_mask_loss": recipe.data.eod_mask_loss,
         "train.global_batch_size": recipe.train.global_batch_size,
         "model.hidden_dropout": recipe.model.hidden_dropout,
@@ -107,7 +130,7 @@ def _settings(recipe: Recipe) -> dict[str, Any]:
 
 
 def _samples(recipe: Recipe) -> dict[str, Any]:
-    """Return the settings that the order of samples depends on; no data with a native index, which tracks its own."""
+    """Return the settings that the order of samples depends on; data.index: native stores its own, without the data."""
     paths = recipe.data.path or [[part.path, part.weight] for part in recipe.data.blend or ()]
     return {
         "train.seed": recipe.train.seed,

@@ -10,6 +10,7 @@ from megatron.core import parallel_state
 from megatron.core.dist_checkpointing.mapping import LocalNonpersistentObject, ShardedBase
 from megatron.core.optimizer.grad_scaler import DynamicGradScaler
 
+from pretrain.checkpoint.sharded_format import MAIN, PREFIX
 from pretrain.model.weights import global_names
 
 if TYPE_CHECKING:
@@ -18,13 +19,10 @@ if TYPE_CHECKING:
 
     from megatron.core.optimizer import MegatronOptimizer
 
-    from pretrain.bridge.deepspeed.zero_scale import LossScaler
+    from pretrain.bridge.deepspeed.zero_step import LossScaler
     from pretrain.checkpoint.contents import Counters
 
-PREFIX = "optimizer.state"
-"""Prefix of the keys of optimizer state."""
-
-_MAIN = f"{PREFIX}.fp32_param."
+_MAIN = f"{PREFIX}.{MAIN}."
 _MAIN_OF_DISTRIBUTED = f"{PREFIX}.param."
 
 
@@ -41,12 +39,14 @@ class MegatronState:
         optimizer: MegatronOptimizer,
         gathered: Callable[[], AbstractContextManager[None]],
         *,
+        states: tuple[str, ...],
         is_fp32: bool,
     ) -> None:
         """Read the unwrapped chunks and the optimizer, which has main weights unless all is fp32.
 
         In a block of `gathered` every rank has the weights of the last step.
         """
+        self.optimizer_states = states
         self._gathered = gathered
         self._chunks = [_inner(chunk) for chunk in chunks]
         self._optimizer = optimizer

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pretrain.checkpoint.folder import LATEST, CheckpointFolder
+from pretrain.checkpoint.folder import FORMAT, LATEST, WITHOUT_CHECKSUMS, CheckpointFolder
 from pretrain.checkpoint.foreign_checkpoints import foreign_checkpoints
 from pretrain.checkpoint.identity import require_same
-from pretrain.checkpoint.version import FORMAT, WITHOUT_CHECKSUMS
 from pretrain.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -112,7 +111,7 @@ def require_of_recipe(directory: Path, recipe: Recipe, vocab_size: int | None, *
         DamageError: it cannot be read.
         CheckpointError: it is incomplete, of a later format, or of another model.
     """
-    from pretrain.checkpoint.common_state import common_of  # noqa: PLC0415  as in `require_start`
+    from pretrain.checkpoint.sharded_format import common_of  # noqa: PLC0415  as in `require_start`
 
     require_complete(directory)
     common = common_of(directory)

@@ -13,30 +13,28 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
-from megatron.core import dist_checkpointing
+from megatron.core import dist_checkpointing, parallel_state
 from megatron.core.dist_checkpointing.core import CheckpointingException
 from megatron.core.dist_checkpointing.strategies.common import TorchCommonLoadStrategy
 from torch.distributed.checkpoint.api import CheckpointException
 
 from pretrain.checkpoint import checksums, generators
-from pretrain.checkpoint.common_state import common_of, is_weight
 from pretrain.checkpoint.contents import Loaded
+from pretrain.checkpoint.folder import WITHOUT_CHECKSUMS
 from pretrain.checkpoint.identity import differences, require_same
-from pretrain.checkpoint.index import read_index
-from pretrain.checkpoint.same_weights import require_same_weights
 from pretrain.checkpoint.saved_schedule import continue_schedule, restore_schedule
-from pretrain.checkpoint.sharded_names import weight_names
+from pretrain.checkpoint.sharded_format import MAIN, PREFIX, common_of, is_weight, read_index, weight_names
 from pretrain.checkpoint.starting_checkpoint import require_complete, require_format
-from pretrain.checkpoint.version import WITHOUT_CHECKSUMS
 from pretrain.checkpoint.writing.snapshot import Snapshot
-from pretrain.collective_errors import first_problem, of_first_rank
+from pretrain.collectives import first_problem, on_rank0
 from pretrain.errors import CheckpointError, DamageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from pathlib import Path
 
     from pretrain.checkpoint.contents import Saved
+
 
 _FAULTS = (CheckpointingException, OSError, RuntimeError, KeyError, ValueError, EOFError, pickle.UnpicklingError)
 """Errors of reading a damaged checkpoint."""
@@ -64,7 +62,10 @@ def load(engine: Saved, directory: Path, *, weights_only: bool) -> Loaded:
     common = opened(directory)
     is_bare = "counters" not in common  # converted from another program's
     require_same(engine, directory, common, weights_only=weights_only or is_bare)
-    require_same_weights(engine, directory, of_first_rank(partial(_weights_in, directory)))
+    weights, states = on_rank0(partial(_names_in, directory))
+    require_same_weights(engine, directory, weights)
+    if not (weights_only or is_bare):
+        _require_same_states(engine, directory, states)
     engine.state.load(partial(_read, directory), None if weights_only or is_bare else common["counters"])
     notices = [] if has_checksums(common) else [f"{directory} has no checksums yet: damage is not detected"]
     if weights_only:
@@ -94,11 +95,11 @@ def opened(directory: Path) -> dict[str, Any]:
         DamageError: the content of a file has changed, or the folder is of another iteration than its name says.
         CheckpointError: the folder is incomplete, or of a later format.
     """
-    if of_first_rank(partial(checksums.are_there, directory)):
+    if on_rank0(partial(checksums.are_there, directory)):
         share = checksums.Share(dist.get_rank(), dist.get_world_size())
         if problem := first_problem(checksums.damage_in_share(directory, share)):
             raise DamageError(problem)
-    return of_first_rank(partial(read_common, directory))  # a shared file system may show a file to one rank later
+    return on_rank0(partial(read_common, directory))  # a shared file system may show a file to one rank later
 
 
 def has_checksums(common: Mapping[str, Any]) -> bool:
@@ -138,13 +139,31 @@ class _NoCommon(TorchCommonLoadStrategy):  # type: ignore[misc]
         return {}
 
 
-def _weights_in(directory: Path) -> set[str]:
-    """Return our names of a checkpoint's weights."""
+def _names_in(directory: Path) -> tuple[set[str], set[str]]:
+    """Return our names of a checkpoint's weights, and those of the optimizer's state."""
     try:
         shapes = {key: getattr(entry, "size", ()) for key, entry in read_index(directory).state_dict_metadata.items()}
     except _FAULTS as exc:
         raise _damaged(directory, exc) from exc
-    return {name for key, shape in shapes.items() if is_weight(key) for name, _ in weight_names(key, (*shape, 0)[0])}
+    weights = {name for key, size in shapes.items() if is_weight(key) for name, _ in weight_names(key, (*size, 0)[0])}
+    prefix = f"{PREFIX}."
+    return weights, {key.removeprefix(prefix).partition(".")[0] for key in shapes if key.startswith(prefix)} - {MAIN}
+
+
+def _require_same_states(engine: Saved, directory: Path, there: set[str]) -> None:
+    """Check that a checkpoint has the state of the recipe's optimizer.
+
+    Raises:
+        CheckpointError: it has another optimizer's.
+    """
+    ours = engine.state.optimizer_states
+    if there != set(ours):
+        msg = (
+            f"{directory} has the state of another optimizer ({', '.join(sorted(there)) or 'none'}); optimizer.name: "
+            f"{engine.recipe.optimizer.name} has {', '.join(ours)}.\n"
+            "Name the optimizer of the checkpoint, or set checkpoint.finetune: true to take its weights alone."
+        )
+        raise CheckpointError(msg)
 
 
 def _damaged(directory: Path, error: BaseException) -> CheckpointError:
@@ -161,3 +180,33 @@ def _reason(error: BaseException) -> str:
     if "weights_only" in str(error) or "Weights only" in line:  # torch advises to load what may run code
         return "a file holds objects that no checkpoint has."
     return line if len(line) <= _LONGEST else f"{line[:_LONGEST]} ..."
+
+
+_SHOWN = 3
+
+
+def require_same_weights(engine: Saved, directory: Path, names: Collection[str]) -> None:
+    """Check that a checkpoint has all weights of the model, and no others; all ranks call it together.
+
+    Args:
+        engine: whose model it is.
+        directory: of the checkpoint, for the error.
+        names: of its weights, as ours.
+
+    Raises:
+        CheckpointError: it has not; the message names the first.
+    """
+    is_first = (parallel_state.get_data_parallel_rank(), parallel_state.get_tensor_model_parallel_rank()) == (0, 0)
+    stages: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(stages, engine.state.weight_names() if is_first else set())
+    ours = set[str]().union(*stages)
+    sides = {"lacks": ours - set(names), "has, and the model lacks,": set(names) - ours}
+    if found := [f"{has} {_shown(names)}" for has, names in sides.items() if names]:
+        what = " and ".join(found)
+        msg = f"{directory} is of another model: it {what}.\nChange the recipe, or choose another checkpoint."
+        raise CheckpointError(msg)
+
+
+def _shown(names: Collection[str]) -> str:
+    first = ", ".join(sorted(names)[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+    return f"{len(names)} weight{'s' * (len(names) > 1)} ({first})"

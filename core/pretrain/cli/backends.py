@@ -11,9 +11,8 @@ from pretrain.errors import BackendError
 from pretrain.plugins.backend import Available
 from pretrain.plugins.host import discovery
 from pretrain.plugins.host.importing import load_plugin
-from pretrain.plugins.host.manager import load_alone
-from pretrain.plugins.host.readiness import availability
-from pretrain.plugins.host.registration import register
+from pretrain.plugins.host.manager import load_alone, register
+from pretrain.plugins.host.members import availability
 from pretrain.report.plain_text import columns, indented
 
 if TYPE_CHECKING:

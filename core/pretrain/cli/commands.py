@@ -16,16 +16,16 @@ COMMANDS = {
     "data": "Build, merge and inspect token files.",
     "tokenizer": "Train a tokenizer.",
     "backends": "List every backend: version, provider, available or why not.",
-    "evaluate": "Loss and perplexity of a checkpoint.",
-    "generate": "Continue a prompt, to look at what was trained.",
-    "explain": "Show which kernel each operation gets, and why not the others.",
-    "plan": "Show memory and time of a training before its devices are rented.",
+    "evaluate": "Compute loss and perplexity of a checkpoint.",
+    "generate": "Generate text from a checkpoint.",
+    "explain": "Show which kernel each operation gets, and why the others do not.",
+    "plan": "Predict memory and time of a training before its devices are rented.",
     "doctor": "Check machines, devices, kernels and links before a training.",
-    "align": "Find the first layer and kernel in which two ways to train a recipe differ.",
+    "align": "Find the first layer and kernel where two trainings of a recipe differ.",
     "conformance": "Run the conformance kit against a backend.",
-    "report": "Compare runs on one HTML page.",
-    "migrate": "Make a recipe of the script or the files with which another program trains.",
-    "checkpoint": "Look into checkpoints, of other programs too.",
+    "report": "Show runs on one HTML page.",
+    "migrate": "Write a recipe from the script or files of another program.",
+    "checkpoint": "Inspect, verify and convert checkpoints.",
 }
 """Name and one line of help; the command is the `command` of module `pretrain.cli.<name>`, or of a tool's."""
 
@@ -35,8 +35,8 @@ _OF_TOOLS = {
     "plan": "plan.command",
     "doctor": "doctor.command",
     "align": "align.command",
-    "migrate": "migrate.commands.command",
-    "checkpoint": "convert.commands.command",
+    "migrate": "migrate.command",
+    "checkpoint": "convert.commands",
 }
 """Command -> its module below `pretrain.tools`."""
 
@@ -44,7 +44,7 @@ _RUN_ELSEWHERE = {"train", "pretrain", "launch", "fit"}
 """What other programs call `run`."""
 
 
-class Commands(click.Group):
+class LazyCommands(click.Group):
     """A group that knows its commands by name and imports the one that is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  click's signature

@@ -36,7 +36,7 @@ def command(backend: str, expression: str, tiers: tuple[str, ...], kernels_only:
 
     from pretrain.conformance.subject import load_subject  # noqa: PLC0415
     from pretrain.conformance.suite import Chosen, TierRun  # noqa: PLC0415
-    from pretrain.plugins.host.readiness import require_device  # noqa: PLC0415
+    from pretrain.plugins.host.members import require_device  # noqa: PLC0415
 
     require_device(load_subject(backend).plugins)
     arguments = [

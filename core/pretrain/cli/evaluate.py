@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pretrain.cli.foreign_flags import EvaluateCommand
-from pretrain.cli.local_path import LocalPath
-from pretrain.cli.ranks import Counts, place_of_process, rank_options, start_ranks
+from pretrain.cli.options import EvaluateCommand, LocalPath, RankCounts, rank_options
+from pretrain.cli.run import place_of_process, start_ranks
 from pretrain.errors import CheckpointError, RecipeError
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 _SPLITS = ("train", "valid", "test")
 
 
-@click.command(cls=EvaluateCommand, short_help="Loss and perplexity of a checkpoint.")
+@click.command(cls=EvaluateCommand)
 @click.argument("recipe", type=LocalPath(), metavar="RECIPE|RUN")
 @click.option(
     "--load",
@@ -56,12 +55,12 @@ def command(
     The losses are those that the training prints, from the same samples, kernels and layout; without an optimizer in
     memory, and without ZeRO. Only losses go to standard output, and only indices of the data are written.
     """
-    from pretrain.launch.forward_job import EVALUATE, ForwardJob  # noqa: PLC0415  --help needs none of these
-    from pretrain.launch.rank_placement import make_placement  # noqa: PLC0415
-    from pretrain.launch.run_directory.of_checkpoint import RECIPE, checkpoints_of, is_run  # noqa: PLC0415
+    from pretrain.launch.job import EVALUATE, ForwardJob  # noqa: PLC0415  --help needs none of these
+    from pretrain.launch.placement import make_placement  # noqa: PLC0415
+    from pretrain.launch.run_directory import RECIPE, checkpoints_of, is_run  # noqa: PLC0415
     from pretrain.recipe import load_recipe  # noqa: PLC0415
 
-    counts = Counts(nproc=nproc, nnodes=nnodes, rdzv=rdzv, node_rank=node_rank)
+    counts = RankCounts(nproc=nproc, nnodes=nnodes, rdzv=rdzv, node_rank=node_rank)
     world, nodes, nproc = place_of_process(counts)
     file = recipe / RECIPE if is_run(recipe) else recipe
     loaded = load_recipe(file, overrides)

@@ -1,4 +1,4 @@
-"""`pretrain explain`: the kernel of each operation, and the reasons against the others."""
+"""`pretrain explain`: the kernel of each operation, and why the others are not taken."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pretrain.cli.local_path import LocalPath
+from pretrain.cli.options import LocalPath
 from pretrain.errors import BackendError, KernelError
 
 if TYPE_CHECKING:
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 @click.option("--device", metavar="NAME", help="Answer for this device, which need not be installed.")
 @click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a value of the recipe.")
 def command(recipe: Path, backend: str, device: str | None, overrides: tuple[str, ...]) -> None:
-    """Show which kernel each operation of RECIPE gets, and why not the others.
+    """Show which kernel each operation of RECIPE gets, and why the others do not.
 
     Nothing is built or started. The device need not be installed, as long as its plugin can answer without it, or
     knows the one that --device names ("NVIDIA A100-SXM4-80GB").
     """
     # A mistake in the recipe is reported before torch is imported.
-    from pretrain.data.tokenizers.expected_size import expected_vocab_size  # noqa: PLC0415
+    from pretrain.data.tokenizers.load import expected_vocab_size  # noqa: PLC0415
     from pretrain.plugins.host.manager import load  # noqa: PLC0415
     from pretrain.plugins.host.members import named  # noqa: PLC0415
     from pretrain.recipe import load_recipe  # noqa: PLC0415
@@ -56,7 +56,7 @@ def _show_device(plugins: Plugins, recipe: Recipe) -> bool:
     """Print availability of the device and support for precision and compiled layers; return its availability."""
     from pretrain.model.requests import compute_dtype  # noqa: PLC0415
     from pretrain.plugins.backend import Unavailable  # noqa: PLC0415
-    from pretrain.plugins.host.readiness import availability, require_compilation, require_dtype  # noqa: PLC0415
+    from pretrain.plugins.host.members import availability, require_compilation, require_dtype  # noqa: PLC0415
 
     answer = availability(plugins)
     if isinstance(answer, Unavailable):

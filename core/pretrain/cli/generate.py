@@ -1,4 +1,4 @@
-"""`pretrain generate RUN --prompt TEXT`: text of a trained model, to look at."""
+"""`pretrain generate RUN --prompt TEXT`: text from a checkpoint."""
 
 from __future__ import annotations
 
@@ -7,21 +7,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pretrain.cli.local_path import LocalPath
-from pretrain.cli.ranks import start_ranks
+from pretrain.cli.options import LocalPath
+from pretrain.cli.run import start_ranks
 from pretrain.errors import CheckpointError
 from pretrain.launch.nodes.nodes import Nodes
-from pretrain.launch.schedulers.detection import current_world
+from pretrain.launch.schedulers import current_world
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pretrain.recipe import Recipe
 
-NOTE = (
-    "This is no inference server: each token takes a whole forward pass. "
-    "`pretrain checkpoint convert --to huggingface` makes a model for one."
-)
+NOTE = "Each token takes a whole forward pass. For an inference server: `pretrain checkpoint convert --to huggingface`."
 
 
 def _prompt(_: click.Context, __: click.Parameter, value: str) -> str:
@@ -45,7 +42,7 @@ def _top_p(_: click.Context, __: click.Parameter, value: float) -> float:
     return value
 
 
-@click.command(short_help="Continue a prompt, to look at what was trained.", epilog=NOTE)
+@click.command(epilog=NOTE)
 @click.argument("source", type=LocalPath(), metavar="RUN|CHECKPOINT")
 @click.option("--prompt", required=True, callback=_prompt, metavar="TEXT", help="Text that the model continues.")
 @click.option(
@@ -97,14 +94,14 @@ def command(
     recipe: Path | None,
     overrides: tuple[str, ...],
 ) -> int:
-    """Continue a prompt with the model of RUN, a run directory, or of CHECKPOINT, a folder of checkpoints or one.
+    """Generate text from RUN, a run directory, or from CHECKPOINT, a folder of checkpoints or one of them.
 
     It runs in the layout of the recipe, on tensor x pipeline ranks, with the training's kernels. The text goes to
     standard output as it comes, everything else to standard error. The model sees the last model.seq_length tokens.
     """
-    from pretrain.launch.forward_job import GENERATE, ForwardJob  # noqa: PLC0415  --help needs none of these
-    from pretrain.launch.rank_placement import make_placement  # noqa: PLC0415
-    from pretrain.launch.run_directory.of_checkpoint import checkpoints_of  # noqa: PLC0415
+    from pretrain.launch.job import GENERATE, ForwardJob  # noqa: PLC0415  --help needs none of these
+    from pretrain.launch.placement import make_placement  # noqa: PLC0415
+    from pretrain.launch.run_directory import checkpoints_of  # noqa: PLC0415
     from pretrain.recipe import load_recipe  # noqa: PLC0415
 
     world = current_world()
@@ -133,7 +130,7 @@ def command(
 
 
 def _recipe_of(source: Path) -> Path:
-    from pretrain.launch.run_directory.of_checkpoint import recipe_of  # noqa: PLC0415  as above
+    from pretrain.launch.run_directory import recipe_of  # noqa: PLC0415  as above
 
     found = recipe_of(source) if source.is_dir() else None
     if found is None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 import pretrain
-from pretrain.cli.commands import Commands
+from pretrain.cli.commands import LazyCommands
 from pretrain.errors import PretrainError, shows_traceback
 from pretrain.exit_codes import ExitCode, of_signal
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.group(
-    cls=Commands,
+    cls=LazyCommands,
     subcommand_metavar="RECIPE | COMMAND [ARGS]...",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
     epilog="pretrain RECIPE is short for pretrain run RECIPE. PRETRAIN_TRACEBACK=1 shows the traceback of an error.",
@@ -60,7 +60,7 @@ def _code_of(error: PretrainError | click.ClickException) -> ExitCode:
     """Return what a rank under a launcher of ours ends with: a disk that fails and a NaN are no errors of the user."""
     if isinstance(error, click.ClickException):
         return ExitCode.USER_ERROR
-    from pretrain.launch.error_exit_code import exit_code_of  # noqa: PLC0415  only for an error
+    from pretrain.launch.process_exit import exit_code_of  # noqa: PLC0415  only for an error
 
     return exit_code_of(error)
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from pretrain.cli.local_path import LocalPath
+from pretrain.cli.options import LocalPath
 
 
-@click.command(short_help="Compare runs on one HTML page.")
+@click.command()
 @click.argument("runs", nargs=-1, required=True, type=LocalPath(), metavar="RUN [RUN ...]")
 @click.option(
     "--output",

@@ -2,37 +2,32 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Literal
 
 import click
 
-from pretrain.cli.foreign_flags import RunCommand
-from pretrain.cli.local_path import LocalPath
-from pretrain.cli.ranks import (
-    COUNTS,
-    Counts,
-    place_of_process,
-    rank_options,
-    show_failure,
-    start_ranks,
-)
+from pretrain.cli.options import COUNTS, LocalPath, RankCounts, RunCommand, rank_options
 from pretrain.errors import LaunchError, PretrainError
+from pretrain.exit_codes import ExitCode
 from pretrain.launch.nodes.hostfile import read_hostfile
-from pretrain.launch.nodes.launchers import LAUNCHERS, Hosted
+from pretrain.launch.nodes.nodes import HOSTFILE_NODE, HOSTFILE_SLOTS, Nodes
+from pretrain.launch.schedulers import current_world, own_node
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from pretrain.launch.job import Job
-    from pretrain.launch.nodes.nodes import Nodes
-    from pretrain.launch.rank_placement import Placement
-    from pretrain.launch.restarts.restart_policy import RestartPolicy
-    from pretrain.launch.run_directory.directory import Resume
+    from pretrain.launch.job import AnyJob, Job
+    from pretrain.launch.nodes.hostfile import Hosts
+    from pretrain.launch.placement import Placement
+    from pretrain.launch.processes.failure import Failure
+    from pretrain.launch.restarts import RestartPolicy
+    from pretrain.launch.run_directory import Resume
     from pretrain.launch.world import World
 
 
-@click.command(cls=RunCommand, short_help="Train a recipe.")
+@click.command(cls=RunCommand)
 @click.argument("recipe", type=LocalPath(), metavar="RECIPE")
 @click.option("--backend", default="cpu", show_default=True, metavar="NAME", help="The device plugin.")
 @click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Change a key of the recipe.")
@@ -41,12 +36,7 @@ if TYPE_CHECKING:
     "--hostfile",
     type=LocalPath(),
     metavar="FILE",
-    help="Start all nodes from this one. DeepSpeed's format: lines HOST slots=RANKS.",
-)
-@click.option(
-    "--launcher",
-    type=click.Choice(LAUNCHERS),
-    help=f"The program that reaches the hosts of the hostfile.  [default: {LAUNCHERS[0]}]",
+    help="Start all nodes from this one, by pdsh over ssh. DeepSpeed's format: lines HOST slots=RANKS.",
 )
 @click.option("--run-dir", type=LocalPath(), metavar="DIR", help="Default: runs/RECIPE-DATE-TIME.")
 @click.option(
@@ -83,7 +73,6 @@ def command(
     rdzv: str | None,
     node_rank: int | None,
     hostfile: Path | None,
-    launcher: str | None,
     run_dir: Path | None,
     resume: Literal["run", "auto"] | None,
     max_restarts: int,
@@ -97,22 +86,22 @@ def command(
     and exits, a second one exits at once.
     """
     from pretrain.launch.job import Job  # noqa: PLC0415  --help needs none of these
-    from pretrain.launch.processes.report_signal import ignore_report_signal  # noqa: PLC0415
-    from pretrain.launch.rank_placement import make_hosted_placement, make_placement  # noqa: PLC0415
-    from pretrain.launch.restarts.restart_policy import RestartPolicy  # noqa: PLC0415
+    from pretrain.launch.placement import make_hosted_placement, make_placement  # noqa: PLC0415
+    from pretrain.launch.processes.signals import ignore_report_signal  # noqa: PLC0415
+    from pretrain.launch.restarts import RestartPolicy  # noqa: PLC0415
 
     ignore_report_signal()
     _prepare(run_dir, resume or "no", has_nodes=hostfile is not None or (nnodes or 1) > 1)
-    counts = Counts(nproc=nproc, nnodes=nnodes, rdzv=rdzv, node_rank=node_rank)
+    counts = RankCounts(nproc=nproc, nnodes=nnodes, rdzv=rdzv, node_rank=node_rank)
     policy = RestartPolicy(limit=max_restarts, fewest_nodes=allow_fewer_nodes)
-    hosted = _hosted(hostfile, launcher, counted=counts.given)
-    world, nodes, nproc = place_of_process(counts, hosted=hosted is not None)
+    hosts = _hosts(hostfile, counted=counts.given)
+    world, nodes, nproc = place_of_process(counts, hosted=hosts is not None)
     _require_own_ranks(policy, world)
-    policy.require_nodes(nodes.count if hosted is None else len(hosted.hosts.members))
+    policy.require_nodes(nodes.count if hosts is None else len(hosts.members))
 
     def place_run() -> Placement:
-        if hosted is not None:
-            return make_hosted_placement(recipe, overrides, backend, hosted)
+        if hosts is not None:
+            return make_hosted_placement(recipe, overrides, backend, hosts)
         return make_placement(
             recipe, overrides, backend, nodes=nodes, nproc=nproc, world=world, needs_device=not dry_run
         )
@@ -141,8 +130,8 @@ def _prepare(run_dir: Path | None, resume: Resume, *, has_nodes: bool) -> None:
     Raises:
         RunError: the directory to go on in is not given.
     """
-    from pretrain.launch.processes.default_variables import warn_of_no_lost_connection  # noqa: PLC0415
-    from pretrain.launch.run_directory.directory import check_run_dir  # noqa: PLC0415
+    from pretrain.launch.run_directory import check_run_dir  # noqa: PLC0415
+    from pretrain.launch.world import warn_of_no_lost_connection  # noqa: PLC0415
 
     if run_dir is None:
         check_run_dir(None, resume)
@@ -168,8 +157,8 @@ def _require_own_ranks(policy: RestartPolicy, world: World | None) -> None:
 
 def _show(placement: Placement, run_dir: Path | None, resume: Resume) -> None:
     """Show the placement of a run and make the checks of its start (--dry-run)."""
-    from pretrain.launch.description import describe  # noqa: PLC0415
-    from pretrain.launch.run_directory.start_checks import CHECKS, Start  # noqa: PLC0415
+    from pretrain.launch.placement import describe  # noqa: PLC0415
+    from pretrain.launch.start_checks import CHECKS, Start  # noqa: PLC0415
 
     click.echo(describe(placement))
     start = Start(recipe=placement.recipe, run_dir=run_dir, resume=resume)
@@ -177,22 +166,85 @@ def _show(placement: Placement, run_dir: Path | None, resume: Resume) -> None:
         raise PretrainError("\n".join(found))
 
 
-def _hosted(hostfile: Path | None, launcher: str | None, *, counted: bool) -> Hosted | None:
+def _hosts(hostfile: Path | None, *, counted: bool) -> Hosts | None:
     """Return the hosts of the hostfile, or None without one."""
     if hostfile is None:
-        if launcher is not None:
-            msg = (
-                f"--launcher {launcher} starts the ranks of a hostfile.\nPass --hostfile FILE as well, or leave it out."
-            )
-            raise LaunchError(msg)
         return None
     if counted:
         msg = f"--hostfile says where ranks run and how many: {COUNTS} have no effect.\nLeave out either side."
         raise LaunchError(msg)
-    return Hosted(hosts=read_hostfile(hostfile), launcher=launcher or LAUNCHERS[0])
+    return read_hostfile(hostfile)
 
 
 def _start_node_of_hostfile(nodes: Nodes, place_run: Callable[[], Placement], job: Job) -> int:
-    from pretrain.launch.start import start_node_of_hostfile  # noqa: PLC0415
+    from pretrain.launch.node_attempts import run_node_of_hostfile  # noqa: PLC0415
 
-    return show_failure(start_node_of_hostfile(nodes, place_run, job))
+    return show_failure(run_node_of_hostfile(nodes, place_run, job))
+
+
+def place_of_process(counts: RankCounts, *, hosted: bool = False) -> tuple[World | None, Nodes, int | None]:
+    """Return where this process belongs, as options and the variables of other programs say it.
+
+    Args:
+        counts: the options; what they say wins.
+        hosted: whether a hostfile says where ranks run.
+
+    Returns:
+        its place, if another program has started it as a rank, or else None; the nodes; and the ranks to start here.
+
+    Raises:
+        LaunchError: it is a rank of another program, and is to start ranks; or the options do not fit.
+    """
+    count = counts.nnodes or 1
+    if of_run := os.environ.get(HOSTFILE_NODE):
+        nodes = Nodes(count=count, rendezvous=counts.rdzv, rank=counts.node_rank, run=of_run)
+        return None, nodes, int(os.environ[HOSTFILE_SLOTS].split(",")[nodes.rank or 0])
+    node = None if hosted else own_node(wanted=counts.given)
+    if node is not None and counts.nnodes in {None, node.count}:
+        rank = node.rank if counts.node_rank is None else counts.node_rank
+        rendezvous = counts.rdzv or node.rendezvous
+        if not rendezvous:
+            msg = f"node {rank} of {node.count}, by the variables of {node.by}, which do not tell node 0's address.\n"
+            raise LaunchError(msg + "Give --rdzv HOST:PORT, or set MASTER_ADDR (mpirun -x MASTER_ADDR=HOST).")
+        nodes = Nodes(count=node.count, rendezvous=rendezvous, rank=rank)
+        text = f"node {rank} of {node.count}, by the variables of {node.by}; rendezvous {nodes.rendezvous}"
+        click.echo(text, err=True)
+        return None, nodes, counts.nproc or node.nproc
+    world = current_world() if node is None else None
+    if world is not None and (hosted or counts.given):
+        msg = (
+            f"this is rank {world.rank} of {world.world_size}, started by torchrun, srun or mpirun: "
+            f"--hostfile, {COUNTS} have no effect.\n"
+            "Leave them out; or start one process on each node, which starts the ranks there: srun "
+            "--ntasks-per-node=1, mpirun -npernode 1."
+        )
+        raise LaunchError(msg)
+    return world, Nodes(count=count, rendezvous=counts.rdzv, rank=counts.node_rank), counts.nproc
+
+
+def start_ranks(placement: Placement, job: AnyJob, world: World | None, policy: RestartPolicy | None = None) -> int:
+    """Run the job as the rank that this process is, or on ranks that are started; return the exit code.
+
+    Args:
+        placement: where the ranks run.
+        job: what they do.
+        world: this rank's place, if another program started it.
+        policy: of restarts; None: there are none.
+    """
+    if world is not None:
+        return job.run(world).code
+    from pretrain.launch.restarts import NO_RESTARTS  # noqa: PLC0415  --help needs none of it
+    from pretrain.launch.start import start  # noqa: PLC0415
+
+    return show_failure(start(placement, job, policy or NO_RESTARTS))
+
+
+def show_failure(failure: Failure | None) -> int:
+    """Show why ranks failed, or why they have stopped if nobody here asked them to; return the exit code."""
+    if failure is None:
+        return ExitCode.COMPLETE
+    if failure.expected:
+        raise PretrainError(str(failure))
+    if not (failure.stopped and failure.asked):
+        click.echo(str(failure), err=True)
+    return failure.exit_code

@@ -27,9 +27,8 @@ from pretrain.conformance.cases import DTYPE_NAMES, UNLABELLED
 from pretrain.conformance.catalogue import CATALOGUE
 from pretrain.conformance.subject import Answers, Kernel, load_subject, placed
 from pretrain.plugins.backend import Unavailable
-from pretrain.plugins.host.members import named
-from pretrain.plugins.host.readiness import availability
-from pretrain.plugins.negotiation.proposals import ask
+from pretrain.plugins.host.members import availability, named
+from pretrain.plugins.negotiation.choosing import ask
 from pretrain.plugins.offer import Decline
 
 if TYPE_CHECKING:

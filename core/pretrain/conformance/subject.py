@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pretrain.conformance.cases import label
-from pretrain.plugins.calls import SIGNATURES, by_position
 from pretrain.plugins.host import discovery, manager
 from pretrain.plugins.host.discovery import Installed, Role
 from pretrain.plugins.host.importing import load_plugin
 from pretrain.plugins.host.members import take_device
-from pretrain.plugins.negotiation.proposals import ask
+from pretrain.plugins.negotiation.choosing import ask
 from pretrain.plugins.offer import Absent, Decline, Offer
 from pretrain.plugins.requests import CollectivesRequest
+from pretrain.plugins.signatures import SIGNATURES, by_position
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from pretrain.conformance.cases import Case
     from pretrain.plugins.host.manager import Plugins
-    from pretrain.plugins.negotiation.proposals import Proposal
+    from pretrain.plugins.negotiation.choosing import Proposal
     from pretrain.plugins.requests import Request
 
 

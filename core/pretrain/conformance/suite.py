@@ -28,7 +28,7 @@ from pretrain.conformance.tiers import TIER_OF, TIERS
 from pretrain.conformance.training import TestTraining
 from pretrain.conformance.two_ranks import TestCollectives
 from pretrain.plugins.backend import Unavailable
-from pretrain.plugins.host.readiness import availability
+from pretrain.plugins.host.members import availability
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Iterable

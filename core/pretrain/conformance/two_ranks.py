@@ -21,8 +21,7 @@ from pretrain.conformance.cases import Case, run_with
 from pretrain.conformance.pair_checks import CHECKS, REQUESTS
 from pretrain.conformance.pair_collectives import DeclinedError, PairRank
 from pretrain.conformance.subject import load_subject
-from pretrain.plugins.host.members import take_device
-from pretrain.plugins.host.readiness import require_device
+from pretrain.plugins.host.members import require_device, take_device
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

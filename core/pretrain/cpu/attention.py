@@ -1,18 +1,70 @@
-"""Attention kernels of the CPU for a request."""
+"""Attention kernels of the CPU for a request, and torch's flash attention, which never stores the weights."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import torch
+from torch.nn import functional as F  # noqa: N812  torch's own alias
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from pretrain.cpu.sdpa import Sdpa
-from pretrain.cpu.tiled import Tiled
+from pretrain.cpu.tiled import Tiled, matmul_dtype
 from pretrain.plugins.offer import Decline, Offer
 from pretrain.plugins.requests import Mask
+from pretrain.reference.attention import to_context
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from pretrain.plugins.requests import AttentionRequest
+
+
+class Sdpa:
+    """An `AttentionFn` without dropout. Scores stay in fp32; a fully masked query gets zeros."""
+
+    def __init__(self, request: AttentionRequest) -> None:
+        self.mask, self.scale = request.mask, request.scale
+        self.shares_keys = request.query_groups != request.heads
+        self.dtype = matmul_dtype(request.dtype)
+
+    def __call__(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None = None,
+        *,
+        training: bool = True,  # noqa: ARG002  there is no dropout
+    ) -> Tensor:
+        """Return the context [s, b, n * d] for query [s, b, n, d], key and value [s, b, g, d]."""
+        self._check(query, key, mask)
+        q, k, v = (_dense(x.to(self.dtype)).permute(1, 2, 0, 3) for x in (query, key, value))  # [b, n, s, d]
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):  # an error is better than torch's own fallback
+            context = F.scaled_dot_product_attention(
+                q,
+                k,
+                v,
+                attn_mask=None if mask is None else ~mask,  # torch: True = keep
+                is_causal=self.mask is Mask.CAUSAL,
+                scale=self.scale,
+                enable_gqa=self.shares_keys,
+            )
+        return to_context(context).to(query.dtype)
+
+    def _check(self, query: Tensor, key: Tensor, mask: Tensor | None) -> None:
+        if (mask is None) is (self.mask in (Mask.KEY_PADDING, Mask.ARBITRARY)):
+            given = "without a" if mask is None else "with a"
+            msg = f"sdpa: built for the mask '{self.mask}', called {given} mask tensor"
+            raise ValueError(msg)
+        if self.mask is Mask.CAUSAL and query.shape[0] != key.shape[0]:
+            # torch aligns the first query with the first key; our contract aligns the last ones.
+            msg = f"sdpa: {query.shape[0]} queries and {key.shape[0]} keys under a causal mask; only equally many"
+            raise ValueError(msg)
+
+
+def _dense(x: Tensor) -> Tensor:
+    return x if x.stride(-1) == 1 else x.contiguous()  # the kernel reads rows of heads
+
 
 TORCH = f"torch {torch.__version__}"
 """Provider of torch's own kernels."""
@@ -39,6 +91,5 @@ def _tiled(request: AttentionRequest, name: str, kind: str) -> Offer | Decline:
 
 def _sdpa(request: AttentionRequest) -> Offer | Decline:
     if request.dropout > 0:
-        reason = f"dropout {request.dropout}; torch's flash attention for the CPU has none"
-        return Decline(name="sdpa", kind="flash", reason=reason)
+        return Decline(name="sdpa", kind="flash", reason="no dropout in CPU flash attention")
     return Offer(name="sdpa", kind="flash", build=lambda _: Sdpa(request), provider=TORCH)

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from pretrain.reference.accumulation import accumulation_dtype
-from pretrain.reference.vocabulary import own_slice
+from pretrain.reference.cross_entropy import own_slice
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
     from pretrain.plugins.requests import CrossEntropyRequest
-    from pretrain.reference.vocabulary import Slice
+    from pretrain.reference.cross_entropy import Slice
 
 BLOCK = 1 << 20
 """Elements of one block: 4 MiB in fp32, which leaves room in the last-level cache."""

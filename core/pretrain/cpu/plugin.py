@@ -13,11 +13,11 @@ import torch
 from pretrain.cpu import attention
 from pretrain.cpu.attention import TORCH
 from pretrain.cpu.backend import CpuBackend
-from pretrain.cpu.bias_dropout_add import BiasDropoutAdd
 from pretrain.cpu.cross_entropy import CrossEntropy
+from pretrain.cpu.dropout import BiasDropoutAdd
 from pretrain.cpu.layer_norm import LayerNorm
-from pretrain.cpu.matmul import matmul_dtype
 from pretrain.cpu.softmax import Softmax
+from pretrain.cpu.tiled import matmul_dtype
 from pretrain.plugins import hookimpl
 from pretrain.plugins.offer import Absent, Decline, Offer, offer_unless
 from pretrain.plugins.signatures import OptimizerKernels

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pretrain.reference.accumulation import accumulation_dtype
-from pretrain.reference.masks import masked_positions
+from pretrain.reference.softmax import masked_positions
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pretrain.cpu.dropout import DropoutMask
-from pretrain.cpu.matmul import matmul_dtype
 from pretrain.reference.accumulation import accumulation_dtype, add_batched_matmul
 from pretrain.reference.attention import by_group, scaled_matmul, ungrouped
-from pretrain.reference.masks import causal
+from pretrain.reference.softmax import causal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,6 +18,21 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from pretrain.plugins.requests import AttentionRequest
+
+
+def matmul_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return the fast dtype for matmuls, at least as exact: fp32 for fp16 without AVX512-FP16 or AMX-FP16.
+
+    Without them torch multiplies fp16 in a plain loop, several hundred times slower than fp32.
+    """
+    return torch.float32 if dtype is torch.float16 and not _multiplies_fp16() else dtype
+
+
+def _multiplies_fp16() -> bool:
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return False
+    return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())  # noqa: SLF001  torch has no public function
+
 
 ROWS = 128
 """Queries of one tile; 64 to 256 were about as fast at 12 heads of 64."""

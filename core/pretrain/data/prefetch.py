@@ -1,14 +1,20 @@
-"""Prefetch the items of an iterator in a thread."""
+"""Prefetch the items of an iterator in a thread; end worker processes with the process that started them."""
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import threading
 import weakref
 from queue import SimpleQueue
 from threading import Event, Thread, current_thread
 from typing import TYPE_CHECKING, Generic, NamedTuple, Self, TypeVar
 
+from pretrain.exit_codes import ExitCode
+
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
+
 
 T = TypeVar("T")
 
@@ -87,3 +93,18 @@ def _make(items: Iterator[T], made: SimpleQueue[T | _Raised], places: SimpleQueu
 def _stop(places: SimpleQueue[None], stopped: Event) -> None:
     stopped.set()
     places.put(None)
+
+
+def exit_with_parent() -> None:
+    """Exit this worker when its parent ends, even if the parent was killed; call it once in the worker.
+
+    Otherwise a pool's worker would wait for its queue forever, and a data loader's worker for some seconds.
+    """
+    threading.Thread(target=_wait, daemon=True).start()
+
+
+def _wait() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(ExitCode.FAILURE)

@@ -1,1 +1,1 @@
-"""Engines, which step the optimizer: their protocol, and one folder for each."""
+"""Engines, which step the optimizer: their protocol, a folder for each, and the optimizers."""

@@ -1,4 +1,4 @@
-"""Forward pass of a model chunk over one micro-batch, for every engine."""
+"""Forward pass of a model chunk over one micro-batch, and means of losses and gradients over tokens."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from megatron.core.distributed import finalize_model_grads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -76,3 +79,60 @@ def _causal_mask(recipe: Recipe, length: int) -> Tensor | None:
 
 def _to(device: torch.device, batch: Batch) -> dict[str, Tensor | None]:
     return {name: None if tensor is None else tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
+
+
+def mean_over_ranks(reports: Sequence[Tensor], device: torch.device) -> Tensor:
+    """Return the loss per token over all ranks, fp32 scalar, nan without a token; all ranks call it together.
+
+    Args:
+        reports: the summed loss and the tokens of each micro-batch, fp32 [2]; none where the rank has no loss.
+        device: of this rank.
+    """
+    total = torch.stack(tuple(reports)).sum(dim=0) if reports else torch.zeros(2, device=device)
+    dist.all_reduce(total)
+    return total[0] / total[1]
+
+
+def mean_of_means(reports: Sequence[Tensor]) -> Tensor:
+    """Return the mean over micro-batches of their means over tokens, which is the default loss, fp32 scalar."""
+    sums, tokens = torch.stack(tuple(reports)).unbind(dim=1)
+    return (sums / tokens.clamp(min=1)).mean()
+
+
+def share_of_mean(reports: Sequence[Tensor], tokens: Tensor) -> Tensor:
+    """Return this data-parallel rank's part of the mean over all `tokens`; the mean of the parts is that mean."""
+    ranks = parallel_state.get_data_parallel_world_size()
+    loss: Tensor = torch.stack(tuple(reports))[:, 0].sum() * (ranks / tokens)
+    return loss
+
+
+def count_tokens(batches: Sequence[Batch], device: torch.device) -> Tensor:
+    """Return the unmasked tokens in the micro-batches of all data-parallel ranks, int64, at least 1; collective."""
+    masks = [batch["loss_mask"] for batch in batches]
+    count = sum(int(mask.sum().item()) for mask in masks if mask is not None)  # on the host, where batches are
+    tokens = torch.full((), count, dtype=torch.int64, device=device)  # a copy from the host would wait for the device
+    dist.all_reduce(tokens, group=parallel_state.get_data_parallel_group())
+    return tokens.clamp(min=1)
+
+
+class PerTokenGradients:
+    """Division of a step's gradients by its tokens; `finalize_model_grads` would synchronize with the device for it."""
+
+    def __init__(self) -> None:
+        self.tokens = torch.ones(())
+
+    def __call__(self, model: list[Any], num_tokens: Tensor, **options: Any) -> None:
+        """Finish the reduction of all gradients, which are sums here, and divide them by the tokens.
+
+        Args:
+            model: the wrapped chunks of this rank.
+            num_tokens: of this data-parallel rank, on its last pipeline stage; 0 elsewhere.
+            options: of `finalize_model_grads`.
+        """
+        finalize_model_grads(model, None, **options)
+        last = parallel_state.get_pipeline_model_parallel_last_rank()
+        dist.broadcast(num_tokens, src=last, group=parallel_state.get_pipeline_model_parallel_group())
+        dist.all_reduce(num_tokens, group=parallel_state.get_data_parallel_group())
+        self.tokens = num_tokens.clamp(min=1)
+        for chunk in model:
+            chunk.scale_gradients(1.0 / self.tokens)

@@ -15,8 +15,8 @@ from megatron.core import parallel_state
 from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
 from torch.distributed.rendezvous import rendezvous
 
-from pretrain.bridge.megatron import group_options
-from pretrain.engine.deepspeed.offload import swap_folders
+from pretrain.bridge.megatron.optimizer import install_group_options
+from pretrain.engine.deepspeed import swap_folders
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,7 +83,7 @@ def make_parallel_groups(recipe: Recipe, options: ProcessGroupOptionsFn, *, with
         options: the negotiated ones.
         with_gloo: make groups for tensors on the host besides, for checkpoints.
     """
-    group_options.install(options)
+    install_group_options(options)
     parallel = recipe.parallel
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=parallel.tensor_model_parallel_size,

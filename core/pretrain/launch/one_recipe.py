@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pretrain import __version__
 from pretrain.errors import DataError, RecipeError
-from pretrain.launch.run_directory.rank_0_decision import HOST, first_rank_decides, tell_first_rank, told_to_first_rank
+from pretrain.launch.rank0_broadcast import HOST, gathered_on_rank0, rank0_decides, tell_rank0
 from pretrain.plugins.host.discovery import find_backend, installed_plugins
 from pretrain.plugins.installed import version
 from pretrain.report.plain_text import rank_names
@@ -61,19 +61,19 @@ def require_one_recipe(
         LostRanksError: on rank 0; names the ranks that have not told theirs.
         SystemExit: on the other ranks then, without a message.
     """
-    tell_first_rank(HOST, socket.gethostname(), world)  # the files may take long
+    tell_rank0(HOST, socket.gethostname(), world)  # the files may take long
     own = stated(recipe, backend_name, reads_files=world.local_rank == 0, reads_data=reads_data)
-    tell_first_rank("recipe", json.dumps(own), world)
+    tell_rank0("recipe", json.dumps(own), world)
     patience = timedelta(minutes=recipe.parallel.distributed_timeout_minutes)
 
     def decide() -> str:
-        told = told_to_first_rank("recipe", world, patience)
+        told = gathered_on_rank0("recipe", world, patience)
         if difference := differing({rank: json.loads(each) for rank, each in enumerate(told)}):
             raise RecipeError(difference)
         check()
         return ""
 
-    first_rank_decides(decide, world, about="the recipe")
+    rank0_decides(decide, world, about="the recipe")
 
 
 def stated(recipe: Recipe, backend_name: str, *, reads_files: bool, reads_data: bool = True) -> dict[str, Any]:

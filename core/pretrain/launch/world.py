@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import random
 import socket
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from pretrain.machine import available_cores
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
 
 LOCALHOST = "127.0.0.1"
 
@@ -90,3 +94,21 @@ def free_port() -> int:
 def port_of(job: int) -> int:
     """Return a port derived from a job's number: the same on all hosts, different for most jobs."""
     return _PORTS[job % len(_PORTS)]
+
+
+_QUIET = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
+"""After a rank has died, others warn about every lost connection, each time with a trace of C++."""
+
+
+def default_variables(local_world_size: int) -> dict[str, str]:
+    """Return the values for variables that the user has not set: a share of the cores, warnings of libraries off."""
+    return {
+        "OMP_NUM_THREADS": str(max(1, available_cores() // local_world_size)),
+        **_QUIET,
+    }
+
+
+def warn_of_no_lost_connection() -> None:
+    """Turn the warnings off in this process too, a launcher that will import torch; what the user has set stays."""
+    for name, value in _QUIET.items():
+        os.environ.setdefault(name, value)

@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING
 
 from megatron.core import parallel_state
-from megatron.core.transformer.transformer_block import get_num_layers_to_build
+from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
+from megatron.core.transformer.enums import AttnMaskType
+from megatron.core.transformer.mlp import MLPSubmodules
+from megatron.core.transformer.spec_utils import ModuleSpec
+from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
+from megatron.core.transformer.transformer_layer import TransformerLayerSubmodules
 
 from pretrain.model.config import transformer_config
 from pretrain.model.gpt import GPT
-from pretrain.model.spec import block_spec
+from pretrain.model.layer import (
+    Attention,
+    CoreAttention,
+    FeedForward,
+    Norm,
+    ParallelLayer,
+    SelfAttentionSubmodules,
+    SerialLayer,
+)
 from pretrain.model.weights import convert_fake, initialize
 
 if TYPE_CHECKING:
@@ -18,11 +32,12 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     import torch
+    from megatron.core.transformer import TransformerConfig
     from torch import Tensor
 
     from pretrain.plugins.backend import PointToPoint
     from pretrain.plugins.negotiation.kernels import Kernels
-    from pretrain.plugins.signatures import AttentionFn
+    from pretrain.plugins.signatures import AttentionFn, NormFn
     from pretrain.recipe import Recipe
 
 
@@ -31,6 +46,7 @@ def build(
     kernels: Kernels,
     *,
     attention_of: Callable[[int], AttentionFn],
+    norm_of: Callable[[int], NormFn],
     point_to_point: PointToPoint,
     device: torch.device,
     vocab_size: int,
@@ -44,6 +60,7 @@ def build(
         recipe: with the model to build.
         kernels: the negotiated kernels.
         attention_of: returns the attention kernel of a layer, by its number from 1 over all stages.
+        norm_of: returns the norm kernel of a width.
         point_to_point: capabilities of the backend's communication between stages.
         device: of the parameters.
         vocab_size: entries of the tokenizer, before padding.
@@ -59,22 +76,10 @@ def build(
     stages: list[int | None] = list(range(virtual)) if virtual else [None]
     chunks = []
     for stage in stages:
-        with (
-            device,
-            building(),
-        ):  # `device`: moving parameters later may create new ones, without the attributes that megatron-core reads
-            chunk = GPT(
-                recipe,
-                kernels,
-                config=config,
-                transformer_layer_spec=block_spec(
-                    recipe, kernels, attention_of, get_num_layers_to_build(config, vp_stage=stage)
-                ),
-                vocab_size=recipe.model.padded_vocab_size(vocab_size, recipe.parallel.tensor_model_parallel_size),
-                pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=stage),
-                post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=stage),
-                vp_stage=stage,
-            )
+        layers = get_num_layers_to_build(config, vp_stage=stage)
+        spec = block_spec(recipe, kernels, attention_of, norm_of, layers)
+        with device, building():  # `device`: moving may make new parameters, without the marks that megatron-core reads
+            chunk = _chunk(recipe, kernels, norm_of, config, spec, vocab_size, stage)
         if planned:
             convert_fake(chunk, config.params_dtype)
             chunks.append(chunk)
@@ -86,6 +91,28 @@ def build(
     return chunks
 
 
+def _chunk(
+    recipe: Recipe,
+    kernels: Kernels,
+    norm_of: Callable[[int], NormFn],
+    config: TransformerConfig,
+    spec: TransformerBlockSubmodules,
+    vocab_size: int,
+    stage: int | None,
+) -> GPT:
+    return GPT(
+        recipe,
+        kernels,
+        norm_of,
+        config=config,
+        transformer_layer_spec=spec,
+        vocab_size=recipe.model.padded_vocab_size(vocab_size, recipe.parallel.tensor_model_parallel_size),
+        pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=stage),
+        post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=stage),
+        vp_stage=stage,
+    )
+
+
 def _compile(recipe: Recipe, chunks: list[GPT]) -> None:
     """Compile the layers if the recipe asks for it."""
     if recipe.kernels.compile == "layer":
@@ -93,3 +120,53 @@ def _compile(recipe: Recipe, chunks: list[GPT]) -> None:
 
         for chunk in chunks:
             compile_layers(chunk)
+
+
+def block_spec(
+    recipe: Recipe,
+    kernels: Kernels,
+    attention_of: Callable[[int], AttentionFn],
+    norm_of: Callable[[int], NormFn],
+    num_layers: int,
+) -> TransformerBlockSubmodules:
+    """Return the spec of one pipeline stage.
+
+    Args:
+        recipe: with the model to train.
+        kernels: the negotiated kernels.
+        attention_of: returns the attention kernel of a layer, by its number from 1.
+        norm_of: returns the norm kernel of a width.
+        num_layers: layers of this stage.
+    """
+    norm = ModuleSpec(module=Norm, params={"kernel_of": norm_of})
+    layer = ModuleSpec(
+        module=ParallelLayer if recipe.model.parallel_residual else SerialLayer,
+        params={"bias_dropout_add": kernels.bias_dropout_add},
+        submodules=TransformerLayerSubmodules(
+            input_layernorm=norm,
+            self_attention=ModuleSpec(
+                module=Attention,
+                params={
+                    "attn_mask_type": AttnMaskType.causal,
+                    "rotary": kernels.rotary if recipe.model.position_embedding_type == "rope" else None,
+                },
+                submodules=SelfAttentionSubmodules(
+                    linear_qkv=ColumnParallelLinear,
+                    core_attention=partial(CoreAttention, kernel_of=attention_of),
+                    linear_proj=RowParallelLinear,
+                ),
+            ),
+            pre_mlp_layernorm=norm,
+            mlp=ModuleSpec(
+                module=FeedForward,
+                params={"activation": kernels.activation},
+                submodules=MLPSubmodules(linear_fc1=ColumnParallelLinear, linear_fc2=RowParallelLinear),
+            ),
+            # Names of Transformer Engine's fused layers, so that checkpoints interchange with Megatron-LM's.
+            sharded_state_dict_keys_map={
+                "input_layernorm.": "self_attention.linear_qkv.layer_norm_",
+                "pre_mlp_layernorm.": "mlp.linear_fc1.layer_norm_",
+            },
+        ),
+    )
+    return TransformerBlockSubmodules(layer_specs=[layer] * num_layers, layer_norm=norm)

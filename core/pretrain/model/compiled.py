@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
 
-from pretrain.model.attention import Attention, CoreAttention
-from pretrain.model.layer import ParallelLayer, SerialLayer
+from pretrain.model.layer import Attention, CoreAttention, ParallelLayer, SerialLayer
 
 if TYPE_CHECKING:
     from torch import nn

@@ -9,21 +9,23 @@ from megatron.core.models.gpt import GPTModel
 from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
 from megatron.core.utils import get_pg_size
 
-from pretrain.model.norm import Norm
+from pretrain.model.layer import Norm
 from pretrain.model.rope import Rotations
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
     from pretrain.plugins.negotiation.kernels import Kernels
-    from pretrain.plugins.signatures import LinearFn
+    from pretrain.plugins.signatures import LinearFn, NormFn
     from pretrain.recipe import Recipe
 
 
 class GPT(GPTModel):
     """One pipeline stage of a GPT."""
 
-    def __init__(self, recipe: Recipe, kernels: Kernels, **kwargs: Any) -> None:
+    def __init__(self, recipe: Recipe, kernels: Kernels, norm_of: Callable[[int], NormFn], **kwargs: Any) -> None:
         model = recipe.model
         super().__init__(
             max_sequence_length=model.max_position_embeddings,
@@ -41,7 +43,7 @@ class GPT(GPTModel):
             # scattered.
             scattered = self.embedding.reduce_scatter_embeddings
             self.embedding_layernorm = Norm(
-                self.config, model.hidden_size, kernel=kernels.norm, sequence_parallel=scattered
+                self.config, model.hidden_size, kernel_of=norm_of, sequence_parallel=scattered
             )
             self.embedding.word_embeddings.register_forward_hook(self._normalize_embedding)
         for module in self.modules():

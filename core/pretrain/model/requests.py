@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, assert_never
 
 import torch
 
@@ -97,15 +97,7 @@ def kernel_requests(recipe: Recipe, device_type: str, vocab_size: int, device_na
     tensor = parallel.tensor_model_parallel_size
     common = _common(recipe, device_type, device_name)
     requests: list[Request] = [*attention_requests(recipe, device_type, device_name)]
-    requests.append(
-        NormRequest(
-            **common,
-            kind=model.normalization,
-            hidden_size=model.hidden_size,
-            epsilon=model.layernorm_epsilon,
-            weight_dtype=compute_dtype(recipe),
-        )
-    )
+    requests.append(norm_request(recipe, device_type, device_name, width=model.hidden_size))
     if model.position_embedding_type == "rope":
         requests.append(
             RotaryRequest(
@@ -138,9 +130,28 @@ def kernel_requests(recipe: Recipe, device_type: str, vocab_size: int, device_na
             sequence_parallel=parallel.sequence_parallel,
             main_grad_dtype=gradient_dtype(recipe),
         ),
-        OptimizerRequest(**common | {"dtype": torch.float32}, name=recipe.optimizer.name),
+        _optimizer_request(recipe, common),
     ]
     return requests
+
+
+def norm_request(recipe: Recipe, device_type: str, device_name: str = "", *, width: int) -> NormRequest:
+    """Return the request for norms of a width."""
+    return NormRequest(
+        **_common(recipe, device_type, device_name),
+        kind=recipe.model.normalization,
+        hidden_size=width,
+        epsilon=recipe.model.layernorm_epsilon,
+        weight_dtype=compute_dtype(recipe),
+    )
+
+
+def _optimizer_request(recipe: Recipe, common: dict[str, Any]) -> OptimizerRequest:
+    match name := recipe.optimizer.name:
+        case "adam" | "adamw":
+            return OptimizerRequest(**common | {"dtype": torch.float32}, name=name)
+        case _:
+            assert_never(name)
 
 
 def _common(recipe: Recipe, device_type: str, device_name: str) -> dict[str, Any]:

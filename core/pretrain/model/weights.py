@@ -1,21 +1,24 @@
 """Initialize weights independently of the parallel layout and the device.
 
 Every parameter is filled along the dimension that tensor parallelism splits, with numbers that depend on the seed and
-the parameter's global name (`pretrain.model.normal`). A rank generates only its own, and all layouts have the same.
+the parameter's global name (`pretrain.model.weights`). A rank generates only its own, and all layouts have the same.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
+import re
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import torch
 
-from pretrain.model.normal import normal_rows
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
+    from concurrent.futures import Future
     from contextlib import AbstractContextManager
 
     from torch import Tensor, nn
@@ -94,6 +97,20 @@ def _initialize(name: str, parameter: Tensor, recipe: Recipe, vocab_size: int, t
             parameter[max(0, vocab_size - tensor_parallel_rank * parameter.shape[0]) :] = 0.0
 
 
+PARTIAL = "gradient_is_partial"
+"""Mark of a weight that every tensor-parallel rank has whole, with a part of its gradient."""
+
+
+def partial_gradients(model: nn.Module) -> list[nn.Parameter]:
+    """Return the weights whose gradients must be summed over the tensor-parallel ranks; the one list of both engines.
+
+    Each rank has such a weight whole, and uses it on its own part of the sequence (sequence parallelism, which
+    megatron-core marks too) or of the heads.
+    """
+    marks = (PARTIAL, "sequence_parallel")
+    return [weight for weight in model.parameters() if any(getattr(weight, mark, False) for mark in marks)]
+
+
 def global_names(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Yield parameters with global names: layers are counted over all stages, and a tied output is the embedding."""
     layers = getattr(model, "decoder").layers  # noqa: B009  megatron-core's GPTModel is untyped
@@ -118,3 +135,70 @@ def _fill_normal(parameter: Tensor, key: str, deviation: float, rank: int) -> No
             # In the order of the parameter's memory: single rows here would be columns there, far from each other.
             inside = numbers.to(parameter.dtype).transpose(0, dim).contiguous()
             values.narrow(dim, begin - first, len(numbers)).copy_(inside)
+
+
+BLOCK_ELEMENTS = 1 << 16
+GROUP = 32
+"""Blocks that are made together, 8 MiB in fp32, so that a piece of a matrix written by columns has several in a row."""
+
+
+def normal_rows(key: str, row: Sequence[int], deviation: float, first: int, end: int) -> Iterator[tuple[int, Tensor]]:
+    """Yield rows `first` up to `end` of a tensor of normal numbers in pieces, as (number of the first row, fp32 rows).
+
+    As many threads as torch uses make pieces ahead of the caller; torch releases the GIL while it draws.
+
+    Args:
+        key: seed of the numbers, together with the number of the row.
+        row: shape of one row.
+        deviation: standard deviation; the mean is 0.
+        first: row to begin with.
+        end: row after the last.
+    """
+    height = max(1, BLOCK_ELEMENTS // max(1, torch.Size(row).numel()))
+    blocks = range(first // height, -(-end // height))
+    pending: deque[tuple[int, Future[Tensor]]] = deque()
+    with ThreadPoolExecutor(torch.get_num_threads()) as threads:
+        for begin in range(0, len(blocks), GROUP):
+            group = blocks[begin : begin + GROUP]
+            pending.append((group[0] * height, threads.submit(_draw, key, group, (height, *row), deviation)))
+            if len(pending) > torch.get_num_threads():
+                yield _clipped(*pending.popleft(), first, end)
+        while pending:
+            yield _clipped(*pending.popleft(), first, end)
+
+
+def _clipped(begin: int, drawn: Future[Tensor], first: int, end: int) -> tuple[int, Tensor]:
+    """Return a piece without rows before `first` and from `end` on."""
+    numbers = drawn.result()
+    return max(begin, first), numbers[max(0, first - begin) : end - begin]
+
+
+def _draw(key: str, blocks: range, shape: tuple[int, ...], deviation: float) -> Tensor:
+    numbers = torch.empty((len(blocks), *shape), device="cpu")
+    for number, block in zip(blocks, numbers, strict=True):
+        block.normal_(0.0, deviation, generator=_generator(f"{key}/{number}"))
+    return numbers.flatten(0, 1)
+
+
+def _generator(key: str) -> torch.Generator:
+    seed = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "little") >> 1
+    return torch.Generator().manual_seed(seed)
+
+
+_LAYER = re.compile(r"^(?:.*\.)?layers\.\d+(?=\.)")
+
+
+def named_weights(models: Sequence[nn.Module]) -> list[tuple[str, Tensor]]:
+    """Return the weights of this rank's model chunks by name, such as "mlp.linear_fc1.weight (layer 7 of 12)"."""
+    named = []
+    for model in models:
+        modules = dict(model.named_modules())
+        for name, weight in model.named_parameters():
+            layer = _LAYER.match(name)
+            named.append((_shown(name, modules[layer[0]]) if layer else name, weight.detach()))
+    return named
+
+
+def _shown(name: str, layer: nn.Module) -> str:
+    rest = name.split("layers.", 1)[1].partition(".")[2]
+    return f"{rest} (layer {layer.layer_number} of {layer.config.num_layers})"  # type: ignore[union-attr]

@@ -1,8 +1,8 @@
 """List of the names that pretrain and torch use of a device's torch module (`torch.npu`, `torch.xpu`, a vendor's).
 
 A vendor's library registers the module (`torch._register_device_module`). The section of docs/hooks.md about it is
-generated from here, the conformance kit tests every entry, and `pretrain.bridge.substitutes` stands in for what may be
-missing.
+generated from here, the conformance kit tests every entry, and `pretrain.bridge.megatron.substitutes` stands in for
+what may be missing.
 """
 
 from __future__ import annotations

@@ -7,11 +7,12 @@ by position, so that names are a plugin's own; what stands after `*` is passed b
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import torch
     from torch import Tensor
@@ -160,3 +161,34 @@ class ProcessGroupOptionsFn(Protocol):
     def __call__(self, group_name: str) -> Any | None:
         """Return what `torch.distributed.new_group(pg_options=...)` takes, or None, for "tp", "pp", "dp", ..."""
         ...
+
+
+_TYPES: Mapping[str, type] = {
+    "activation": ActivationFn,
+    "attention": AttentionFn,
+    "bias_dropout_add": BiasDropoutAddFn,
+    "cross_entropy": CrossEntropyFn,
+    "linear": LinearFn,
+    "norm": NormFn,
+    "rotary": RotaryFn,
+    "softmax": SoftmaxFn,
+}
+SIGNATURES: Mapping[str, inspect.Signature] = {
+    operation: inspect.signature(vars(kind)["__call__"]) for operation, kind in _TYPES.items()
+}
+"""Operation -> its signature, with `self`; of those whose kernel is one function of tensors."""
+
+
+def by_position(operation: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that takes the names of the operation's signature, and calls the kernel as the model does.
+
+    All parameters are passed, those left out with their default, and by name only what stands after `*`.
+    """
+    signature = SIGNATURES[operation]
+
+    def call(*given: Any, **named: Any) -> Any:
+        bound = signature.bind(kernel, *given, **named)
+        bound.apply_defaults()
+        return kernel(*bound.args[1:], **bound.kwargs)
+
+    return call

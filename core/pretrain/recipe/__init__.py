@@ -1,8 +1,7 @@
 """A recipe: one YAML file that describes one training run, read into frozen, checked objects."""
 
 from pretrain.recipe.layout import Layout, lay_out
-from pretrain.recipe.load import load_recipe, make_recipe
+from pretrain.recipe.load import load_recipe, make_recipe, to_yaml
 from pretrain.recipe.recipe import Recipe
-from pretrain.recipe.yaml_text import to_yaml
 
 __all__ = ["Layout", "Recipe", "lay_out", "load_recipe", "make_recipe", "to_yaml"]

@@ -35,7 +35,7 @@ class Layout:
 
     @property
     def stages(self) -> str:
-        """The layers of every stage in words: "6" for all, "5, 6, 6, 5", chunks of one stage joined by "+"."""
+        """The layers of every stage as text: "6" for all, "5, 6, 6, 5", chunks of one stage joined by "+"."""
         size = self.pipeline_model_parallel_size
         stages = ["+".join(map(str, self.layers_of_chunks[stage::size])) for stage in range(size)]
         return stages[0] if len(set(stages)) == 1 else ", ".join(stages)

@@ -1,4 +1,4 @@
-"""Load a YAML file and overrides as a checked `Recipe`; errors name file, line and key."""
+"""Load a YAML file and overrides as a checked `Recipe`, and write one; errors name file, line and key."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
 from pydantic import ValidationError
 
 from pretrain.errors import RecipeError
-from pretrain.recipe.checks import problems_of
+from pretrain.recipe.checks.effect import problems_of, without_effect
 from pretrain.recipe.deepspeed.merge import TakenOver, merge_deepspeed
-from pretrain.recipe.document import Document, read_document
-from pretrain.recipe.origin import Origin
-from pretrain.recipe.overrides import apply_override
-from pretrain.recipe.problem_messages import describe, problems_in
-from pretrain.recipe.recipe import Recipe
+from pretrain.recipe.document import Document, apply_override, read_document
+from pretrain.recipe.problem import describe, problems_in
+from pretrain.recipe.recipe import Recipe, RecipeOrigin
 
 if TYPE_CHECKING:
     import os
@@ -53,7 +52,7 @@ def make_effective(document: Document) -> tuple[Recipe, list[Problem]]:
     """
     left_out: list[Problem] = []
     while True:
-        recipe, problems = _read(document, Origin(document.source))
+        recipe, problems = _read(document, RecipeOrigin(document.source))
         if recipe is not None and not problems:
             return recipe, left_out
         idle = [problem for problem in problems if problem.switched_off_by]
@@ -70,7 +69,7 @@ def _build(document: Document, overrides: Iterable[str]) -> Recipe:
     taken = merge_deepspeed(document)
     notices = list(taken.notices)
     while True:
-        recipe, problems = _read(document, Origin(document.source, tuple(notices), taken.accumulation_steps))
+        recipe, problems = _read(document, RecipeOrigin(document.source, tuple(notices), taken.accumulation_steps))
         if recipe is not None and not problems:
             break
         unread = _drop_unread(document, problems, taken)
@@ -82,7 +81,7 @@ def _build(document: Document, overrides: Iterable[str]) -> Recipe:
     return recipe
 
 
-def _read(document: Document, origin: Origin) -> tuple[Recipe | None, list[Problem]]:
+def _read(document: Document, origin: RecipeOrigin) -> tuple[Recipe | None, list[Problem]]:
     """Return the recipe and its problems; no recipe if a section rejects its keys."""
     try:
         recipe = Recipe.model_validate(document.data, context={"origin": origin})
@@ -123,3 +122,14 @@ def _drop_unread(document: Document, problems: Iterable[Problem], taken: TakenOv
 def _overrides(document: Document, path: str) -> bool:
     """Return whether an override gave this key, a section around it, or a key inside it."""
     return any(f"{path}.".startswith(f"{given}.") or given.startswith(f"{path}.") for given in document.overridden)
+
+
+def to_yaml(recipe: Recipe) -> str:
+    """Return the recipe with every default written out; loading the text describes the same run.
+
+    Keys that have no effect in this recipe are left out, because loading refuses them.
+    """
+    document = Document(recipe.source, recipe.model_dump(mode="json", exclude_none=True))
+    for path in without_effect(recipe):
+        document.remove(path)
+    return yaml.safe_dump(document.data, sort_keys=False, allow_unicode=True, width=120)

@@ -1,8 +1,25 @@
-"""Problem of a recipe."""
+"""Problems of a recipe, and their messages."""
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pretrain.errors import did_you_mean
+from pretrain.recipe.deepspeed.key_tables import of_deepspeed
+from pretrain.recipe.foreign_names import foreign_names
+from pretrain.recipe.recipe import keys_of_recipe
+from pretrain.recipe.section import as_written, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pydantic import ValidationError
+    from pydantic_core import ErrorDetails
+
+    from pretrain.recipe.deepspeed.merge import TakenOver
+    from pretrain.recipe.document import Document
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,3 +35,97 @@ class Problem:
     path: str
     text: str
     switched_off_by: tuple[str, ...] = ()
+
+
+_MOST = 8
+_IDLE = ": no effect here; "
+
+_ABSENT = {
+    "version": "a recipe has no version: its keys are those of this pretrain (pretrain --version). Delete the line.",
+    "moe": "mixtures of experts are not supported: the model has one MLP in each layer.",
+    "wandb": "not supported: nothing is sent to a service; metrics.jsonl and TensorBoard have the metrics.",
+}
+"""Sections and keys that a recipe of another program has at its top."""
+
+_BOUNDS = {
+    "greater_than": ("gt", "greater than"),
+    "greater_than_equal": ("ge", "at least"),
+    "less_than": ("lt", "less than"),
+    "less_than_equal": ("le", "at most"),
+}
+
+
+def describe(document: Document, problems: Iterable[Problem], taken: TakenOver) -> str:
+    """Return one line for each problem, with its place; at most eight. Those of a DeepSpeed file come first."""
+    lines = list(taken.problems)
+    for problem in problems:
+        place = document.place(tuple(problem.path.split(".")))
+        lines.append(f"{place}: {problem.path}: {problem.text}")
+    idle = taken.name and any(line.startswith(f"{taken.name}:") and _IDLE in line for line in lines)
+    if len(lines) > _MOST:
+        lines[_MOST:] = [f"... and {len(lines) - _MOST} more."]
+    if idle:
+        lines.append(f"Delete the keys without effect from {taken.name}.")
+    return "\n".join(lines)
+
+
+def problems_in(error: ValidationError) -> list[Problem]:
+    """Translate a pydantic error into problems of a recipe."""
+    # Unknown keys first: a misspelt one explains why the right one is missing.
+    details = sorted(error.errors(include_url=False), key=lambda detail: detail["type"] != "extra_forbidden")
+    return [_problem(detail) for detail in details if detail["type"] != "default_factory_not_called"]
+
+
+def _problem(detail: ErrorDetails) -> Problem:
+    path = ".".join(str(part) for part in detail["loc"])
+    return Problem(path, _text(path, detail["type"], detail["input"], detail.get("ctx", {}), detail["msg"]))
+
+
+def _text(path: str, kind: str, given: Any, context: dict[str, Any], message: str) -> str:
+    if kind == "extra_forbidden":
+        return _unknown(path, given)
+    if kind == "missing":
+        return f"required. {keys_of_recipe()[_without_index(path)]}"
+    if kind == "literal_error":
+        return f"{as_written(given)} is not one of {context['expected'].replace(chr(39), '')}."
+    if kind in _BOUNDS:
+        bound, words = _BOUNDS[kind]
+        return f"{shown(given)} must be {words} {context[bound]:g}."
+    if kind == "value_error":
+        return str(context["error"])
+    return _text_of_type(kind, given, message)
+
+
+def _unknown(path: str, given: Any) -> str:
+    if path in _ABSENT:
+        return f"unknown key: {_ABSENT[path]}"
+    return f"unknown key.{of_deepspeed(path) or foreign_names().key_of_recipe(path, given) or _nearest(path)}"
+
+
+def _without_index(path: str) -> str:
+    """data.blend.0.weight -> data.blend.weight."""
+    return ".".join(name for name in path.split(".") if not name.isdigit())
+
+
+def _text_of_type(kind: str, given: Any, message: str) -> str:
+    expected = {
+        "bool_type": "true or false",
+        "string_type": "text",
+        "model_type": "a section with keys",
+        "tuple_type": "a list",
+        "string_too_short": "text that is not empty",
+        "string_pattern_mismatch": "one to three numbers such as 949,50,1",
+    }
+    return f"{as_written(given)} is not {expected[kind]}." if kind in expected else f"{shown(given)}: {message}."
+
+
+def _nearest(path: str) -> str:
+    """Return the keys that were probably meant: a similar one of the section, the same word in another section."""
+    known = keys_of_recipe()
+    section, _, key = _without_index(path).rpartition(".")
+    siblings = {other.rpartition(".")[2]: other for other in known if other.rpartition(".")[0] == section}
+    meant = [siblings[near] for near in difflib.get_close_matches(key, siblings, n=1)]
+    meant += [other for other in known if other.rpartition(".")[2] == key and other not in meant][:1]
+    if meant or section in known:
+        return " Did you mean " + " or ".join(f"'{other}'" for other in meant) + "?" if meant else ""
+    return did_you_mean(path, (other for other in known if ("." in other) == ("." in path)))

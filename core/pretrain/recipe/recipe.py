@@ -1,31 +1,58 @@
-"""One training run as data."""
+"""One training run as data, and its keys by path."""
 
 from __future__ import annotations
 
+import functools
+import inspect
+import typing
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pydantic import PrivateAttr
 
-from pretrain.recipe.origin import Origin
 from pretrain.recipe.section import Section
-from pretrain.recipe.sections.checkpoint import CheckpointSection
-from pretrain.recipe.sections.data import DataSection
-from pretrain.recipe.sections.engine.engine import EngineSection
-from pretrain.recipe.sections.evaluation import EvaluationSection
-from pretrain.recipe.sections.kernels import KernelsSection
-from pretrain.recipe.sections.logging import LoggingSection
+from pretrain.recipe.sections.data import DataSection, TokenizerSection
+from pretrain.recipe.sections.engine import EngineSection
 from pretrain.recipe.sections.model import ModelSection
-from pretrain.recipe.sections.optimizer import OptimizerSection
-from pretrain.recipe.sections.parallel import ParallelSection
-from pretrain.recipe.sections.precision import PrecisionSection
-from pretrain.recipe.sections.recompute import RecomputeSection
-from pretrain.recipe.sections.schedule import ScheduleSection
-from pretrain.recipe.sections.tokenizer import TokenizerSection
+from pretrain.recipe.sections.optimizer import OptimizerSection, ScheduleSection
+from pretrain.recipe.sections.outputs import CheckpointSection, EvaluationSection, LoggingSection
+from pretrain.recipe.sections.parallel import ParallelSection, RecomputeSection
+from pretrain.recipe.sections.precision import KernelsSection, PrecisionSection
 from pretrain.recipe.sections.train import TrainSection
 from pretrain.recipe.stages import layers_of_chunks
 
 if TYPE_CHECKING:
-    from pretrain.recipe.origin import AccumulationSteps
+    from collections.abc import Iterator
+
+    from pydantic.fields import FieldInfo
+
+
+@dataclass(frozen=True, slots=True)
+class AccumulationSteps:
+    """Micro-batches per step that a DeepSpeed file states; in a recipe they follow from the ranks.
+
+    Attributes:
+        place: "ds_config.json:3: gradient_accumulation_steps".
+        steps: how many.
+    """
+
+    place: str
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecipeOrigin:
+    """Source of a recipe.
+
+    Attributes:
+        source: the file.
+        notices: one line for each thing that was understood in another way than it was written.
+        accumulation_steps: the micro-batches per step that the layout must have; None without a DeepSpeed file.
+    """
+
+    source: str = "recipe"
+    notices: tuple[str, ...] = ()
+    accumulation_steps: AccumulationSteps | None = None
 
 
 class Recipe(Section):
@@ -49,7 +76,7 @@ class Recipe(Section):
     evaluation: EvaluationSection = EvaluationSection()
     logging: LoggingSection = LoggingSection()
 
-    _origin: Origin = PrivateAttr(default=Origin())
+    _origin: RecipeOrigin = PrivateAttr(default=RecipeOrigin())
 
     @property
     def source(self) -> str:
@@ -90,3 +117,34 @@ class Recipe(Section):
 
     def __hash__(self) -> int:
         return hash(self.model_dump_json())
+
+
+@functools.cache
+def keys_of_recipe() -> dict[str, str]:
+    """Return the description of every section and key: "model", "model.num_layers", "data.blend.weight", ..."""
+    return {path: description(field) for path, field in walk(Recipe)}
+
+
+def description(field: FieldInfo) -> str:
+    """Return the sentence of a key, or of the section that it is."""
+    section = inner_section(field)
+    return field.description or (inspect.getdoc(section) or "").partition("\n")[0]
+
+
+def walk(section: type[Section], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """Yield every key under a section with its path, outer ones first."""
+    for name, field in section.model_fields.items():
+        yield f"{prefix}{name}", field
+        inner = inner_section(field)
+        if inner is not None:
+            yield from walk(inner, f"{prefix}{name}.")
+
+
+def inner_section(field: FieldInfo) -> type[Section] | None:
+    """Return the section that the field holds, also if it may be null or is a list of them."""
+    options = [field.annotation]
+    for option in options:
+        if isinstance(option, type) and not typing.get_args(option) and issubclass(option, Section):
+            return option
+        options.extend(typing.get_args(option))
+    return None

@@ -1,4 +1,4 @@
-"""Reference kernels in plain torch: one file per operation, correct on any device.
+"""Reference kernels in plain torch, correct on any device.
 
 They are the fallback of every run and the oracle of the conformance kit: in float64 nothing is rounded to less.
 """

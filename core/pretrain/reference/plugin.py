@@ -8,15 +8,12 @@ from pretrain.plugins import hookimpl
 from pretrain.plugins.offer import Decline, Offer
 from pretrain.plugins.requests import Mask
 from pretrain.plugins.signatures import OptimizerKernels
-from pretrain.reference import activation, adam, norm
-from pretrain.reference.attention import Attention
-from pretrain.reference.bias_dropout_add import BiasDropoutAdd
-from pretrain.reference.collectives import no_options
+from pretrain.reference import adam, norm
+from pretrain.reference.attention import Attention, CausalBlocks
 from pretrain.reference.cross_entropy import CrossEntropy
+from pretrain.reference.elementwise import ACTIVATIONS, BiasDropoutAdd, rotate
 from pretrain.reference.linear import Linear
-from pretrain.reference.rotary import rotate
 from pretrain.reference.softmax import Softmax
-from pretrain.reference.triangle import Triangle
 
 if TYPE_CHECKING:
     from pretrain.plugins.offer import Answer
@@ -43,7 +40,7 @@ def pretrain_attention(request: AttentionRequest) -> Answer:
     if request.mask is not Mask.CAUSAL:
         reason = f"mask {request.mask}; only {Mask.CAUSAL}"
         return [softmax, Decline(name="triangle", kind="triangle", reason=reason)]
-    return [softmax, Offer(name="triangle", kind="triangle", build=lambda _: Triangle(request))]
+    return [softmax, Offer(name="triangle", kind="triangle", build=lambda _: CausalBlocks(request))]
 
 
 @hookimpl
@@ -67,7 +64,7 @@ def pretrain_rotary(request: RotaryRequest) -> Answer:  # noqa: ARG001  one kern
 @hookimpl
 def pretrain_activation(request: ActivationRequest) -> Answer:
     """Plain torch."""
-    return Offer(name=NAME, build=lambda _: activation.KINDS[request.kind])
+    return Offer(name=NAME, build=lambda _: ACTIVATIONS[request.kind])
 
 
 @hookimpl
@@ -99,3 +96,7 @@ def pretrain_optimizer(request: OptimizerRequest) -> Answer:
 def pretrain_collectives(request: CollectivesRequest) -> Answer:  # noqa: ARG001  torch's defaults for all
     """No options."""
     return Offer(name=NAME, build=lambda _: no_options)
+
+
+def no_options(group_name: str) -> None:
+    """A `ProcessGroupOptionsFn` that keeps torch's defaults for every group."""

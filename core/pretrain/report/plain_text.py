@@ -84,7 +84,8 @@ def kernel_table_text(table: KernelTable, *, everything: bool = False) -> str:
             lines += indented(f"asked: {_request(row.request)}", INDENT, WIDTH)
         for other in row.rejected:
             if everything or other.why.startswith("declined"):
-                lines += indented(f"not {_name(other)}, {other.provider}: {other.why}", INDENT, WIDTH)
+                source = "" if other.provider.startswith(table.provider) else f" of {other.provider}"
+                lines += indented(f"{_name(other)}{source} {other.why}", INDENT, WIDTH)
     return "\n".join(lines)
 
 

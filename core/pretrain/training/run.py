@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from pretrain.launch.world import World
     from pretrain.plugins.host.manager import Plugins
     from pretrain.recipe import Recipe
-    from pretrain.training.evaluation import Split
-    from pretrain.training.trained_model.loaded_model import TrainedModel
+    from pretrain.training.trained_model import TrainedModel
+    from pretrain.training.training_data import Split
 
 
 def train(recipe: Recipe, *, backend_name: str, run_dir: Path, resume: bool, world: World) -> End:
@@ -28,7 +28,7 @@ def train(recipe: Recipe, *, backend_name: str, run_dir: Path, resume: bool, wor
     started = time.time()
     plugins = ready(recipe, backend_name)
     from pretrain.training.assembly import assemble  # noqa: PLC0415  imports megatron.core: after the bridge
-    from pretrain.training.determinism import deterministic  # noqa: PLC0415
+    from pretrain.training.rank_setup import deterministic  # noqa: PLC0415
     from pretrain.training.reporting.run_files import finish  # noqa: PLC0415
     from pretrain.training.safeguards.rank_watch import record_collectives  # noqa: PLC0415
     from pretrain.training.stopping import end_of  # noqa: PLC0415
@@ -41,7 +41,7 @@ def train(recipe: Recipe, *, backend_name: str, run_dir: Path, resume: bool, wor
         reason = training.run()
         if world.rank == 0:
             finish(training.meter.logger, run_dir, reason, training.progress.iteration)
-        return end_of(reason, saves=training.saving is not None)
+        return end_of(reason, saves=recipe.checkpoint.save is not False)
 
 
 def evaluate(
@@ -56,22 +56,15 @@ def evaluate(
 ) -> None:
     """Evaluate a checkpoint as one rank of `world`, and print the losses on rank 0; called once per process.
 
-    Args:
-        recipe: of the training.
-        backend_name: value of `--backend`.
-        world: this rank's place.
-        checkpoint: a folder, as `pretrain.training.trained_model.loaded_weights` takes it.
-        splits: those to evaluate.
-        iters: global batches; None for the recipe's number.
-        as_json: print one JSON object instead of lines.
+    `checkpoint` is a folder, as `trained_model.load_weights` takes it; `iters` are global batches, None the recipe's.
 
     Raises:
         PretrainError: a user error.
     """
     plugins = ready(recipe, backend_name)
-    from pretrain.training.trained_model.checkpoint_evaluation import evaluate_checkpoint, that_evaluates  # noqa: PLC0415
+    from pretrain.training.trained_model import evaluate_checkpoint, with_evaluation  # noqa: PLC0415
 
-    with _model(that_evaluates(recipe, iters), plugins, world, checkpoint) as model:
+    with _model(with_evaluation(recipe, iters), plugins, world, checkpoint) as model:
         evaluate_checkpoint(model, splits, as_json=as_json)
 
 
@@ -83,43 +76,31 @@ def generate(
     checkpoint: str,
     prompt: str,
     max_new_tokens: int,
-    temperature: float,
-    top_p: float,
-    seed: int,
+    **sampling: Any,
 ) -> None:
     """Continue a prompt as one rank of `world`, and print the text on rank 0 as it comes; called once per process.
 
-    Args:
-        recipe: of the training.
-        backend_name: value of `--backend`.
-        world: this rank's place.
-        checkpoint: a folder, as `pretrain.training.trained_model.loaded_weights` takes it.
-        prompt: not empty.
-        max_new_tokens: after which the text ends, if the document has not ended before.
-        temperature: 0 takes the most probable token; see `pretrain.training.trained_model.generation.Sampling`.
-        top_p: see there.
-        seed: of the draws.
+    `checkpoint` is a folder, as `trained_model.load_weights` takes it; `sampling` has the fields of
+    `generation.Sampling`.
 
     Raises:
         PretrainError: a user error.
     """
     plugins = ready(recipe, backend_name)
-    from pretrain.training.trained_model.generation import Sampling, generate_text  # noqa: PLC0415  after the bridge
+    from pretrain.training.generation import Sampling, generate_text  # noqa: PLC0415  after the bridge
 
-    sampling = Sampling(temperature=temperature, top_p=top_p, seed=seed)
     with _model(recipe, plugins, world, checkpoint) as model:
-        generate_text(model, prompt, max_new_tokens, sampling)
+        generate_text(model, prompt, max_new_tokens, Sampling(**sampling))
 
 
 @contextmanager
 def _model(recipe: Recipe, plugins: Plugins, world: World, checkpoint: str) -> Iterator[TrainedModel]:
-    from pretrain.training.determinism import deterministic  # noqa: PLC0415
-    from pretrain.training.trained_model.loaded_model import trained_model  # noqa: PLC0415  after the bridge
+    from pretrain.training.rank_setup import deterministic  # noqa: PLC0415
+    from pretrain.training.trained_model import trained_model  # noqa: PLC0415  after the bridge
 
-    ranks = {"rank": world.rank, "local_rank": world.local_rank, "world_size": world.world_size}
     with (
         deterministic(is_wanted=recipe.train.deterministic_mode),
-        trained_model(recipe, plugins, checkpoint, **ranks) as model,
+        trained_model(recipe, plugins, checkpoint, world) as model,
     ):
         yield model
 
@@ -132,8 +113,11 @@ def ready(recipe: Recipe, backend_name: str) -> Plugins:
     """
     from pretrain.bridge import megatron  # noqa: PLC0415  nothing here is imported before it is needed
     from pretrain.plugins.host.manager import load  # noqa: PLC0415
-    from pretrain.plugins.host.members import environment, require_module  # noqa: PLC0415
-    from pretrain.plugins.host.readiness import require_device  # noqa: PLC0415
+    from pretrain.plugins.host.members import (  # noqa: PLC0415
+        environment,
+        require_device,
+        require_module,
+    )
 
     plugins = load(backend_name)
     for name, value in environment(plugins, recipe).items():

@@ -11,26 +11,28 @@ import torch.distributed as dist
 
 from pretrain.checkpoint import generators, storage
 from pretrain.checkpoint.folder import LATEST, CheckpointFolder
-from pretrain.checkpoint.foreign_checkpoints import foreign_checkpoints
-from pretrain.checkpoint.starting_checkpoint import is_own_empty_folder, nothing_to_load, own_latest
+from pretrain.checkpoint.owner import claim
+from pretrain.checkpoint.starting_checkpoint import nothing_to_load
+from pretrain.checkpoint.writing.background import BackgroundSaves
 from pretrain.checkpoint.writing.snapshot import Snapshot
-from pretrain.collective_errors import of_first_rank
-from pretrain.errors import CheckpointError, DamageError, MisnamedError
+from pretrain.collectives import on_rank0
+from pretrain.errors import CheckpointError
+from pretrain.training.event import Event
 from pretrain.training.progress import Progress
+from pretrain.training.starting import load_latest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from pretrain.checkpoint.contents import Loaded, Saved
-    from pretrain.checkpoint.writing.background import BackgroundSaves
-    from pretrain.recipe import Recipe
-
-_FRESH = "no checkpoint yet: started from the beginning"
+    from pretrain.checkpoint.contents import Saved
+    from pretrain.engine.protocol import Step
+    from pretrain.training.event import Due
+    from pretrain.training.rank_setup import RankSetup
 
 
 @dataclass(slots=True)
-class Saving:
+class Saving(Event):
     """Writes checkpoints into one folder, each iteration once; a context that is left when nothing is being written.
 
     Attributes:
@@ -83,18 +85,19 @@ class Saving:
         self._saved, self.latest, self.has_new_step = progress.iteration, progress.iteration, False
         return saved
 
-    def count_step(self) -> None:
+    def end_step(self, iteration: int, step: Step) -> None:  # noqa: ARG002  an event's signature
         """Take note that the weights may have changed."""
         self.has_new_step = True
 
-    def poll(self) -> None:
-        """Report a checkpoint that has become complete beside the steps; called after each, on all ranks.
+    def after_iteration(self, due: Due) -> bool:  # noqa: ARG002  as above
+        """Report a checkpoint that has become complete beside the steps.
 
         Raises:
             CheckpointError: it could not be written; on all ranks.
         """
         if self.background is not None:
             self.background.poll()
+        return False
 
     def settle(self) -> None:
         """Wait until nothing is being written; all ranks together.
@@ -111,7 +114,7 @@ class Saving:
             self.background.finish()
 
     def distrust_after(self, trusted: int | None) -> str:
-        """Let no run go on by itself from a checkpoint of after an iteration; on all ranks.
+        """Let no run resume by itself from a checkpoint after an iteration; on all ranks.
 
         One that is being written is named by no LATEST either, once this context is left.
 
@@ -124,14 +127,14 @@ class Saving:
         if not self._is_after(self.latest, trusted):
             return ""
         self._distrusts, self._trusted = True, trusted
-        after = "" if trusted is None else f" of after iteration {trusted}"
+        after = "" if trusted is None else f" after iteration {trusted}"
         try:
             self._distrust()
         except CheckpointError as error:
-            return f"A checkpoint{after} may hold the fault: do not go on from it. {error}"
+            return f"A checkpoint{after} may contain the fault: do not resume from it. {error}"
         return (
-            f"A checkpoint{after} may hold the fault: --resume refuses to go on from it until you write the iteration "
-            f"of one that you trust into {self.folder.path / LATEST}."
+            f"A checkpoint{after} may contain the fault: --resume refuses it until you write the iteration of one "
+            f"that you trust into {self.folder.path / LATEST}."
         )
 
     def _distrust(self) -> None:
@@ -181,7 +184,7 @@ class Saving:
         self.settle()
         if self.seeded is not None:
             generators.restore(self.seeded)
-        loaded = _load_latest(self.folder, engine, latest=lambda _folder: self.latest)
+        loaded = load_latest(self.folder, engine, latest=lambda _folder: self.latest)
         if loaded is None:
             raise nothing_to_load(self.folder.path)
         progress = Progress.from_mapping(loaded[1].progress)
@@ -189,84 +192,26 @@ class Saving:
         return progress, list(loaded[1].notices)
 
 
-def start_from(recipe: Recipe, engine: Saved, run_dir: Path, *, resume: bool) -> tuple[Progress, str]:
-    """Load the checkpoint that the run starts from; return the progress and a remark for the user.
-
-    A resumed run takes its own latest checkpoint; without one, and for a new run, `checkpoint.load` counts.
-
-    Raises:
-        DamageError: the checkpoint is damaged; the message names the newest intact one.
-        CheckpointError: `checkpoint.load` has no checkpoint, or one that does not fit; or the run has checkpoints, and
-            nothing says which is its latest.
-    """
-    own = CheckpointFolder.of(recipe, run_dir)
-    if resume and (loaded := _load_latest(own, engine, latest=own_latest)):
-        return Progress.from_mapping(loaded[1].progress), _remark("resumed", *loaded)
-    if recipe.checkpoint.load is None:
-        return Progress(), _FRESH if resume else ""
-    given = CheckpointFolder(type(run_dir)(recipe.checkpoint.load))
-    finetune = recipe.checkpoint.finetune
-    others = foreign_checkpoints()
-    if foreign := of_first_rank(partial(others.foreign_summary, given.path)):
-        taken = others.load(engine, given.path, finetune=finetune)
-        return Progress.from_mapping(taken.progress), _remark("weights", foreign.path, taken)
-    loaded = _load_latest(given, engine, weights_only=finetune)
-    if loaded is None:
-        if is_own_empty_folder(given.path, own.path):
-            # The first start of a command that a scheduler repeats: load and save are one folder.
-            return Progress(), f"{given.path}: {_FRESH}"
-        raise nothing_to_load(given.path)
-    progress = Progress() if finetune else Progress.from_mapping(loaded[1].progress)
-    return progress, _remark("weights" if finetune else "continued", *loaded)
-
-
-def _load_latest(
-    folder: CheckpointFolder,
-    engine: Saved,
+def open_saving(
+    setup: RankSetup,
+    run_dir: Path,
+    progress: Progress,
+    notify: Callable[[str], None],
+    seeded: dict[str, Any],
     *,
-    weights_only: bool = False,
-    latest: Callable[[CheckpointFolder], int | None] = CheckpointFolder.latest,
-) -> tuple[Path, Loaded] | None:
-    """Load the folder's latest checkpoint; return its path and the result, or None if there is none."""
-    iteration = None
-    try:
-        iteration = of_first_rank(partial(latest, folder))
-        if iteration is None:
-            return None
-        directory = folder.directory(iteration)
-        return directory, storage.load(engine, directory, weights_only=weights_only)
-    except MisnamedError:  # it is intact, and the message says what to do
-        raise
-    except DamageError as error:  # every rank has it
-        msg = f"{error}\n{_newest_intact(folder, iteration)}"
-        raise DamageError(msg) from error
-
-
-def _newest_intact(folder: CheckpointFolder, damaged: int | None) -> str:
-    """Return the advice after a damaged checkpoint, or damaged LATEST (None); all ranks call it together.
-
-    Later ones than the damaged one come last: they belong to a part that was abandoned.
-    """
-    unverified = []
-    there = [each for each in of_first_rank(folder.iterations) if each != damaged]
-    for iteration in sorted(there, key=lambda each: (damaged is None or each <= damaged, each), reverse=True):
-        try:
-            common = storage.opened(folder.directory(iteration))
-        except CheckpointError:  # damaged too, or of a later format
-            continue
-        if storage.has_checksums(common):
-            return (
-                f"The newest intact checkpoint is iteration {iteration}: write {iteration} into "
-                f"{folder.path / LATEST}, and start again."
-            )
-        unverified.append(iteration)
-    if unverified:
-        return (
-            f"No checkpoint with checksums is intact. Iteration {unverified[0]} has none and may be: "
-            f"write {unverified[0]} into {folder.path / LATEST}, and start again."
-        )
-    return f"No checkpoint in {folder.path} is intact: restore a copy, or start a new run."
-
-
-def _remark(how: str, directory: Path, loaded: Loaded) -> str:
-    return "\n".join((f"{how} from {directory}", *loaded.notices))
+    resumed: bool,
+) -> Saving | None:
+    """Return what saves a run that starts from `progress`, or None if it saves nothing; all ranks call it together."""
+    recipe, rank = setup.recipe, setup.world.rank
+    if recipe.checkpoint.save is False:
+        return None
+    folder, background = CheckpointFolder.of(recipe, run_dir), None
+    if recipe.checkpoint.async_save:
+        minutes = recipe.parallel.distributed_timeout_minutes
+        background = BackgroundSaves(folder, is_main=rank == 0, notify=notify, timeout_minutes=minutes)
+    saving = Saving(folder, rank, background, seeded)
+    if rank == 0:
+        claim(recipe, run_dir, resume=resumed)
+    if resumed and progress.iteration:
+        saving.mark_loaded(progress, is_own=progress.iteration in on_rank0(folder.iterations))
+    return saving

@@ -1,4 +1,4 @@
-"""Reasons to save and stop before the end, agreed on by all ranks."""
+"""Reasons to save and stop early, agreed on by all ranks in one small all-reduce between the hosts each iteration."""
 
 from __future__ import annotations
 
@@ -6,20 +6,84 @@ import signal
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
+import torch
 import torch.distributed as dist
 
-from pretrain.exit_codes import End, ExitCode, of_signal
-from pretrain.stop_request import STOP_SIGNALS, StopRequest
-from pretrain.training.safeguards.exchange import Exchange
+from pretrain.checkpoint.writing.agreement import between_hosts
+from pretrain.exit_codes import STOP_SIGNALS, End, ExitCode, StopRequest, of_signal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import FrameType
 
     from pretrain.recipe import Recipe
-    from pretrain.training.safeguards.exchange import Rider
+
+
+class SyncedValues(Protocol):
+    """Numbers of each rank whose sums all ranks get, one iteration later.
+
+    Attributes:
+        size: how many, always the same.
+    """
+
+    size: int
+
+    def own(self) -> list[float]:
+        """Return this rank's numbers, `size` of them."""
+        ...
+
+    def agreed(self, sums: Sequence[float]) -> None:
+        """Take their sums over all ranks, the same on every rank."""
+        ...
+
+
+class Exchange:
+    """Sums of numbers over all ranks, started in one iteration and read in the next: no step waits for it.
+
+    In float64: sums of the ranks' float32 numbers are exact while their sizes differ by less than 2^29 / ranks, so they
+    do not depend on the order, and are equal on all ranks. A world of one rank has its sums at once.
+    """
+
+    def __init__(self, *values: SyncedValues, timeout_minutes: int) -> None:
+        """Make the group between the hosts, whose collectives time out after so many minutes; collective."""
+        self._values = values
+        self._group = between_hosts("agreement", timeout_minutes)
+        self._sums: torch.Tensor | None = None
+        self._pending: dist.Work | None = None
+
+    def turn(self) -> None:
+        """Give the values the sums of the turn before, and begin another; every rank calls it after every iteration."""
+        self.settle()
+        own = [number for value in self._values for number in value.own()]
+        if self._group is None:
+            self._hand_out(own)
+            return
+        self._sums = torch.tensor(own, dtype=torch.float64)
+        self._pending = dist.all_reduce(self._sums, group=self._group, async_op=True)
+
+    def settle(self) -> None:
+        """Wait for the turn that has begun, and give the values its sums."""
+        if self._pending is not None and self._sums is not None:
+            self._pending.wait()
+            self._pending = None
+            self._hand_out(self._sums.tolist())
+
+    def sum_now(self, own: Sequence[float]) -> list[float]:
+        """Return the sums of these numbers over all ranks, and wait for them; all ranks call it together."""
+        sums = torch.tensor(own, dtype=torch.float64)
+        if self._group is not None:
+            dist.all_reduce(sums, group=self._group)
+        totals: list[float] = sums.tolist()
+        return totals
+
+    def _hand_out(self, sums: Sequence[float]) -> None:
+        begin = 0
+        for value in self._values:
+            value.agreed(sums[begin : begin + value.size])
+            begin += value.size
+
 
 _TIME_LIMIT = "train.exit_duration_in_mins has passed"
 REASONS = (
@@ -47,7 +111,7 @@ class Stopping:
 
     size = len(REASONS) - 1
 
-    def __init__(self, recipe: Recipe, *riders: Rider) -> None:
+    def __init__(self, recipe: Recipe, *values: SyncedValues) -> None:
         """Take the recipe's reasons, and what else rides in the exchange; collective. The clock starts now."""
         train = recipe.train
         minutes = train.exit_duration_in_mins
@@ -58,7 +122,7 @@ class Stopping:
         self._request = StopRequest()
         self._agreed = 0
         self._handlers: dict[int, Any] = {}
-        self.exchange = Exchange(self, *riders, timeout_minutes=recipe.parallel.distributed_timeout_minutes)
+        self.exchange = Exchange(self, *values, timeout_minutes=recipe.parallel.distributed_timeout_minutes)
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():

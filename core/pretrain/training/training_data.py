@@ -1,31 +1,60 @@
-"""Micro-batches of this rank: training ones from a position on, held-out ones from the start."""
+"""Micro-batches of this rank: training ones from a position on, which may go back; held-out ones from the start."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Literal
 
 from pretrain.bridge.megatron import prepare_to_read
+from pretrain.data.needed import samples_needed
 from pretrain.data.samples.batches import MicroBatches
-from pretrain.data.samples.counts import samples_needed
 from pretrain.data.samples.datasets import build_datasets
-from pretrain.data.samples.native.split import NativeSamples
-from pretrain.data.samples.order import order_of, require_same_order
+from pretrain.data.samples.megatron_order import order_of, require_same_order
+from pretrain.data.samples.native_samples import NativeSamples
 from pretrain.engine import groups
-from pretrain.training.batch_sizes import total_iterations, total_samples
-from pretrain.training.evaluation import Evaluation
+from pretrain.recipe.sections.train import ranges
+from pretrain.report.records import EvalRecord
+from pretrain.training.progress import total_iterations, total_samples
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
 
+    from pretrain.data.needed import SampleCounts
     from pretrain.data.samples.datasets import Datasets
-    from pretrain.data.tokenizers.tokenizer import Tokenizer
     from pretrain.engine.protocol import Batch, ForwardEngine
     from pretrain.recipe import Recipe
-    from pretrain.recipe.layout import Layout
     from pretrain.report.timers import PhaseTimers
-    from pretrain.training.evaluation import Split
     from pretrain.training.progress import Progress
+    from pretrain.training.rank_setup import RankSetup
+
+
+Split = Literal["valid", "test"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evaluation:
+    """Evaluates the same samples every time, so that the losses of one run can be compared.
+
+    Attributes:
+        engine: computes the loss.
+        batches: makes a fresh iterator over a split's micro-batches of this rank; None where the rank reads no data.
+        splits: those that hold samples.
+        num_microbatches: of this rank in a global batch.
+        iters: global batches.
+    """
+
+    engine: ForwardEngine
+    batches: Callable[[Split], Iterator[Batch] | None]
+    splits: tuple[Split, ...]
+    num_microbatches: int
+    iters: int
+
+    def run(self, split: Split, iteration: int) -> EvalRecord:
+        """Return loss and perplexity of a split; all ranks call it together."""
+        batches = self.batches(split)
+        loss = self.engine.evaluate(batches, self.num_microbatches, self.iters)
+        return EvalRecord.of(split, iteration, loss.item())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,72 +62,35 @@ class TrainingData:
     """The datasets of a run, as one rank reads them.
 
     Attributes:
-        recipe: what is trained.
-        layout: sizes of the parallel groups.
-        data_parallel_rank: of this rank.
+        setup: of the rank.
         engine: says whether this rank reads data at all.
-        pin_memory: reads batches into page-locked memory, from which a device copies while it computes.
         datasets: None for a split that is not used, and on ranks that read none.
         needed: training samples that all parts of the run read together.
     """
 
-    recipe: Recipe
-    layout: Layout
-    data_parallel_rank: int
+    setup: RankSetup
     engine: ForwardEngine
-    pin_memory: bool
     datasets: Datasets
     needed: int
 
     @classmethod
-    def of(
-        cls,
-        recipe: Recipe,
-        tokenizer: Tokenizer,
-        layout: Layout,
-        engine: ForwardEngine,
-        progress: Progress,
-        *,
-        pin_memory: bool,
-    ) -> TrainingData:
+    def of(cls, setup: RankSetup, engine: ForwardEngine, progress: Progress) -> TrainingData:
         """Build the datasets of the whole training; all ranks call it together."""
-        needed = replace(
-            samples_needed(recipe, total_iterations(recipe, progress)), train=total_samples(recipe, progress)
-        )
-        datasets = build_datasets(recipe, tokenizer, needed, on_this_rank=engine.reads_data)
-        return cls(
-            recipe=recipe,
-            layout=layout,
-            data_parallel_rank=groups.data_parallel_rank(),
-            engine=engine,
-            pin_memory=pin_memory,
-            datasets=datasets,
-            needed=needed.train,
-        )
+        recipe = setup.recipe
+        counts = samples_needed(recipe, total_iterations(recipe, progress))
+        return cls._of(setup, engine, replace(counts, train=total_samples(recipe, progress)))
 
     @classmethod
-    def held_out(
-        cls,
-        recipe: Recipe,
-        tokenizer: Tokenizer,
-        layout: Layout,
-        engine: ForwardEngine,
-        splits: Sequence[Split],
-        *,
-        pin_memory: bool,
-    ) -> TrainingData:
+    def held_out(cls, setup: RankSetup, engine: ForwardEngine, splits: Sequence[Split]) -> TrainingData:
         """Build the datasets of these splits alone, with the samples that a training evaluates; all ranks together."""
-        used = samples_needed(recipe, 0)
-        counts = replace(used, valid=used.valid if "valid" in splits else 0, test=used.test if "test" in splits else 0)
-        return cls(
-            recipe=recipe,
-            layout=layout,
-            data_parallel_rank=groups.data_parallel_rank(),
-            engine=engine,
-            pin_memory=pin_memory,
-            datasets=build_datasets(recipe, tokenizer, counts, on_this_rank=engine.reads_data),
-            needed=0,
-        )
+        used = samples_needed(setup.recipe, 0)
+        valid, test = (used.valid if "valid" in splits else 0), (used.test if "test" in splits else 0)
+        return cls._of(setup, engine, replace(used, valid=valid, test=test))
+
+    @classmethod
+    def _of(cls, setup: RankSetup, engine: ForwardEngine, counts: SampleCounts) -> TrainingData:
+        datasets = build_datasets(setup.recipe, setup.tokenizer, counts, on_this_rank=engine.reads_data)
+        return cls(setup=setup, engine=engine, datasets=datasets, needed=counts.train)
 
     def resume(self, progress: Progress) -> tuple[TrainingData, list[str]]:
         """Return the data from `progress` on, and notices of a changed blend; update the blend of `progress`."""
@@ -116,7 +108,7 @@ class TrainingData:
         is_new = train.phase.begin == progress.consumed_samples > 0
         progress.blend = train.blend()
         notices = [f"the blend changes: {line}" for line in train.describe(progress.consumed_samples)]
-        if self.recipe.evaluation.interval:
+        if self.setup.recipe.evaluation.interval:
             notices.append("the blend changes: evaluations read it too, so their losses are not those of before")
         return replace(self, datasets=replace(self.datasets, train=train)), notices if is_new else []
 
@@ -128,18 +120,14 @@ class TrainingData:
         batches = self._batches(self.datasets.train, consumed_samples=consumed_samples)
         return None if batches is None else _timed(batches, timers)
 
-    def evaluation_of_training(self) -> Evaluation | None:
-        """Return the evaluation of the recipe, or None if it is switched off."""
-        return self.evaluation() if self.recipe.evaluation.interval else None
-
     def evaluation(self) -> Evaluation:
         """Return the evaluation of the recipe's samples."""
         return Evaluation(
             engine=self.engine,
             batches=self._held_out,
-            splits=("valid", "test") if self.recipe.data.shares[2] > 0 else ("valid",),
-            num_microbatches=self.layout.num_microbatches(self.recipe.train.global_batch_size),
-            iters=self.recipe.evaluation.iters,
+            splits=("valid", "test") if self.setup.recipe.data.shares[2] > 0 else ("valid",),
+            num_microbatches=self.setup.layout.num_microbatches(self.setup.recipe.train.global_batch_size),
+            iters=self.setup.recipe.evaluation.iters,
         )
 
     def _held_out(self, split: Split) -> MicroBatches | None:
@@ -152,12 +140,12 @@ class TrainingData:
             return None
         return MicroBatches(
             dataset,
-            micro_batch_size=self.recipe.train.micro_batch_size,
-            data_parallel_rank=self.data_parallel_rank,
-            data_parallel_size=self.layout.data_parallel_size,
+            micro_batch_size=self.setup.recipe.train.micro_batch_size,
+            data_parallel_rank=groups.data_parallel_rank(),
+            data_parallel_size=self.setup.layout.data_parallel_size,
             prepare_worker=prepare_to_read,
-            pin_memory=self.pin_memory,
-            **{"num_workers": self.recipe.data.num_workers, **options},
+            pin_memory=self.setup.pin_memory,
+            **{"num_workers": self.setup.recipe.data.num_workers, **options},
         )
 
 
@@ -169,3 +157,63 @@ def _timed(batches: MicroBatches, timers: PhaseTimers) -> Generator[Batch]:
             yield batch
     finally:
         batches.close()
+
+
+class RewindableBatches:
+    """The micro-batches that follow a progress.
+
+    Attributes:
+        following: the next ones; None where this rank's stages read no data.
+    """
+
+    def __init__(
+        self,
+        open_at: Callable[[Progress], Generator[Batch] | None],
+        progress: Progress,
+        skipped: SkippedIterations,
+    ) -> None:
+        """Open the data at a progress; `open_at` may update its blend."""
+        self._open_at, self._skipped = open_at, skipped
+        self.following = open_at(progress)
+
+    def skips_next(self) -> bool:
+        """Say whether the batch of the next iteration is skipped."""
+        return self._skipped.has_next()
+
+    def skip(self, num_microbatches: int) -> None:
+        """Read so many micro-batches, and drop them."""
+        for _ in islice(self.following or (), num_microbatches):
+            pass
+
+    def go_back(self, progress: Progress) -> None:
+        """End the workers that read ahead, and open the data at an earlier progress."""
+        if self.following is not None:
+            self.following.close()
+        self.following = self._open_at(progress)
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedIterations:
+    """Iterations whose batches are skipped, numbered as in the log: the first of a training is 1.
+
+    Their batches are read and dropped: iteration and samples advance, weights, optimizer and schedule do not. These are
+    the semantics of Megatron-LM's --iterations-to-skip, which counts from 0 (training_loop in
+    megatron/training/training.py).
+
+    Attributes:
+        given: first and last ones of `train.iterations_to_skip`.
+        progress: with the stretches that rollbacks have left out.
+    """
+
+    given: tuple[tuple[int, int], ...]
+    progress: Progress
+
+    @classmethod
+    def of(cls, recipe: Recipe, progress: Progress) -> SkippedIterations:
+        """Return those of a recipe and of a training's rollbacks."""
+        return cls(tuple(ranges(recipe.train.iterations_to_skip)), progress)
+
+    def has_next(self) -> bool:
+        """Say whether the next iteration is skipped."""
+        number = self.progress.iteration + 1
+        return any(first <= number <= last for first, last in (*self.given, *self.progress.left_out))

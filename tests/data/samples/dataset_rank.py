@@ -20,7 +20,7 @@ def main(store, prefix, rank):
 
 def build(data, rank):
     """Return the lengths and the first samples of the datasets."""
-    from pretrain.data.samples.counts import SampleCounts
+    from pretrain.data.needed import SampleCounts
     from pretrain.data.samples.datasets import build_datasets
     from pretrain.data.tokenizers import load_tokenizer
     from pretrain.recipe import make_recipe

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from torch import distributed
 
-from pretrain.data.samples.counts import samples_needed
+from pretrain.data.needed import samples_needed
 from pretrain.data.tokenizers import load_tokenizer
 from pretrain.errors import DataError
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from data.example_corpus import DOCUMENTS, write_jsonl
-from pretrain.data.samples.counts import SampleCounts, samples_needed
-from pretrain.data.token_files.fingerprint import fingerprint_path
+from pretrain.data.needed import SampleCounts, samples_needed
 from pretrain.data.token_files.reading import TokenFile, bin_path, idx_path
+from pretrain.data.token_files.tokenizer_stamp import stamp_path
 from pretrain.data.tokenizers import load_tokenizer
 from pretrain.errors import DataError
 from pretrain.tools.corpus.build import build_tokens
@@ -196,11 +196,11 @@ class TestChecks:
         assert f"corpus.bin is truncated: {size - 10} bytes, corpus.idx expects {size}" in error(small_recipe())
 
     def test_another_tokenizer_is_named(self, small_recipe, token_files):
-        fingerprint_path(token_files).write_text('{"fingerprint": "x", "vocab_size": 50257, "eod": 50256}')
+        stamp_path(token_files).write_text('{"fingerprint": "x", "vocab_size": 50257, "eod": 50256}')
         assert "made with another tokenizer (50257 tokens) than the recipe's (257 tokens)" in error(small_recipe())
 
     def test_ids_that_the_tokenizer_does_not_have_are_found_without_a_note(self, small_recipe, token_files):
-        fingerprint_path(token_files).unlink()
+        stamp_path(token_files).unlink()
         tokens = np.fromfile(bin_path(token_files), "<u2")
         tokens[100] = 999
         tokens.tofile(bin_path(token_files))

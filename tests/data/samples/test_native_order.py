@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pretrain.data.samples.native.apportionment import Apportionment
-from pretrain.data.samples.native.permutation import Permutation
+from pretrain.data.samples.native_samples import Permutation
+from pretrain.data.samples.weighted_interleave import WeightedInterleave
 
 WEIGHTS = st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=8)
 
@@ -53,7 +53,7 @@ class TestApportionment:
     @given(WEIGHTS)
     def test_turns_come_in_the_order_of_their_keys(self, weights):
         """Against all keys sorted: turn k of weight w has (2 k + 1) / w."""
-        turns = Apportionment(weights)
+        turns = WeightedInterleave(weights)
         from fractions import Fraction
 
         number = 40
@@ -64,7 +64,7 @@ class TestApportionment:
 
     @given(WEIGHTS, st.integers(0, 10**12))
     def test_any_position_follows_from_those_before_it(self, weights, position):
-        turns = Apportionment(weights)
+        turns = WeightedInterleave(weights)
         counts = turns.before(position)
         dataset, count = turns.at(position)
         assert sum(counts) == position
@@ -75,7 +75,7 @@ class TestApportionment:
     @pytest.mark.parametrize("weights", [[1.0] * 300, [1000.0, *[1.0] * 300], [1.5**-i for i in range(300)]])
     def test_hundreds_of_datasets_get_their_shares(self, weights):
         """Where many are due at once, and one of them many times."""
-        turns = Apportionment(weights)
+        turns = WeightedInterleave(weights)
         for begin in (0, 149, 650, 10**9 + 150):
             counts = turns.before(begin)
             for position in range(begin, begin + 40):
@@ -87,8 +87,10 @@ class TestApportionment:
     @given(WEIGHTS, st.integers(0, 10**12))
     def test_every_beginning_has_the_shares_of_the_weights(self, weights, position):
         total = sum(weights)
-        for count, weight in zip(Apportionment(weights).before(position), weights, strict=True):
+        for count, weight in zip(WeightedInterleave(weights).before(position), weights, strict=True):
             assert abs(count - position * weight / total) < len(weights) / 2 + 1e-3
 
     def test_the_sum_of_the_weights_does_not_matter(self):
-        assert [Apportionment([35, 65]).at(n) for n in range(50)] == [Apportionment([70, 130]).at(n) for n in range(50)]
+        assert [WeightedInterleave([35, 65]).at(n) for n in range(50)] == [
+            WeightedInterleave([70, 130]).at(n) for n in range(50)
+        ]

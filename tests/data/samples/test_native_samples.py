@@ -12,11 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data.example_corpus import write_jsonl
-from pretrain.data.samples.counts import SampleCounts
-from pretrain.data.samples.native.masks_and_positions import SampleFormat
-from pretrain.data.samples.native.phase import Phase
-from pretrain.data.samples.native.split import NativeSamples
-from pretrain.data.samples.native.windows import Windows
+from pretrain.data.needed import SampleCounts
+from pretrain.data.samples.native_samples import NativeSamples, SampleFormat, Windows
+from pretrain.data.samples.weighted_interleave import Phase
 from pretrain.data.token_files.reading import TokenFile
 from pretrain.data.tokenizers import load_tokenizer
 from pretrain.errors import DataError
@@ -43,7 +41,7 @@ def native(small_recipe):
 @pytest.fixture(scope="module")
 def files(tmp_path_factory, bridged):
     """Token files by a letter, of which every document consists, and their sizes differ."""
-    from pretrain.recipe.sections.tokenizer import TokenizerSection
+    from pretrain.recipe.sections.data import TokenizerSection
 
     folder = tmp_path_factory.mktemp("letters")
     for number, letter in enumerate("ABC", 1):

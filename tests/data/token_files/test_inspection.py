@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 
 from data.example_corpus import DOCUMENTS, write_jsonl
-from pretrain.data.token_files.entropy import unigram_entropy
-from pretrain.data.token_files.inspection import check_ids, inspect_tokens
-from pretrain.data.token_files.reading import TokenFile, bin_path, idx_path
-from pretrain.data.token_files.repair import repair_lengths
+from pretrain.data.token_files.inspection import check_ids, inspect_tokens, repair_lengths
+from pretrain.data.token_files.reading import TokenFile, bin_path, idx_path, unigram_entropy
 from pretrain.data.tokenizers import load_tokenizer
 from pretrain.errors import DataError
 from pretrain.tools.corpus.build import build_tokens
@@ -93,7 +91,7 @@ class TestRepair:
 
     @pytest.mark.parametrize(
         ("kept", "end", "message"),
-        [(None, [1], "lacks 4 tokens of 3 documents"), (-1, [7], "do not end in one token")],
+        [(None, [1], "lacks 4 tokens of 3 documents"), (-1, [7], "do not end in EOD")],
     )
     def test_an_index_with_other_faults_is_not_changed(self, megatron_deepspeeds, kept, end, message):
         found = np.fromfile(bin_path(megatron_deepspeeds), "<u2")

@@ -1,5 +1,7 @@
 """Every tokenizer: text to ids and back, fingerprints, and errors for broken files."""
 
+from __future__ import annotations
+
 import json
 import os
 import pickle
@@ -13,9 +15,10 @@ from hypothesis import strategies as st
 
 from data.example_corpus import DOCUMENTS
 from pretrain.data.tokenizers import load_encoder, load_tokenizer
-from pretrain.data.tokenizers.bpe_training import train_tokenizer
+from pretrain.data.tokenizers.bpe import train_tokenizer
+from pretrain.data.tokenizers.load import GPT2_VOCAB_SIZE, expected_vocab_size
 from pretrain.errors import DataError
-from pretrain.recipe.sections.tokenizer import TokenizerSection
+from pretrain.recipe.sections.data import TokenizerSection
 
 _TESTS = Path(__file__).parents[2]
 
@@ -212,7 +215,7 @@ class TestTraining:
         """Threads and the seed of Python's hashes make no difference."""
         program = (
             "import sys; from pathlib import Path; from data.example_corpus import DOCUMENTS;"
-            "from pretrain.data.tokenizers.bpe_training import train_tokenizer;"
+            "from pretrain.data.tokenizers.bpe import train_tokenizer;"
             "train_tokenizer(DOCUMENTS, 300, Path(sys.argv[1]))"
         )
         for number, (seed, threads) in enumerate([("1", "true"), ("2", "false")]):
@@ -240,3 +243,20 @@ class TestTraining:
         assert file.read_text() == "precious"
         train_tokenizer(["a"], 300, file, force=True)
         assert file.read_text() != "precious"
+
+
+def test_a_tokenizer_that_is_there_is_counted():
+    assert expected_vocab_size(TokenizerSection(type="bytes")) == (257, "")
+
+
+def test_absent_files_are_named_and_gpt_2_s_size_is_taken(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "vocab.json").write_text("{}")
+    section = TokenizerSection(type="gpt2", vocab_file="vocab.json", merge_file="merges.txt")
+    note = "tokenizer: merges.txt not found; counting with 50257 entries"
+    assert expected_vocab_size(section) == (GPT2_VOCAB_SIZE, note)
+
+
+def test_the_size_of_a_tokenizer_that_is_trained_first_is_the_recipe_s():
+    section = TokenizerSection(type="huggingface", file="absent.json", vocab_size=5000)
+    assert expected_vocab_size(section) == (5000, "tokenizer: absent.json not found; counting with 5000 entries")

@@ -1,14 +1,19 @@
 """Several nodes: two launchers on this machine meet as two nodes would."""
 
+from __future__ import annotations
+
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from pretrain.errors import LaunchError
-from pretrain.launch.nodes.nodes import Nodes
+from pretrain.errors import LaunchError, RecipeError
+from pretrain.launch.nodes.nodes import Nodes, largest_fitting
+from pretrain.launch.nodes.quorum import Arrival, in_order
 from pretrain.launch.processes.failure import Failure
 from pretrain.launch.world import free_port
 
@@ -47,7 +52,9 @@ def meet(ranks, sizes):
 
     def join(rank, size):
         rendezvous = Rendezvous(Nodes(count=len(ranks), rendezvous=endpoint, rank=rank))
-        return rendezvous, rendezvous.worlds(size)
+        if rendezvous.serves:
+            return rendezvous, rendezvous.begin(rendezvous.meet(size, lambda nodes, _: nodes))
+        return rendezvous, rendezvous.join(size)[0]
 
     with ThreadPoolExecutor(len(ranks)) as pool:
         return list(pool.map(join, ranks, sizes))
@@ -89,9 +96,55 @@ def test_a_node_that_lost_a_peer_shows_the_failure_of_the_node_that_caused_it():
 @pytest.mark.usefixtures("forked_python")
 def test_ranks_of_two_nodes_train_together(job, tmp_path):
     endpoint = f"127.0.0.1:{free_port()}"
-    script = HERE / "node_launcher.py"
-    command = [sys.executable, script, job("sum_of_ranks", run_dir=None, prepared=False).to_json(), endpoint]
+    given = job("sum_of_ranks", run_dir=None, prepared=False).to_json()
+    command = [sys.executable, HERE / "launcher.py", "node", given, endpoint]
     nodes = [subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     assert [(node.communicate(timeout=300)[1], node.returncode) for node in nodes] == [("", 0), ("", 0)]
     (run_dir,) = (tmp_path / "runs").iterdir()
     assert [(run_dir / f"{rank}.sum").read_text() for rank in range(2)] == ["1", "1"]
+
+
+PLACES = st.lists(st.one_of(st.none(), st.integers(-1, 9)), max_size=10)
+
+
+def nodes(*places):
+    return [
+        Arrival(number=number, place=place, ranks=1, host=f"host-{number}") for number, place in enumerate(places, 1)
+    ]
+
+
+def numbers(*places, count):
+    return [node.number for node in in_order(nodes(*places), count)]
+
+
+def test_nodes_keep_their_places_and_new_ones_take_the_vacant():
+    assert numbers(0, None, 2, count=3) == [1, 2, 3]
+    assert numbers(None, 2, 0, count=3) == [3, 1, 2]
+    assert numbers(2, 0, count=3) == [2, 1]
+
+
+def test_of_two_nodes_with_one_place_the_first_has_it():
+    assert numbers(0, 1, 1, count=2) == [1, 2]
+    assert numbers(0, 1, 1, count=3) == [1, 2, 3]
+
+
+@given(places=PLACES, count=st.integers(1, 8))
+def test_as_many_nodes_as_there_is_room_for_take_part_and_node_0_is_one(places, count):
+    order = in_order(nodes(0, *places), count)
+    assert len(order) == len(set(order)) == min(count, 1 + len(places))
+    assert order[0].number == 1
+
+
+def divides(batch):
+    def check(ranks):
+        if batch % ranks:
+            raise RecipeError(f"{ranks} ranks do not fit")
+
+    return check
+
+
+def test_as_many_nodes_take_part_as_fit_the_layout():
+    assert largest_fitting([8, 8, 8], 1, divides(64)) == 2
+    assert largest_fitting([8, 8, 8], 1, divides(48)) == 3
+    with pytest.raises(RecipeError, match="24 ranks do not fit"):
+        largest_fitting([8, 8, 8], 3, divides(64))

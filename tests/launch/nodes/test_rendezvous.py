@@ -11,14 +11,16 @@ from torch.distributed import DistError, TCPStore
 
 from launch.rank_processes import wait_for
 from pretrain.errors import LaunchError, RecipeError
-from pretrain.launch.nodes import bounded_store, launcher_member
+from pretrain.launch.node_attempts import run_node_of_hostfile
+from pretrain.launch.nodes import joining, launcher_member, store_client
 from pretrain.launch.nodes import rendezvous as module
+from pretrain.launch.nodes.joining import RUN, is_of_run
 from pretrain.launch.nodes.launcher_member import LauncherMember
 from pretrain.launch.nodes.nodes import Nodes
+from pretrain.launch.nodes.quorum import RunEnded
 from pretrain.launch.nodes.rendezvous import Rendezvous
-from pretrain.launch.nodes.run_identity import RUN, is_of_run
 from pretrain.launch.processes.failure import CRASH, USER_ERROR, Failure
-from pretrain.launch.start import start_node_of_hostfile
+from pretrain.launch.restarts import RestartPolicy
 from pretrain.launch.world import LOCALHOST, free_port
 
 
@@ -68,7 +70,7 @@ def end_in(error, port):
 
     nodes = Nodes(count=1, rendezvous=f"{LOCALHOST}:{port}", rank=0, run="7f")
     with kept_signal_handlers():
-        return start_node_of_hostfile(nodes, placement, None)
+        return run_node_of_hostfile(nodes, placement, None)
 
 
 @contextmanager
@@ -87,7 +89,7 @@ def test_a_failure_that_the_launcher_has_read_is_not_shown_by_the_node(port):
 @pytest.mark.parametrize("ended", ["before it joins", "later"])
 def test_a_failure_without_a_launcher_is_shown_by_the_node(port, monkeypatch, ended):
     monkeypatch.setattr(module, "_LAUNCHER_TIMEOUT", timedelta(0))
-    monkeypatch.setattr(module, "_READ_TIMEOUT", timedelta(seconds=0.1))
+    monkeypatch.setattr(module, "_READ_TIMEOUT", 0.1)
     monkeypatch.setattr(module, "_LEAVE_TIMEOUT", 0.0)
     if ended == "later":
         monkeypatch.setattr(Rendezvous, "wait_for_launcher", lambda _: None)
@@ -96,7 +98,7 @@ def test_a_failure_without_a_launcher_is_shown_by_the_node(port, monkeypatch, en
 
 
 def test_a_host_that_sends_no_word_is_a_failure_that_names_it(port, monkeypatch):
-    monkeypatch.setattr(launcher_member, "ARRIVAL_TIMEOUT", timedelta(0))
+    monkeypatch.setattr(launcher_member, "HOSTFILE_TIMEOUT", timedelta(0))
     node = Rendezvous(Nodes(count=2, rendezvous=f"{LOCALHOST}:{port}", rank=0, run="7f"))
     with running(LauncherMember((LOCALHOST, port), ["host-a", "host-b"], "7f")) as launcher:
         wait_for(lambda: launcher.failure, "the launcher's patience to end")
@@ -139,10 +141,10 @@ def test_a_broken_connection_of_the_launcher_is_made_again(node, port):
 
 
 def test_a_node_that_joins_has_patience_with_a_busy_store(port, monkeypatch):
-    monkeypatch.setattr(bounded_store, "_PATIENCE", 0.0)
-    monkeypatch.setattr(bounded_store, "_SHORT_PATIENCE", 0.0)
+    monkeypatch.setattr(store_client, "_PATIENCE", 0.0)
+    monkeypatch.setattr(store_client, "_SHORT_PATIENCE", 0.0)
     nodes = [Rendezvous(Nodes(count=2, rendezvous=f"{LOCALHOST}:{port}")) for _ in range(2)]
-    assert [node.rank for node in nodes] == [0, 1]
+    assert [node.place for node in nodes] == [0, None]
 
 
 def test_only_the_serving_node_says_whose_rendezvous_it_is(port):
@@ -206,14 +208,14 @@ def test_a_node_that_a_scheduler_has_signalled_too_is_not_signalled_again(node, 
 
 
 def test_a_request_for_a_report_reaches_the_nodes_once_each_time(node, launcher):
-    assert not node.report_is_asked_for()
+    assert not node.report_requests.came()
     for _ in range(2):
         launcher.ask_for_report()
-        wait_for(node.report_is_asked_for, "the request")
-        assert not node.report_is_asked_for()
-    node.ask_for_report()
-    assert node.report_is_asked_for()
-    assert not node.report_is_asked_for()
+        wait_for(node.report_requests.came, "the request")
+        assert not node.report_requests.came()
+    node.report_requests.ask()
+    assert node.report_requests.came()
+    assert not node.report_requests.came()
     node.leave()
 
 
@@ -225,29 +227,30 @@ def test_a_first_host_that_does_not_come_to_a_restart_is_named(port):
 
 def test_nodes_with_different_commands_are_refused(port):
     nodes = [Nodes(count=count, rendezvous=f"{LOCALHOST}:{port}", rank=rank) for rank, count in enumerate((2, 2, 3))]
-    first = Rendezvous(nodes[0], 3)
+    first = Rendezvous(nodes[0], RestartPolicy(limit=3))
     with pytest.raises(
         LaunchError, match=r"node 0 was started with --nnodes 2 --max-restarts 3, this one with --nnodes 2 --max-restar"
     ):
         Rendezvous(nodes[1])
     with pytest.raises(LaunchError, match="Give the same command on every node"):
-        Rendezvous(nodes[2], 3)
+        Rendezvous(nodes[2], RestartPolicy(limit=3))
     with pytest.raises(LaunchError, match="this one with --nnodes 2 --max-restarts 3 --allow-fewer-nodes 1"):
-        Rendezvous(nodes[1], 3, 1)
+        Rendezvous(nodes[1], RestartPolicy(limit=3, fewest_nodes=1))
     del first
 
 
 def test_a_failure_of_another_node_ends_the_wait_for_all(port):
     first = Rendezvous(Nodes(count=2, rendezvous=f"{LOCALHOST}:{port}", rank=0))
-    first.report(Failure(rank=0, when=1.0, exit_code=USER_ERROR, text="node1: no device"))
-    with pytest.raises(LaunchError, match="node1: no device"):
-        first.worlds(1)
+    second = Rendezvous(Nodes(count=2, rendezvous=f"{LOCALHOST}:{port}", rank=1))
+    second.end(Failure(rank=0, when=1.0, exit_code=USER_ERROR, text="node1: no device"))
+    with pytest.raises(RunEnded, match="node1: no device"):
+        first.meet(1, None)
 
 
 def test_a_cause_replaces_the_consequence_that_was_reported_before_it_and_nothing_else_does(port):
     first, second = (Rendezvous(Nodes(count=2, rendezvous=f"{LOCALHOST}:{port}", rank=rank)) for rank in range(2))
     lost = Failure(rank=1, when=1.0, exit_code=CRASH, text="connection closed", lost_peer=True)
-    assert second._kept(lost) == lost
+    assert second._attempt.reports.keep(lost) == lost
     cause = Failure(rank=0, when=2.0, exit_code=USER_ERROR, text="no data")
     assert first.report(cause) == first.poll() == second.poll() == cause
     later = Failure(rank=1, when=3.0, exit_code=CRASH, text="SIGABRT")
@@ -311,7 +314,7 @@ def test_a_port_that_a_node_of_an_attempt_before_still_has_is_waited_for(port, m
         node.wait_for_launcher()
         assert launcher.failure is None
         node.leave()
-    monkeypatch.setattr(module, "LINGERING", 0.0)
+    monkeypatch.setattr(joining, "LINGERING", 0.0)
     with pytest.raises(LaunchError, match="no rendezvous"):
         Rendezvous(Nodes(count=1, rendezvous=f"{LOCALHOST}:{port}", rank=0, run="80"))
     monkeypatch.setattr(launcher_member, "LINGERING", 0.0)
@@ -328,6 +331,31 @@ def test_a_signal_ends_the_wait_for_the_node_that_serves_the_rendezvous(port):
     signal.setitimer(signal.ITIMER_REAL, 0.3)
     try:
         with pytest.raises(SystemExit):
-            Rendezvous(Nodes(count=2, rendezvous=f"{LOCALHOST}:{port}", rank=1), 3)
+            Rendezvous(Nodes(count=2, rendezvous=f"{LOCALHOST}:{port}", rank=1), RestartPolicy(limit=3))
     finally:
         signal.signal(signal.SIGALRM, before)
+
+
+def test_a_node_too_many_is_refused_in_a_run_without_restarts_and_ends_nothing(port):
+    first, second, third = (Rendezvous(Nodes(count=2, rendezvous=f"{LOCALHOST}:{port}")) for _ in range(3))
+    joined = []
+    thread = threading.Thread(target=lambda: joined.append(second.join(1)))
+    thread.start()
+    first.begin(first.meet(1, lambda nodes, _: nodes))
+    thread.join(30)
+    with pytest.raises(LaunchError, match=r"all 2 nodes are there already\.\nEach node gives the same --nnodes"):
+        third.join(1)
+    third.end(Failure(rank=0, when=1.0, exit_code=USER_ERROR, text="too many"))
+    third.leave()
+    assert [len(worlds) for worlds, _ in joined] == [1]
+    assert (first.poll(), second.poll()) == (None, None)
+    assert [first._store.add("gone", 0), first._store.add("spares", 0)] == [0, 0]
+
+
+def test_a_node_does_not_wait_for_others_without_end_in_a_run_without_restarts(port, monkeypatch):
+    monkeypatch.setattr(joining, "TIMEOUT", timedelta(seconds=0.3))
+    nodes = [Nodes(count=2, rendezvous=f"{LOCALHOST}:{port}", rank=rank) for rank in range(2)]
+    first, second = map(Rendezvous, nodes)
+    with pytest.raises(LaunchError, match=r"not all 2 nodes have come within 0:00:00\.3"):
+        second.join(1)  # node 0 opens nothing
+    del first

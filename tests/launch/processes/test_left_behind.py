@@ -10,7 +10,7 @@ import pytest
 
 from pretrain.errors import DataError
 from pretrain.exit_codes import End
-from pretrain.launch.forward_job import EXAMINE, ForwardJob
+from pretrain.launch.job import EXAMINE, ForwardJob
 from pretrain.launch.processes.children import Processes, _Child
 from pretrain.launch.processes.failure import Failure
 from pretrain.launch.processes.rank import write_end

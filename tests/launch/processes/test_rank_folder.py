@@ -7,7 +7,7 @@ import tempfile
 
 import pytest
 
-from pretrain.launch.processes.rank_folder import RankFolder
+from pretrain.launch.processes.children import RankFolder
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +34,7 @@ def test_that_of_a_launcher_which_runs_is_left_alone(temporary):
 
 def test_that_of_a_killed_launcher_is_removed_by_the_next(temporary):
     code = (
-        "import os; from pretrain.launch.processes.rank_folder import RankFolder;"
+        "import os; from pretrain.launch.processes.children import RankFolder;"
         f"folder = RankFolder(); (folder.path / '0.json').touch(); os.kill(os.getpid(), {signal.SIGKILL:d})"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGKILL

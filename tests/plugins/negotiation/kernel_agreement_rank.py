@@ -8,13 +8,12 @@ import sys
 import torch.distributed as dist
 
 from pretrain.errors import KernelError
-from pretrain.plugins.negotiation.kernel_agreement import check_same_on_all_ranks
-from pretrain.plugins.negotiation.kernel_table import KernelTable, Row
+from pretrain.plugins.negotiation.kernel_table import KernelRow, KernelTable, check_same_on_all_ranks
 
 
 def table(kernels: dict[str, str]) -> KernelTable:
     rows = tuple(
-        Row(operation=operation, kernel=kernel, kind="", provider="fake 1", request={}, rejected=())
+        KernelRow(operation=operation, kernel=kernel, kind="", provider="fake 1", request={}, rejected=())
         for operation, kernel in kernels.items()
     )
     return KernelTable(backend="fake", provider="fake 1", rows=rows)

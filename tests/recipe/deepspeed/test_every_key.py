@@ -16,11 +16,10 @@ from hypothesis import strategies as st
 
 from pretrain.errors import RecipeError
 from pretrain.recipe import make_recipe, to_yaml
-from pretrain.recipe.deepspeed.same import SAME
-from pretrain.recipe.deepspeed.settled import BLOCKS, REFUSED, REMOVED, SETTLED, SWITCHED, UNREAD
+from pretrain.recipe.deepspeed.key_tables import BLOCKS, REFUSED, REMOVED, SAME, SETTLED, SWITCHED, UNREAD
 from pretrain.recipe.deepspeed.translate import FUNCTIONS, KEYS
-from pretrain.recipe.keys import inner_section, keys_of_recipe, walk
-from pretrain.recipe.sections.engine.zero import ZeroSection
+from pretrain.recipe.recipe import inner_section, keys_of_recipe, walk
+from pretrain.recipe.sections.engine import ZeroSection
 from recipe.smallest import SMALLEST
 
 COUNT = st.integers(1, 10**12) | st.sampled_from([2e8, 5e8])

@@ -7,7 +7,7 @@ import json
 import pytest
 import yaml
 
-from pretrain.recipe.yaml_text import to_yaml
+from pretrain.recipe.load import to_yaml
 
 GPT2_345M = """\
 {

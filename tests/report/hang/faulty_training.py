@@ -102,9 +102,14 @@ def _in_save(_world):
 
 
 def _in_evaluation(_world):
-    from pretrain.training.evaluation import Evaluation
+    from pretrain.training.loop import Training
 
-    _around(Evaluation, "run", _sleep)
+    def install(_training):
+        from pretrain.training.training_data import Evaluation  # imports megatron-core: after the bridge
+
+        _around(Evaluation, "run", _sleep)
+
+    _around(Training, "run", install)
 
 
 def _before_a_message(_world):

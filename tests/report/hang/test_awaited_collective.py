@@ -1,8 +1,12 @@
 """Collective that a main thread waits in, by its stack and the recorder."""
 
+from pathlib import Path
+
 import pytest
 
+import pretrain
 from pretrain.plugins.collective_record import BESIDE
+from pretrain.report.hang import awaited_collective
 from pretrain.report.hang.awaited_collective import Frame, Stack, awaited, training_first
 from report.hang.ranks import DP, PP, called
 
@@ -12,6 +16,18 @@ P2P = "megatron/core/pipeline_parallel/p2p_communication.py"
 
 def found(*frames, pending=(OLD, NEW), rank=1, seconds=0.0, since=100.0):
     return awaited([Frame(*frame) for frame in frames], pending, rank, {PP: (0, 1, 2)}, seconds=seconds, since=since)
+
+
+def test_the_files_by_which_the_writing_of_checkpoints_is_known_are_there():
+    core = Path(pretrain.__file__).parent
+    assert [
+        file for file in (awaited_collective._WRITING, awaited_collective._SAVES) if not (core / file).is_file()
+    ] == []
+
+
+def test_a_checkpoint_that_is_written_by_the_main_thread_waits_in_a_group_of_the_training():
+    written = ("pretrain/checkpoint/writing/agreement.py", 2, "first_of")
+    assert found(("torch/distributed/distributed_c10d.py", 1, "broadcast"), written) is NEW
 
 
 def test_a_call_of_torch_waits_in_the_latest():

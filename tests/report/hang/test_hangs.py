@@ -62,7 +62,7 @@ def hang(tmp_path, tokens, fault, overrides=(), *, backend="cpu", nproc=2, timeo
     )
     environment = {**os.environ, "PYTHONPATH": str(HERE), "FAULT": fault, "OMP_NUM_THREADS": "1", **(variables or {})}
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(LAUNCHER), job.to_json(), str(nproc)],
+        [sys.executable, "-W", "ignore", str(LAUNCHER), "ranks", job.to_json(), str(nproc)],
         env=environment,
         cwd=tmp_path,
         capture_output=True,
@@ -199,7 +199,7 @@ def test_under_torchrun_the_report_is_on_the_output(tmp_path, tokens):
     script.write_text(
         "import sys\n"
         "from pretrain.launch.job import Job\n"
-        "from pretrain.launch.schedulers.detection import current_world\n"
+        "from pretrain.launch.schedulers import current_world\n"
         "Job.from_json(sys.argv[1]).run(current_world())\n"
     )
     job = Job(

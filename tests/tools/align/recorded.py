@@ -51,7 +51,9 @@ def record(folder: Path, *overrides: str, steps: int = 1, mistake: Mistake | Non
         return taps.around(request, wrong(request, kernel))
 
     with engine_world(plugins.backend):
-        engine, kernels = build_engine(recipe, plugins, VOCAB_SIZE, torch.device("cpu"), notify=print, around=around)
+        engine, kernels = build_engine(
+            recipe, plugins, VOCAB_SIZE, torch.device("cpu"), notify=print, wrap_kernel=around
+        )
         with closing(engine):
             folder.mkdir(parents=True, exist_ok=True)
             if dist.get_rank() == 0:

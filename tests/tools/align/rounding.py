@@ -56,7 +56,7 @@ def record_in_float64(folder: Path, *overrides: str) -> Path:
     taps.step = 1
     with engine_world(plugins.backend):
         engine, kernels = build_forward_engine(
-            recipe, plugins, VOCAB_SIZE, torch.device("cpu"), print, around=taps.around
+            recipe, plugins, VOCAB_SIZE, torch.device("cpu"), print, wrap_kernel=taps.around
         )
         for model in engine.models:
             model.double()

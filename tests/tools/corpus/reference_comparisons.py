@@ -1,6 +1,6 @@
 """Parts of texts, with their ids, as a build compares them with the reference."""
 
-from pretrain.tools.corpus.compared_texts import comparisons_of, parts_of
+from pretrain.tools.corpus.reference_comparison import comparisons_of, parts_of
 
 
 def samples_by(tokenizer, texts):

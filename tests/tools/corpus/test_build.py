@@ -12,14 +12,13 @@ from pathlib import Path
 import pytest
 
 from data.example_corpus import DOCUMENTS, write_jsonl
-from pretrain.data.token_files.fingerprint import check_fingerprint, fingerprint_path
 from pretrain.data.token_files.reading import TokenFile, bin_path, idx_path
+from pretrain.data.token_files.tokenizer_stamp import check_stamp, stamp_path
 from pretrain.data.tokenizers import load_tokenizer
 from pretrain.errors import DataError
-from pretrain.recipe.sections.tokenizer import TokenizerSection
-from pretrain.tools.corpus import build
+from pretrain.recipe.sections.data import TokenizerSection
+from pretrain.tools.corpus import build, chunks
 from pretrain.tools.corpus.build import build_tokens
-from pretrain.tools.corpus.sources import reading
 
 
 def megatrons(prefix, entries, tokenizer, *, append_eod):
@@ -71,7 +70,7 @@ def test_the_bytes_do_not_depend_on_the_number_of_workers(tmp_path, bytes_sectio
     corpus = write_jsonl(tmp_path / "c.jsonl", DOCUMENTS)
     build_tokens([corpus], tmp_path / "one", bytes_section, append_eod=True)
     monkeypatch.setattr(build, "CHUNK_BYTES", 500)
-    monkeypatch.setattr(build, "read_chunks", partial(reading.read_chunks, chunk_bytes=500))
+    monkeypatch.setattr(build, "read_chunks", partial(chunks.read_chunks, chunk_bytes=500))
     build_tokens([corpus], tmp_path / "three", bytes_section, append_eod=True, workers=3)
     assert content(tmp_path / "three") == content(tmp_path / "one")
 
@@ -94,21 +93,21 @@ def test_progress_is_reported_for_every_chunk(tmp_path, corpus, bytes_section):
 class TestTokenizerNote:
     def test_the_tokenizer_is_noted_and_checked(self, tmp_path, token_files, bytes_section):
         tokenizer = load_tokenizer(bytes_section)
-        assert json.loads(fingerprint_path(token_files).read_text())["fingerprint"] == tokenizer.fingerprint
-        check_fingerprint(token_files, tokenizer)
-        fingerprint_path(token_files).write_text('{"fingerprint": "other", "vocab_size": 9, "eod": 1}')
+        assert json.loads(stamp_path(token_files).read_text())["fingerprint"] == tokenizer.fingerprint
+        check_stamp(token_files, tokenizer)
+        stamp_path(token_files).write_text('{"fingerprint": "other", "vocab_size": 9, "eod": 1}')
         with pytest.raises(DataError, match="made with another tokenizer"):
-            check_fingerprint(token_files, tokenizer)
+            check_stamp(token_files, tokenizer)
 
     def test_megatrons_data_has_none_and_passes(self, token_files, bytes_section):
-        fingerprint_path(token_files).unlink()
-        check_fingerprint(token_files, load_tokenizer(bytes_section))
+        stamp_path(token_files).unlink()
+        check_stamp(token_files, load_tokenizer(bytes_section))
 
     @pytest.mark.parametrize("text", ["", "[]", "{}", '"x"'])
     def test_a_damaged_one_is_named(self, token_files, bytes_section, text):
-        fingerprint_path(token_files).write_text(text)
+        stamp_path(token_files).write_text(text)
         with pytest.raises(DataError, match=r"corpus\.tokenizer\.json is damaged"):
-            check_fingerprint(token_files, load_tokenizer(bytes_section))
+            check_stamp(token_files, load_tokenizer(bytes_section))
 
 
 class TestNothingIsLeftBehind:
@@ -176,7 +175,7 @@ ENDLESS = """
 import itertools, sys
 from pathlib import Path
 from pretrain.tools.corpus import build
-from pretrain.recipe.sections.tokenizer import TokenizerSection
+from pretrain.recipe.sections.data import TokenizerSection
 
 def say_once(chunk, told=[]):
     if not told:

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from data.example_corpus import DOCUMENTS, write_jsonl
 from pretrain.data.tokenizers import fast
-from pretrain.data.tokenizers.bpe_training import train_tokenizer
-from pretrain.data.tokenizers.bytes import ByteTokenizer
+from pretrain.data.tokenizers.bpe import train_tokenizer
+from pretrain.data.tokenizers.tokenizer import ByteTokenizer
 from pretrain.errors import DataError
-from pretrain.recipe.sections.tokenizer import TokenizerSection
-from pretrain.tools.corpus import compared_texts
+from pretrain.recipe.sections.data import TokenizerSection
+from pretrain.tools.corpus import reference_comparison
 from pretrain.tools.corpus.build import build_tokens
-from pretrain.tools.corpus.compared_texts import parts_of
+from pretrain.tools.corpus.reference_comparison import parts_of
 from tools.corpus.reference_comparisons import samples_by
 
 
@@ -123,10 +123,10 @@ def test_the_number_of_compared_texts_is_reported(tmp_path, trained):
 def test_it_is_bounded(tmp_path, trained, monkeypatch):
     """64 Ki characters and a thousandth of the text; the reference is slow."""
     compared = []
-    monkeypatch.setattr(compared_texts, "_LONGEST", 1 << 15)
+    monkeypatch.setattr(reference_comparison, "_LONGEST", 1 << 15)
     corpus = write_jsonl(tmp_path / "c.jsonl", ["word " * 100_000])
     monkeypatch.setattr(
-        "pretrain.tools.corpus.encoding_check.ReferenceComparison._check", lambda _, __, s: compared.append(s)
+        "pretrain.tools.corpus.reference_comparison.ReferenceComparison._check", lambda _, __, s: compared.append(s)
     )
     build_tokens([corpus], tmp_path / "p", trained)
     assert len(compared) == 3

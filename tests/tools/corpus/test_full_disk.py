@@ -11,10 +11,9 @@ from data.example_corpus import DOCUMENTS, write_jsonl
 from pretrain.data.token_files import writing
 from pretrain.data.token_files.reading import bin_path, idx_path
 from pretrain.errors import DataError
-from pretrain.recipe.sections.tokenizer import TokenizerSection
-from pretrain.tools.corpus import build, growing_files, unfinished
+from pretrain.recipe.sections.data import TokenizerSection
+from pretrain.tools.corpus import build, chunks, unfinished
 from pretrain.tools.corpus.build import build_tokens
-from pretrain.tools.corpus.sources import reading
 from pretrain.tools.corpus.unfinished import STATE, folder_of
 
 SECTION = TokenizerSection(type="bytes")
@@ -26,7 +25,7 @@ def content(prefix):
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch):
-    monkeypatch.setattr(build, "read_chunks", partial(reading.read_chunks, chunk_bytes=2000))
+    monkeypatch.setattr(build, "read_chunks", partial(chunks.read_chunks, chunk_bytes=2000))
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +67,7 @@ def test_a_disk_that_is_full_at_the_index_too(tmp_path, inputs, whole, monkeypat
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr(growing_files, "write_index", fail)
+        patch.setattr(build, "write_index", fail)
         with pytest.raises(DataError, match="No space left"):
             build_tokens(inputs, tmp_path / "p", SECTION, append_eod=True)
     build_tokens(inputs, tmp_path / "p", SECTION, append_eod=True)

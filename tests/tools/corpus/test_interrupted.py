@@ -17,13 +17,12 @@ from hypothesis import strategies as st
 
 from data.example_corpus import DOCUMENTS, write_jsonl
 from pretrain.data.token_files.reading import bin_path, idx_path
-from pretrain.data.tokenizers.bpe_training import train_tokenizer
+from pretrain.data.tokenizers.bpe import train_tokenizer
 from pretrain.errors import DataError
-from pretrain.recipe.sections.tokenizer import TokenizerSection
-from pretrain.tools.corpus import build, growing_files, unfinished
+from pretrain.recipe.sections.data import TokenizerSection
+from pretrain.tools.corpus import build, chunks, unfinished
 from pretrain.tools.corpus.build import build_tokens
 from pretrain.tools.corpus.cleaning import Cleaning
-from pretrain.tools.corpus.sources import reading
 from pretrain.tools.corpus.unfinished import STATE, folder_of
 
 SECTION = TokenizerSection(type="bytes")
@@ -40,7 +39,7 @@ def content(prefix):
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch):
-    monkeypatch.setattr(build, "read_chunks", partial(reading.read_chunks, chunk_bytes=CHUNK))
+    monkeypatch.setattr(build, "read_chunks", partial(chunks.read_chunks, chunk_bytes=CHUNK))
 
 
 @pytest.fixture(scope="module")
@@ -104,9 +103,9 @@ def test_compressed_files_too(tmp_path, inputs, whole, suffix):
     for path in inputs:
         compressed.append(tmp_path / f"{path.name}{suffix}")
         compressed[-1].write_bytes(pack(path.read_bytes()))
-    for chunks in (7, 9, 40):
+    for count in (7, 9, 40):
         with pytest.raises(Crash):
-            stopped_after(chunks, compressed, tmp_path / "p", SECTION, append_eod=True)
+            stopped_after(count, compressed, tmp_path / "p", SECTION, append_eod=True)
     build_tokens(compressed, tmp_path / "p", SECTION, append_eod=True)
     assert content(tmp_path / "p") == whole
 
@@ -136,9 +135,9 @@ class TestWhatWasCompared:
         return built
 
     def test_before_counts_too(self, tmp_path, inputs, section, whole):
-        for chunks in (10, 10):
+        for count in (10, 10):
             with pytest.raises(Crash):
-                stopped_after(chunks, inputs, tmp_path / "p", section)
+                stopped_after(count, inputs, tmp_path / "p", section)
         built = build_tokens(inputs, tmp_path / "p", section)
         assert built.texts == whole.texts
         assert whole.compared <= built.compared <= built.texts  # each time begins with a larger sample
@@ -194,8 +193,10 @@ import sys, time
 from functools import partial
 from pathlib import Path
 from pretrain.tools.corpus import build, unfinished
-from pretrain.tools.corpus.sources import reading
+from pretrain.tools.corpus import chunks
 from pretrain.recipe.sections.tokenizer import TokenizerSection
+from pretrain.tools.corpus.sources import reading
+from pretrain.recipe.sections.data import TokenizerSection
 
 def slowly(progress, told=[]):
     if not told:
@@ -207,7 +208,7 @@ if __name__ == "__main__":
     prefix, workers, *inputs = sys.argv[1:]
     unfinished.SAVED_EVERY = 0.0
     build.CHUNK_BYTES = {CHUNK}
-    build.read_chunks = partial(reading.read_chunks, chunk_bytes={CHUNK})
+    build.read_chunks = partial(chunks.read_chunks, chunk_bytes={CHUNK})
     section = TokenizerSection(type="bytes")
     build.build_tokens(
         list(map(Path, inputs)), Path(prefix), section, append_eod=True, workers=int(workers), progress=slowly
@@ -215,9 +216,9 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("step", ["write_all", "Counts", "State"])
+@pytest.mark.parametrize("step", ["write_all", "BuildCounts", "BuildState"])
 def test_ctrl_c_between_writing_and_noting_what_is_written(tmp_path, inputs, whole, monkeypatch, step):
-    calls, usual = [], getattr(growing_files, step)
+    calls, usual = [], getattr(build, step)
 
     def interrupted(*given):
         calls.append(given)
@@ -225,7 +226,7 @@ def test_ctrl_c_between_writing_and_noting_what_is_written(tmp_path, inputs, who
             raise KeyboardInterrupt
         return usual(*given)
 
-    monkeypatch.setattr(growing_files, step, interrupted)
+    monkeypatch.setattr(build, step, interrupted)
     with pytest.raises(KeyboardInterrupt):
         build_tokens(inputs, tmp_path / "p", SECTION, append_eod=True)
     assert folder_of(tmp_path / "p").exists()
@@ -233,7 +234,7 @@ def test_ctrl_c_between_writing_and_noting_what_is_written(tmp_path, inputs, who
     assert content(tmp_path / "p") == whole
 
 
-@pytest.mark.parametrize("step", ["unlink", "write_fingerprint", "discard"])
+@pytest.mark.parametrize("step", ["unlink", "write_stamp", "discard"])
 def test_a_crash_while_the_files_are_renamed(tmp_path, inputs, whole, monkeypatch, step):
     def crash(*_):
         raise Crash

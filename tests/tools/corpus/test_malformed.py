@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 
 from pretrain.data.token_files.reading import TokenFile
 from pretrain.errors import DataError
-from pretrain.recipe.sections.tokenizer import TokenizerSection
-from pretrain.tools.corpus import chunks
+from pretrain.recipe.sections.data import TokenizerSection
+from pretrain.tools.corpus import chunks, documents
 from pretrain.tools.corpus.build import build_tokens
-from pretrain.tools.corpus.sources import documents, reading
 from pretrain.tools.corpus.unfinished import folder_of
 
 SECTION = TokenizerSection(type="bytes")
@@ -43,7 +42,7 @@ def test_only_the_first_faults_line_is_looked_up(tmp_path, monkeypatch):
     """To know its number the file is read up to there."""
     looked = []
     monkeypatch.setattr(documents, "_lines_before", lambda chunk: looked.append(chunk.begin) or 0)
-    monkeypatch.setattr("pretrain.tools.corpus.build.read_chunks", partial(reading.read_chunks, chunk_bytes=100))
+    monkeypatch.setattr("pretrain.tools.corpus.build.read_chunks", partial(chunks.read_chunks, chunk_bytes=100))
     corpus = tmp_path / "c.jsonl"
     corpus.write_text('{"text": "good"}\nbad\n' * 500)
     built = build_tokens([corpus], tmp_path / "p", SECTION, skip_faults=True)
@@ -167,7 +166,7 @@ class TestPackedFiles:
 class TestLongDocuments:
     @pytest.fixture(autouse=True)
     def _short(self, monkeypatch):
-        for module in (chunks, reading, documents):
+        for module in (chunks, documents):
             monkeypatch.setattr(module, "LONGEST_DOCUMENT", 1000)
 
     @given(sizes=st.lists(st.integers(0, 2500), min_size=1, max_size=8), chunk_bytes=st.integers(1, 3000))
@@ -175,9 +174,9 @@ class TestLongDocuments:
         path = tmp_path_factory.mktemp("long") / "c.jsonl"
         lines = [b'{"text": "%s"}' % (b"x" * size) for size in sizes]
         path.write_bytes(b"\n".join(lines))
-        from pretrain.tools.corpus.sources.inputs import find_sources
+        from pretrain.tools.corpus.inputs import find_sources
 
-        read = list(reading.read_chunks(find_sources([path]), "text", chunk_bytes=chunk_bytes))
+        read = list(chunks.read_chunks(find_sources([path]), "text", chunk_bytes=chunk_bytes))
         found = [documents.read_documents(chunk, "text", skip=True) for chunk in read]
         texts = [text for part in found for (text,) in part.texts]
         faults = [(chunk, part.faults) for chunk, part in zip(read, found, strict=True) if part.faults.count]

@@ -19,7 +19,7 @@ import tokenizers
 import zstandard
 
 from pretrain.data.token_files.reading import bin_path, idx_path
-from pretrain.recipe.sections.tokenizer import TokenizerSection
+from pretrain.recipe.sections.data import TokenizerSection
 from pretrain.tools.corpus.build import build_tokens
 from pretrain.tools.corpus.merging import merge_tokens
 from pretrain.tools.corpus.sharding import Shard
@@ -117,9 +117,9 @@ import sys, time
 from functools import partial
 from pathlib import Path
 from pretrain.tools.corpus import build, unfinished
-from pretrain.tools.corpus.sources import reading
+from pretrain.tools.corpus import chunks
 from pretrain.tools.corpus.unfinished import STATE, folder_of
-from pretrain.recipe.sections.tokenizer import TokenizerSection
+from pretrain.recipe.sections.data import TokenizerSection
 
 def slowly(progress, told=[]):
     if len(told) == 1:
@@ -128,7 +128,7 @@ def slowly(progress, told=[]):
     time.sleep(0.05 if len(told) < 25 else 600)  # three times as many are not all
 
 unfinished.SAVED_EVERY = 0.0
-build.read_chunks = partial(reading.read_chunks, chunk_bytes=1 << 17)
+build.read_chunks = partial(chunks.read_chunks, chunk_bytes=1 << 17)
 corpus, prefix, section = sys.argv[1:]
 section = TokenizerSection.model_validate_json(section)
 build.build_tokens([Path(corpus)], Path(prefix), section, append_eod=True, workers=2, progress=slowly)

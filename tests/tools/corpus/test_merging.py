@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from data.example_corpus import DOCUMENTS, write_jsonl
-from pretrain.data.token_files.fingerprint import fingerprint_path
 from pretrain.data.token_files.reading import TokenFile, bin_path, idx_path
+from pretrain.data.token_files.tokenizer_stamp import stamp_path
 from pretrain.data.token_files.writing import IndexPart, write_index
 from pretrain.errors import DataError
 from pretrain.tools.corpus import merging
@@ -41,7 +41,7 @@ def test_equals_a_build_over_all_inputs(tmp_path, parts, bytes_section, monkeypa
     inputs = [tmp_path / f"{number}.jsonl" for number in range(3)]
     built = build_tokens(inputs, tmp_path / "built", bytes_section, append_eod=True)
     assert merged == built
-    for path in (bin_path, idx_path, fingerprint_path):
+    for path in (bin_path, idx_path, stamp_path):
         assert path(tmp_path / "merged").read_bytes() == path(tmp_path / "built").read_bytes()
 
 
@@ -67,8 +67,8 @@ def test_more_than_2_to_the_31_tokens(tmp_path):
 
 
 def test_data_of_different_tokenizers_is_not_mixed(tmp_path, parts):
-    note = json.loads(fingerprint_path(parts[1]).read_text())
-    fingerprint_path(parts[1]).write_text(json.dumps(note | {"fingerprint": "other"}))
+    note = json.loads(stamp_path(parts[1]).read_text())
+    stamp_path(parts[1]).write_text(json.dumps(note | {"fingerprint": "other"}))
     with pytest.raises(DataError, match="made with different tokenizers"):
         merge_tokens(parts, tmp_path / "merged")
     assert not list(tmp_path.glob("*merged*"))
@@ -83,17 +83,17 @@ def test_data_of_different_dtypes_is_not_mixed(tmp_path, parts):
 
 
 def test_without_a_note_at_one_input_the_result_has_none(tmp_path, parts):
-    fingerprint_path(parts[1]).unlink()
+    stamp_path(parts[1]).unlink()
     merge_tokens(parts, tmp_path / "merged")
-    assert not fingerprint_path(tmp_path / "merged").exists()
+    assert not stamp_path(tmp_path / "merged").exists()
 
 
 def test_with_force_the_note_of_replaced_files_is_removed(tmp_path, parts):
     merge_tokens(parts, tmp_path / "merged")
-    assert fingerprint_path(tmp_path / "merged").exists()
-    fingerprint_path(parts[1]).unlink()
+    assert stamp_path(tmp_path / "merged").exists()
+    stamp_path(parts[1]).unlink()
     merge_tokens(parts, tmp_path / "merged", force=True)
-    assert not fingerprint_path(tmp_path / "merged").exists()
+    assert not stamp_path(tmp_path / "merged").exists()
 
 
 def test_existing_files_are_kept(tmp_path, parts):
@@ -147,7 +147,7 @@ class TestAMergeThatWasKilled:
     def check(self, folder, parts):
         merge_tokens(parts, folder / "m")
         merge_tokens(parts, folder / "whole")
-        for path in (bin_path, idx_path, fingerprint_path):
+        for path in (bin_path, idx_path, stamp_path):
             assert path(folder / "m").read_bytes() == path(folder / "whole").read_bytes()
         assert not list(folder.glob(".*.partial"))
 
@@ -159,7 +159,7 @@ def _killed(step, parts, output):
     if step == "copy":
         merging._copy = kill
     else:
-        merging.fingerprint_path = kill
+        merging.stamp_path = kill
     merge_tokens(parts, output)
 
 
@@ -179,7 +179,7 @@ class TestShardsOfOneBuild:
     def test_are_merged_without_a_trace_of_them(self, tmp_path, shard, corpus, bytes_section):
         merge_tokens([shard(number, [corpus]) for number in range(2)], tmp_path / "merged")
         build_tokens([corpus], tmp_path / "whole", bytes_section)
-        for path in (bin_path, idx_path, fingerprint_path):
+        for path in (bin_path, idx_path, stamp_path):
             assert path(tmp_path / "merged").read_bytes() == path(tmp_path / "whole").read_bytes()
 
     def test_are_not_those_of_another_corpus(self, tmp_path, shard):
@@ -215,9 +215,9 @@ class TestShardsOfOneBuild:
 
     def test_may_have_been_built_before_this_was_noted(self, tmp_path, shard, corpus):
         shards = [shard(number, [corpus]) for number in range(2)]
-        note = json.loads(fingerprint_path(shards[0]).read_text())
+        note = json.loads(stamp_path(shards[0]).read_text())
         del note["corpus"]
-        fingerprint_path(shards[0]).write_text(json.dumps(note))
+        stamp_path(shards[0]).write_text(json.dumps(note))
         assert merge_tokens(shards, tmp_path / "merged").documents == len(DOCUMENTS)
 
     def test_have_one_name(self, tmp_path, shard, corpus):
@@ -228,6 +228,6 @@ class TestShardsOfOneBuild:
 
 @pytest.mark.parametrize("content", ["", "[]", "{}"])
 def test_a_damaged_note_is_named(tmp_path, parts, content):
-    fingerprint_path(parts[1]).write_text(content)
+    stamp_path(parts[1]).write_text(content)
     with pytest.raises(DataError, match=r"part1\.tokenizer\.json is damaged"):
         merge_tokens(parts, tmp_path / "merged")

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from pretrain.data.token_files.fingerprint import check_fingerprint
 from pretrain.data.token_files.reading import TokenFile
+from pretrain.data.token_files.tokenizer_stamp import check_stamp
 from pretrain.data.tokenizers import load_tokenizer
 from pretrain.errors import DataError
 from pretrain.recipe import make_recipe, to_yaml
-from pretrain.tools.corpus.recipe_corpus import prepare_corpus
-from pretrain.tools.corpus.stdlib import stdlib_documents
+from pretrain.tools.corpus.recipe_corpus import prepare_corpus, stdlib_documents
 from recipe.smallest import SMALLEST
 
 PROSE = '"""A module that says what it does, in words, at some length."""\n' * 20
@@ -118,7 +117,7 @@ class TestPrepare:
         lines = []
         prepare_corpus(recipe, workers=1, log=lines.append)
         tokens, tokenizer = TokenFile.open(recipe.data.path), load_tokenizer(recipe.tokenizer)
-        check_fingerprint(recipe.data.path, tokenizer)
+        check_stamp(recipe.data.path, tokenizer)
         texts = list(stdlib_documents(max_bytes=200_000))
         assert tokens.documents == len(texts)
         decoded = tokenizer.decode(tokens.tokens.tolist()).split("<|endoftext|>")
@@ -152,7 +151,7 @@ class TestPrepare:
                 prepare_corpus(recipe, workers=1, log=lambda _: None)
         assert not list((tmp_path / "q").glob(".*.partial"))
         prepare_corpus(recipe, workers=1, log=lambda _: None)
-        check_fingerprint(recipe.data.path, load_tokenizer(recipe.tokenizer))
+        check_stamp(recipe.data.path, load_tokenizer(recipe.tokenizer))
         assert TokenFile.open(recipe.data.path).documents == len(list(stdlib_documents(max_bytes=200_000)))
         assert not list((tmp_path / "q").glob("*.partial"))
 
@@ -160,7 +159,7 @@ class TestPrepare:
         prepare_corpus(recipe, workers=1, log=lambda _: None)
         Path(recipe.tokenizer.file).unlink()
         prepare_corpus(recipe, workers=1, log=lambda _: None)
-        check_fingerprint(recipe.data.path, load_tokenizer(recipe.tokenizer))
+        check_stamp(recipe.data.path, load_tokenizer(recipe.tokenizer))
 
     def test_bytes_need_no_training(self, recipe):
         plain = recipe.model_copy(update={"tokenizer": make_recipe(SMALLEST).tokenizer})

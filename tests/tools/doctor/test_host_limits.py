@@ -7,8 +7,8 @@ from types import MappingProxyType, SimpleNamespace
 
 import pytest
 
-from pretrain.cores import available_cores
 from pretrain.cpu.backend import CpuBackend
+from pretrain.machine import available_cores
 from pretrain.recipe import make_recipe
 from pretrain.tools.doctor import host_limits
 from pretrain.tools.doctor import host_limits as memory

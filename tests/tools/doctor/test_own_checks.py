@@ -15,11 +15,11 @@ import yaml
 
 from pretrain.checkpoint.checksums import write as write_checksums
 from pretrain.checkpoint.folder import LATEST, tracked
-from pretrain.checkpoint.structure import structure
+from pretrain.checkpoint.identity import structure
 from pretrain.cli.main import main
 from pretrain.cpu.backend import CpuBackend
 from pretrain.errors import BackendError
-from pretrain.launch.run_directory.start_checks import CHECKS, Start
+from pretrain.launch.start_checks import CHECKS, Start
 from pretrain.plugins.backend import Memory, Remark
 from pretrain.recipe import load_recipe, make_recipe
 from pretrain.tools.doctor import own_checks
@@ -199,7 +199,7 @@ def run_of(folder):
 def held_by_another(folder):
     (folder / "run").mkdir()
     program = (
-        "import sys, time\nfrom pathlib import Path\nfrom pretrain.launch.run_directory.lock import held\n"
+        "import sys, time\nfrom pathlib import Path\nfrom pretrain.launch.run_lock import held\n"
         "with held(Path('run')):\n    print('held', flush=True)\n    sys.stdin.read()"
     )
     command = [sys.executable, "-c", program]

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from recipe.conftest import make, refusal, smallest
 from tools.migrate.cell.namespaces import skip_scripts
+
+__all__ = ["make", "refusal", "smallest"]
 
 
 @pytest.fixture(autouse=True)

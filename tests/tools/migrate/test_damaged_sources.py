@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from pretrain.errors import PretrainError
 from pretrain.recipe import make_recipe
 from pretrain.tools.migrate.migration import migrate
+from pretrain.tools.migrate.setting import MigrateOptions
 from pretrain.tools.migrate.sources.recognition import read_sources
-from pretrain.tools.migrate.wishes import Wishes
 
 SEEDS = Path(__file__).parent / "seeds"
 DEFINED = {"CORPORA": "data", "CACHES": "data", "1": "checkpoints", "2": "board", "3": "vocab.json", "4": "merges.txt"}
@@ -48,7 +48,7 @@ def test_damage_is_a_clear_error_or_a_recipe_that_loads(tmp_path_factory, name, 
     names = [str(SEEDS / "seed2_zero3.sh"), str(path)] if name.endswith(".json") else [str(path)]
     try:
         sources = read_sources(names, DEFINED)
-        found = migrate(sources, Wishes(devices=96, as_meant=data.draw(st.booleans())))
+        found = migrate(sources, MigrateOptions(devices=96, as_meant=data.draw(st.booleans())))
     except PretrainError as error:
         lines = str(error).splitlines()
         assert all(line.strip() for line in lines)

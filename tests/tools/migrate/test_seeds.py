@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from pretrain.recipe import load_recipe
-from pretrain.tools.migrate.migration import migrate
-from pretrain.tools.migrate.next_commands import build_command
+from pretrain.tools.migrate.migration import build_command, migrate
+from pretrain.tools.migrate.setting import MigrateOptions
 from pretrain.tools.migrate.sources.recognition import read_sources
-from pretrain.tools.migrate.wishes import Wishes
 
 SEEDS = Path(__file__).parent / "seeds"
 RECIPES = Path(__file__).parents[3] / "recipes"
@@ -24,7 +23,7 @@ DEFINED = {"CORPORA": "data", "CACHES": "data", "1": "checkpoints", "2": "board"
 
 def migrated(*names: str, defined: dict[str, str] | None = None, **wishes: Any):
     sources = read_sources([str(SEEDS / name) for name in names], defined or {})
-    return migrate(sources, Wishes(**wishes))
+    return migrate(sources, MigrateOptions(**wishes))
 
 
 def differences(recipe, name: str) -> dict[str, tuple[Any, Any]]:

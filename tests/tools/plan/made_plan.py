@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pretrain.plugins.backend import Figures
-from pretrain.plugins.negotiation.kernel_table import KernelTable, Row
+from pretrain.plugins.negotiation.kernel_table import KernelRow, KernelTable
 from pretrain.recipe import make_recipe
 from pretrain.recipe.layout import lay_out
 from pretrain.tools.plan.device import Efficiencies, PlanDevice
@@ -59,7 +59,7 @@ def stage(number, gib, *, host=0, part="activations"):
 
 
 def kernel(operation, name):
-    return Row(operation=operation, kernel=name, kind="", provider="acme 1.0", request={}, rejected=())
+    return KernelRow(operation=operation, kernel=name, kind="", provider="acme 1.0", request={}, rejected=())
 
 
 TIME = StepTime(

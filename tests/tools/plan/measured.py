@@ -76,7 +76,8 @@ CASES = ONE | TWO | LARGE | SMALL
 
 def main() -> None:
     """Measure all cases as one rank, then plan them."""
-    from pretrain.bridge import megatron, planning
+    from pretrain.bridge import megatron
+    from pretrain.bridge.megatron import planning
     from pretrain.cpu.backend import CpuBackend
 
     output, chosen, is_real = Path(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3:] == ["real"]

@@ -8,8 +8,23 @@ from types import SimpleNamespace
 from pretrain.plugins.negotiation.kernel_table import KernelTable
 from pretrain.recipe import lay_out, make_recipe
 from pretrain.report.environment_file import Begin
-from pretrain.training.reporting.run_files import finish, log_header, write
+from pretrain.training.reporting.run_files import finish, log_head, write
 from recipe.smallest import SMALLEST
+
+TABLE = KernelTable(backend="cpu", provider="pretrain", rows=())
+
+
+def setup(recipe, ranks=1):
+    """Return what a rank has of such a recipe."""
+    return SimpleNamespace(
+        recipe=recipe,
+        plugins=SimpleNamespace(
+            backend=SimpleNamespace(name="cpu", describe=dict), provider="pretrain", notices=["a notice of a plugin"]
+        ),
+        layout=lay_out(recipe, ranks),
+        tokenizer=SimpleNamespace(vocab_size=256),
+        padded_vocab_size=256,
+    )
 
 
 def test_notices_of_a_deepspeed_file_are_logged(tmp_path):
@@ -18,16 +33,7 @@ def test_notices_of_a_deepspeed_file_are_logged(tmp_path):
     engine = {"name": "deepspeed", "deepspeed_config": str(tmp_path / "ds.json")}
     recipe = make_recipe({**SMALLEST, "data": blend, "engine": engine})
     said = []
-    log_header(
-        SimpleNamespace(note=said.append),
-        recipe,
-        SimpleNamespace(notices=["a notice of a plugin"]),
-        KernelTable(backend="cpu", provider="pretrain", rows=()),
-        lay_out(recipe, 1),
-        SimpleNamespace(vocab_size=256),
-        tmp_path,
-        "resumed",
-    )
+    log_head(SimpleNamespace(note=said.append), setup(recipe), TABLE, tmp_path, "resumed")
     assert said[0] == "a notice of a plugin"
     assert any("; 1 rank: tensor 1 x pipeline 1 x data 1" in line for line in said)
     assert said[-2:] == [*recipe.notices, "resumed"]
@@ -37,10 +43,7 @@ def test_notices_of_a_deepspeed_file_are_logged(tmp_path):
 def started(run_dir, after, *overrides, devices=("card",) * 2):
     """Write the files of a start after an iteration; return after which one the run is as the files say."""
     recipe = make_recipe(SMALLEST, overrides)
-    plugins = SimpleNamespace(backend=SimpleNamespace(name="cpu", describe=dict), provider="pretrain")
-    table = KernelTable(backend="cpu", provider="pretrain", rows=())
-    layout = lay_out(recipe, len(devices))
-    write(recipe, plugins, table, layout, run_dir, devices=devices, begin=Begin(0.0, after))
+    write(setup(recipe, ranks=len(devices)), TABLE, run_dir, devices, Begin(0.0, after))
     return json.loads((run_dir / "environment.json").read_text())["started_after"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,14 +20,8 @@ def logger(make, tmp_path):
     """Open the logger of the run in `tmp_path`."""
 
     def open_logger(rank=0, progress=None, *, resumed=False, overrides=()):
-        return RunLogger(
-            make(*overrides),
-            tmp_path,
-            rank=rank,
-            total_iterations=100,
-            progress=progress or Progress(),
-            resumed=resumed,
-        )
+        setup = SimpleNamespace(recipe=make(*overrides), world=SimpleNamespace(rank=rank))
+        return RunLogger(setup, tmp_path, 100, progress or Progress(), resumed=resumed)
 
     return open_logger
 
@@ -121,4 +116,4 @@ def test_a_full_disk_at_a_rollback_is_told_and_its_lines_come_once_more(logger, 
     assert [line["iteration"] for line in lines(tmp_path)] == [10, 20, 20]
     (said,) = (line for line in capsys.readouterr().out.splitlines() if "warning" in line)
     assert said.startswith(f"warning: {file} cannot be written: ")
-    assert said.endswith(" Its lines after iteration 10 stay, and come once more. The training goes on.")
+    assert said.endswith(" Its lines after iteration 10 stay, and come once more. The training continues.")

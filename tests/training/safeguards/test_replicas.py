@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,8 +14,8 @@ from pretrain.checkpoint.folder import CheckpointFolder
 from pretrain.errors import CheckpointError, TrainingError
 from pretrain.recipe.layout import lay_out
 from pretrain.training.progress import Progress
-from pretrain.training.safeguards import of_recipe
-from pretrain.training.safeguards.replicas import ReplicaCheck, describe
+from pretrain.training.safeguards import build, replicas
+from pretrain.training.safeguards.replicas import ReplicaCheck, WeightHash, describe, multipliers
 from pretrain.training.saving import Saving
 
 NAMES = ["word_embeddings.weight", "mlp.linear_fc1.weight (layer 7 of 12)", "mlp.linear_fc2.weight (layer 7 of 12)"]
@@ -78,12 +79,13 @@ def test_whatever_differs_is_told_in_one_sentence_or_two(hashes):
 
 @pytest.mark.parametrize("overlaps", [False, True])
 def test_a_gather_right_before_the_comparison_is_told_at_the_start(make, monkeypatch, overlaps):
-    monkeypatch.setattr(of_recipe.groups, "data_parallel_group", lambda: None)
+    monkeypatch.setattr(build.groups, "data_parallel_group", lambda: None)
     zero = ("parallel={use_distributed_optimizer: true, overlap_grad_reduce: true, overlap_param_gather: true}",)
     recipe, notes = make("train.check_replicas_interval=5", *zero * overlaps), []
-    logger = SimpleNamespace(note=notes.append)
-    check = of_recipe.replica_check(recipe, None, lay_out(recipe, 2), logger, Progress(), None)
-    assert [at for at in range(1, 12) if check.is_due(at)] == [5, 10]
+    meter = SimpleNamespace(logger=SimpleNamespace(note=notes.append), interval=None)
+    length = SimpleNamespace(layout=lay_out(recipe, 2))
+    training = SimpleNamespace(recipe=recipe, engine=None, progress=Progress(), meter=meter, length=length)
+    assert build.replica_check(training, None) is not None
     assert [("gathered once more right before they are compared" in note) for note in notes] == [True] * overlaps
 
 
@@ -91,7 +93,9 @@ class Replicas(ReplicaCheck):
     """A check whose comparisons have these results."""
 
     def __init__(self, *found, progress=None, saving=None):
-        super().__init__(engine=None, group=None, every=10, progress=progress or Progress(), saving=saving)
+        meter = SimpleNamespace(interval=None)
+        training = SimpleNamespace(engine=None, progress=progress or Progress(), meter=meter)
+        super().__init__(training, None, every=10, saving=saving)
         self.found = iter(found)
 
     def _difference(self):
@@ -131,7 +135,7 @@ def test_without_an_equal_comparison_it_is_said():
 def test_no_run_goes_on_by_itself_from_a_checkpoint_after_the_last_equal_comparison(tmp_path, equal_at, mark):
     saving = saved_at(tmp_path, 10, 15)
     progress = Progress(iteration=20, equal_at=equal_at)
-    with pytest.raises(TrainingError, match="may hold the fault: --resume refuses to go on from it until you"):
+    with pytest.raises(TrainingError, match="may contain the fault: --resume refuses it until you"):
         Replicas("rank 1 in a.", progress=progress, saving=saving).compare(20)
     with pytest.raises(CheckpointError, match=rf"holds '{mark}', not an iteration\.\nWrite the .* into it: 10, 15"):
         saving.folder.latest()
@@ -169,7 +173,7 @@ def test_nor_from_one_that_is_still_being_written_for_which_the_error_does_not_w
     saving = saved_at(tmp_path, 10)
     saving.background, saving.latest = Beside(saving.folder, 15), 15
     check, at_the_error = Replicas("rank 1 in a.", progress=Progress(equal_at=10), saving=saving), []
-    with pytest.raises(TrainingError, match="may hold the fault"), saving, noting(saving.folder, at_the_error):
+    with pytest.raises(TrainingError, match="may contain the fault"), saving, noting(saving.folder, at_the_error):
         check.compare(20)
     assert (at_the_error, saving.folder.iterations()) == ([10], [10, 15])
     with pytest.raises(CheckpointError, match="holds 'replicas differed after 10', not an iteration"):
@@ -194,7 +198,7 @@ def test_a_folder_that_cannot_be_written_does_not_hide_which_rank_differs(tmp_pa
 
     monkeypatch.setattr(CheckpointFolder, "name_none", fails)
     with pytest.raises(
-        TrainingError, match=r"rank 1 in a(?s:.)*of after iteration 10 may hold the fault: do not go on"
+        TrainingError, match=r"rank 1 in a(?s:.)*after iteration 10 may contain the fault: do not resume"
     ):
         Replicas("rank 1 in a.", progress=Progress(equal_at=10), saving=saving).compare(20)
 
@@ -210,3 +214,80 @@ def saved_at(folder, *iterations):
 @pytest.mark.parametrize("hashes", [[[1], [1], [2], [2]], [[1], [2], [3], [3]]])
 def test_half_of_the_replicas_are_no_majority(hashes):
     assert describe(hashes, ["weight"], [0, 1, 2, 3]).startswith("the replicas of ranks 0, 1, 2 and 3 do not hold")
+
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+SIZES = st.integers(min_value=1, max_value=40)
+
+
+def weights(size, dtype, seed=0):
+    return torch.randn(size, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def flipped(weight, element, bit):
+    """Return a copy of a weight with one bit of one element the other way."""
+    words = weight.clone().view(torch.int32 if weight.element_size() == 4 else torch.int16)
+    mask = 1 << bit
+    words[element] ^= mask if bit < 8 * weight.element_size() - 1 else -mask
+    return words.view(weight.dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_bit_of_every_position_counts(dtype):
+    weight = weights(9, dtype)
+    bits = 8 * weight.element_size()
+    hashes = [WeightHash().one(flipped(weight, element, bit)).item() for element in range(9) for bit in range(bits)]
+    assert len({*hashes, WeightHash().one(weight).item()}) == 9 * bits + 1
+
+
+@given(sizes=st.lists(SIZES, min_size=1, max_size=5), dtype=st.sampled_from(DTYPES), data=st.data())
+def test_equal_weights_are_equal_and_one_bit_is_not_however_they_are_divided(sizes, dtype, data):
+    bucket = data.draw(st.integers(min_value=1, max_value=64), label="bytes of a bucket")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(replicas, "BUCKET", bucket)
+        ours = [weights(size, dtype, seed) for seed, size in enumerate(sizes)]
+        theirs = [weight.clone() for weight in ours]
+        assert torch.equal(WeightHash().buckets(ours), WeightHash().buckets(theirs))
+        which = data.draw(st.integers(min_value=0, max_value=len(sizes) - 1), label="weight")
+        element = data.draw(st.integers(min_value=0, max_value=sizes[which] - 1), label="element")
+        bit = data.draw(st.integers(min_value=0, max_value=8 * dtype.itemsize - 1), label="bit")
+        theirs[which] = flipped(theirs[which], element, bit)
+        assert (WeightHash().buckets(ours) != WeightHash().buckets(theirs)).sum() == 1
+
+
+def test_two_values_that_change_places_have_another_hash():
+    weight = torch.tensor([1.0, 2.0, 3.0])
+    assert WeightHash().one(weight) != WeightHash().one(weight[[1, 0, 2]])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_two_buckets_of_one_weight_that_change_places_have_another_hash(dtype, monkeypatch):
+    monkeypatch.setattr(replicas, "BUCKET", 16)
+    first, other = torch.split(weights(32 // dtype.itemsize, dtype), 16 // dtype.itemsize)
+    assert WeightHash().one(torch.cat((first, other))) != WeightHash().one(torch.cat((other, first)))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_bucket_is_measured_in_bytes(dtype, monkeypatch):
+    monkeypatch.setattr(replicas, "BUCKET", 64)
+    assert WeightHash().buckets([weights(64, dtype)]).shape == (dtype.itemsize,)
+
+
+def test_zeros_and_negative_zeros_differ():
+    assert WeightHash().one(torch.zeros(4)) != WeightHash().one(-torch.zeros(4))
+
+
+def test_the_multipliers_are_odd_and_differ():
+    numbers = multipliers(5000, torch.device("cpu"))
+    assert (numbers % 2 != 0).all()
+    assert len(numbers.unique()) == 5000
+
+
+def test_views_of_a_flat_buffer_are_read_where_they_begin():
+    flat = weights(64, torch.bfloat16)
+    assert WeightHash().one(flat[3:40]) == WeightHash().one(flat[3:40].clone())
+
+
+def test_weights_of_several_dtypes_have_buckets_of_their_own():
+    mixed = [weights(3, torch.bfloat16), weights(3, torch.float32), weights(2, torch.float32)]
+    assert WeightHash().buckets(mixed).shape == (2,)

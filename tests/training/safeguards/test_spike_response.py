@@ -15,12 +15,11 @@ from pretrain.checkpoint.contents import Loaded
 from pretrain.engine.protocol import Step
 from pretrain.errors import TrainingError
 from pretrain.training.progress import Progress
-from pretrain.training.safeguards import of_recipe
-from pretrain.training.safeguards.iterations_left_out import LeftOut
+from pretrain.training.safeguards import build as safeguards
 from pretrain.training.safeguards.spike_response import MOST_IN_A_ROW, MOST_ROLLBACKS, SpikeResponse
-from pretrain.training.safeguards.step_batches import StepBatches
 from pretrain.training.stopping import Stopping
-from training.made_up_training import FakeEngine, Log
+from pretrain.training.training_data import RewindableBatches, SkippedIterations
+from training.made_up_training import FakeEngine, Log, events_of
 
 pytestmark = pytest.mark.usefixtures("alone")
 
@@ -78,29 +77,28 @@ def watched(training):
         run = training("train.train_iters=30", *QUIET, *overrides, engine=Engine(losses), progress=progress)
         object.__setattr__(run.meter, "logger", Events())
         progress = run.progress
-        batches = StepBatches(lambda at: (number for number in count(at.consumed_samples // 2)), progress)
-        watch = of_recipe.spike_watch(run.recipe, torch.device("cpu"), progress, pin_memory=False)
+        batches = RewindableBatches(
+            lambda at: (number for number in count(at.consumed_samples // 2)),
+            progress,
+            SkippedIterations.of(run.recipe, progress),
+        )
+        watch = safeguards.spike_watch(run.recipe, torch.device("cpu"), progress, pin_memory=False)
         stopping = Stopping(run.recipe, watch)
         reasons = iter(said)
         stopping.reason = lambda: (stopping.exchange.turn(), next(reasons, ""))[1]
-        spikes = SpikeResponse(
-            recipe=run.recipe,
-            watch=watch,
-            exchange=stopping.exchange,
-            progress=progress,
-            engine=run.engine,
-            saving=run.saving,
-            batches=batches,
-            meter=run.meter,
-        )
-        return replace(
-            run, batches=batches, spikes=spikes, stopping=stopping, left_out=LeftOut.of(run.recipe, progress)
-        )
+        changed = replace(run, batches=batches, stopping=stopping)
+        spikes = SpikeResponse(changed, watch, run.saving, None)
+        return replace(changed, events=events_of(changed, run.evaluation, run.saving, spikes))
 
     return build
 
 
-def events_of(run, name=None):
+def longer(run, iterations):
+    """Return the run with as many iterations."""
+    return replace(run, length=replace(run.length, iterations=iterations))
+
+
+def told(run, name=None):
     records = [event for event in run.meter.logger.events if not isinstance(event, str)]
     return [record for record in records if name in (None, record.event)]
 
@@ -111,7 +109,7 @@ def test_a_rollback_goes_back_to_the_checkpoint_and_leaves_out_the_batches_aroun
     assert run.engine.learned == [*range(1, 21), *range(26, 31)]
     assert run.engine.learning_rate == 8 * 25
     assert (run.progress.iteration, run.progress.consumed_samples, run.progress.left_out) == (30, 240, [[21, 25]])
-    (event,) = events_of(run)
+    (event,) = told(run)
     assert (event.event, event.iteration) == ("rollback", 20)
     assert event.text == (
         "loss 5.0000 in iteration 23, 5.0 times the median 1.0000 before: back to iteration 20; iterations 21 to 25 "
@@ -149,7 +147,7 @@ def test_weights_that_are_not_finite_are_not_saved_but_taken_back_though_no_loss
     run = watched(*ROLLBACK, "evaluation.interval=10", losses={})
     run.engine.parameters_norm = lambda: torch.tensor(math.nan if 12 in run.engine.learned else 1.0)
     run.run()
-    (event,) = events_of(run)
+    (event,) = told(run)
     assert event.text == (
         "weights that are not finite after iteration 20: back to iteration 10; iterations 11 to 22 are left out."
     )
@@ -165,7 +163,7 @@ def test_weights_that_are_never_finite_again_end_the_training(watched):
     run.engine.parameters_norm = lambda: torch.tensor(math.nan if len(run.engine.learned) >= 15 else 1.0)
     with pytest.raises(TrainingError, match=r"weights that are not finite after iteration \d+, after 3 rollbacks"):
         run.run()
-    assert len(events_of(run, "rollback")) == MOST_ROLLBACKS
+    assert len(told(run, "rollback")) == MOST_ROLLBACKS
 
 
 def test_the_first_step_after_a_rollback_may_wait_for_the_data_as_the_first_one_of_all(watched):
@@ -196,11 +194,11 @@ def test_a_training_that_resumes_has_the_losses_from_before_and_the_stretches(wa
 
 def test_one_spike_more_than_the_rollbacks_from_one_checkpoint_ends_the_training(watched):
     run = watched(*ROLLBACK, "checkpoint.save_interval=20", losses=dict.fromkeys(range(21, 31), 5.0))
-    run = replace(run, length=replace(run.length, iterations=60))
+    run = longer(run, 60)
     run.engine.losses.update(dict.fromkeys(range(31, 60), 5.0))
     with pytest.raises(TrainingError, match="after 3 rollbacks to the checkpoint of iteration 20: leaving out batches"):
         run.run()
-    assert len(events_of(run, "rollback")) == MOST_ROLLBACKS
+    assert len(told(run, "rollback")) == MOST_ROLLBACKS
 
 
 def test_checkpoints_of_the_same_weights_do_not_count_as_progress_nor_remove_others(watched):
@@ -210,7 +208,7 @@ def test_checkpoints_of_the_same_weights_do_not_count_as_progress_nor_remove_oth
     )
     with pytest.raises(TrainingError, match="after 3 rollbacks to the checkpoint of iteration 20: leaving out batches"):
         run.run()
-    assert len(events_of(run, "rollback")) == MOST_ROLLBACKS
+    assert len(told(run, "rollback")) == MOST_ROLLBACKS
     assert run.saving.folder.iterations() == [10, 20]
 
 
@@ -218,7 +216,7 @@ def test_rollbacks_are_counted_from_zero_after_a_step_that_is_saved(watched):
     spikes = {23, 43, 63, 83, 103}
     run = watched(*ROLLBACK, "train.train_iters=110", losses=dict.fromkeys(spikes, 5.0))
     run.run()
-    assert len(events_of(run, "rollback")) == len(spikes)
+    assert len(told(run, "rollback")) == len(spikes)
     assert run.progress.iteration == 110
 
 
@@ -233,7 +231,7 @@ def test_a_stretch_that_is_left_out_when_the_training_has_to_end_is_saved(watche
 def test_a_spike_at_an_exit_interval_is_taken_back_before_the_part_ends(watched, at):
     run = watched(*ROLLBACK, "train.exit_interval=24", losses={at: 5.0})
     assert run.run() == "train.exit_interval 24"
-    assert [event.event for event in events_of(run)] == ["rollback"]
+    assert [event.event for event in told(run)] == ["rollback"]
     assert (run.progress.iteration, run.saving.folder.latest()) == (24, 24)
 
 
@@ -270,14 +268,14 @@ def test_without_a_checkpoint_before_it_there_is_a_warning_alone(watched):
     run = watched(*ROLLBACK, "checkpoint.save_interval=29", losses={25: 5.0})
     run.run()
     assert run.engine.learned == list(range(1, 31))
-    (event,) = events_of(run)
-    assert event.text.endswith("before: there is no checkpoint before it to go back to.")
+    (event,) = told(run)
+    assert event.text.endswith("before: there is no earlier checkpoint to go back to.")
 
 
 def test_without_a_checkpoint_spikes_in_a_row_are_warned_of_once(watched):
     run = watched(*ROLLBACK, "checkpoint.save_interval=29", losses={22: 5.0, 23: 5.0, 24: 5.0, 27: 5.0})
     run.run()
-    assert [event.numbers["spike_iteration"] for event in events_of(run)] == [22, 27]
+    assert [event.numbers["spike_iteration"] for event in told(run)] == [22, 27]
 
 
 def test_a_training_that_is_asked_to_end_saves_nothing_after_a_spike(watched):
@@ -291,9 +289,9 @@ def test_a_training_that_is_asked_to_end_saves_nothing_after_a_spike(watched):
 def test_a_warning_is_given_once_for_spikes_in_a_row(watched):
     run = watched("train.loss_spike.threshold=2", losses={22: 5.0, 23: 5.0, 27: 5.0})
     run.run()
-    assert [event.numbers["spike_iteration"] for event in events_of(run)] == [22, 27]
-    assert events_of(run)[0].text == (
-        "warning: loss 5.0000 in iteration 22, 5.0 times the median 1.0000 before: the training goes on."
+    assert [event.numbers["spike_iteration"] for event in told(run)] == [22, 27]
+    assert told(run)[0].text == (
+        "warning: loss 5.0000 in iteration 22, 5.0 times the median 1.0000 before: the training continues."
     )
     assert run.engine.learned == list(range(1, 31))
 
@@ -306,11 +304,11 @@ def test_a_skipped_update_is_counted_and_leaves_weights_and_schedule(watched):
     skipped = {record.iteration: record.metrics["skipped_iterations"] for record in run.meter.logger.records}
     assert (skipped[25], skipped[30]) == (2, 0)
     assert {record.metrics["lm_loss"] for record in run.meter.logger.records} == {1.0}
-    assert [event.iteration for event in events_of(run, "loss_spike")] == [22, 24]
+    assert [event.iteration for event in told(run, "loss_spike")] == [22, 24]
 
 
 def test_updates_are_not_left_out_forever(watched):
     run = watched("train.loss_spike={threshold: 2, action: skip}", losses=dict.fromkeys(range(22, 200), math.nan))
-    run = replace(run, length=replace(run.length, iterations=100))
+    run = longer(run, 100)
     with pytest.raises(TrainingError, match=rf"the last {MOST_IN_A_ROW} losses up to iteration 71 were over"):
         run.run()

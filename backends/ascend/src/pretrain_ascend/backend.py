@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pretrain.errors import BackendError
-from pretrain.plugins.backend import Available, Backend, Figures, PointToPoint, Unavailable
-from pretrain.plugins.named_device import NamedDevice
+from pretrain.plugins.backend import Available, Backend, Figures, NamedDevice, PointToPoint, Unavailable
 from pretrain_ascend import collectives, devices, environment, software
 from pretrain_ascend.devices import Family
 from pretrain_ascend.environment import VISIBLE

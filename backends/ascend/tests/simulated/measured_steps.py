@@ -13,8 +13,7 @@ def main() -> None:
     """Train without a launcher, data or a loop."""
     from pretrain.bridge import megatron
     from pretrain.plugins.host.manager import load
-    from pretrain.plugins.host.members import environment
-    from pretrain.plugins.host.readiness import require_device
+    from pretrain.plugins.host.members import environment, require_device
     from pretrain.recipe import load_recipe
 
     recipe, plugins = load_recipe(sys.argv[1]), load("ascend")
@@ -25,7 +24,7 @@ def main() -> None:
     from pretrain.engine import groups
     from pretrain.engine.build import build_engine
     from pretrain.tools.plan.trace.rank_trace import batches_of
-    from pretrain.training.rank_device import rank_device
+    from pretrain.training.rank_setup import rank_device
 
     device = rank_device(recipe, plugins, 0)
     groups.join_world(plugins.backend, 0, 1, timeout_minutes=10)

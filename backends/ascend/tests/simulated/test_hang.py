@@ -66,7 +66,7 @@ def test_a_rank_that_sleeps_in_a_layer(tmp_path, direction, operation):
     )
     path = os.pathsep.join(map(str, (TESTS / "report" / "hang", TESTS)))
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(TESTS / "launch" / "launcher.py"), job.to_json(), "2"],
+        [sys.executable, "-W", "ignore", str(TESTS / "launch" / "launcher.py"), "ranks", job.to_json(), "2"],
         env={**os.environ, "PYTHONPATH": path, "FAULT": f"{direction}:1", client.BACKEND: "ascend"},
         cwd=tmp_path,
         capture_output=True,

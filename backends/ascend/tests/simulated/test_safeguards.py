@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from pretrain.model.attention import CoreAttention
+from pretrain.model.layer import CoreAttention
 from pretrain.plugins.backend import Unavailable
-from pretrain.training.reporting.local_clock import CALLS, LocalClock
-from pretrain.training.safeguards.host_copy import HostCopies
-from pretrain.training.safeguards.weight_hash import WeightHash
+from pretrain.training.reporting.stragglers import CALLS, LocalClock
+from pretrain.training.safeguards.replicas import WeightHash
+from pretrain.training.safeguards.spike_watch import HostCopies
 from pretrain_ascend.backend import AscendBackend
 
 answer = AscendBackend().availability()

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from pretrain.errors import BackendError
-from pretrain.plugins.backend import Available, Backend, Figures, PointToPoint, Unavailable
-from pretrain.plugins.named_device import NamedDevice
+from pretrain.plugins.backend import Available, Backend, Figures, NamedDevice, PointToPoint, Unavailable
 from pretrain_cuda import collectives, devices, environment, software
 from pretrain_cuda.devices import AMPERE, BLACKWELL
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from deepspeed.accelerator.abstract_accelerator import DeepSpeedAccelerator
 from deepspeed.ops.op_builder import cpu as host_ops
+from deepspeed.runtime.zero import partitioned_param_coordinator
 
 from pretrain.bridge.megatron.names import DeviceNames
 from pretrain.plugins.backend import Available
@@ -21,11 +22,12 @@ if TYPE_CHECKING:
 
     from pretrain.plugins.backend import Backend
 
+
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _HOST_OPS = frozenset({"AsyncIOBuilder", "CPUAdamBuilder", "CPUAdagradBuilder", "CPULionBuilder", "PinMemoryBuilder"})
 
 
-def make_accelerator(backend: Backend, own: type[Any] | None) -> OfBackend:
+def make_accelerator(backend: Backend, own: type[Any] | None) -> BackendAccelerator:
     """Return the accelerator of a backend.
 
     Args:
@@ -34,11 +36,11 @@ def make_accelerator(backend: Backend, own: type[Any] | None) -> OfBackend:
     """
     if own is None:
         return DeviceAccelerator(backend)
-    kind: type[OfBackend] = type(own.__name__, (OfBackend, own), {"__module__": __name__})
+    kind: type[BackendAccelerator] = type(own.__name__, (BackendAccelerator, own), {"__module__": __name__})
     return kind(backend)
 
 
-class OfBackend:
+class BackendAccelerator:
     """Answers of the backend, which override those of DeepSpeed's class for the device type."""
 
     get_op_builder: Callable[[str], Any]
@@ -90,7 +92,7 @@ def _tensor_of(dtype: torch.dtype) -> property:
     return property(lambda self: functools.partial(torch.tensor, dtype=dtype, device=self.device_name()))
 
 
-class DeviceAccelerator(OfBackend, DeepSpeedAccelerator):  # type: ignore[misc]  # untyped
+class DeviceAccelerator(BackendAccelerator, DeepSpeedAccelerator):  # type: ignore[misc]  # untyped
     """Any device, from torch's module for it and the backend; methods as in DeepSpeedAccelerator."""
 
     def __init__(self, backend: Backend) -> None:
@@ -231,3 +233,27 @@ class DeviceAccelerator(OfBackend, DeepSpeedAccelerator):  # type: ignore[misc] 
 
     def set_compile_backend(self, backend: str) -> None:
         self._compile_backend = backend
+
+
+def trust_other_ranks() -> None:
+    """Leave out a check of ZeRO-3, which reads what all ranks have gathered; in a plan they are equal.
+
+    `assert_ints_same_as_other_ranks` in PartitionedParameterCoordinator.reset_step.
+    """
+    partitioned_param_coordinator.assert_ints_same_as_other_ranks = lambda _ints: None
+
+
+class PlannedAccelerator(DeviceAccelerator):
+    """The device of `Backend.device`: "cpu:1"; the host is "cpu"."""
+
+    def device(self, device_index: int | str | None = None) -> torch.device:
+        """Return the device."""
+        return self.backend.device(0)
+
+    def current_device(self) -> int:
+        """Return the index of the device."""
+        return self.backend.device(0).index or 0
+
+    def on_accelerator(self, tensor: Tensor) -> bool:
+        """Return whether a tensor is on the device, not on the host."""
+        return tensor.device == self.backend.device(0)

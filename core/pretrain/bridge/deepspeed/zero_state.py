@@ -1,4 +1,4 @@
-"""Access the main weights and Adam's moments of each weight in any ZeRO stage of DeepSpeed 0.19.
+"""Access main weights and Adam's moments of each weight in any ZeRO stage of DeepSpeed 0.19.
 
 DeepSpeed's own functions for this (utils/tensor_fragment.py) have no state before the first step. At stage 3 they
 cannot set a weight whose last part is padded (DeepSpeedZeroOptimizer_Stage3.set_full_hp_param), and they read and write
@@ -7,17 +7,33 @@ whole sub-groups of files for each of their weights.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 import torch.distributed as dist
 
-from pretrain.bridge.deepspeed.zero_swapped_tensors import SubGroups, put_part
+from pretrain.bridge.deepspeed.zero_swapped_tensors import SubGroups, part_of, put_part
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
-MOMENTS = ("exp_avg", "exp_avg_sq")
+
+def full_shape(parameter: Tensor) -> tuple[int, ...]:
+    """Return the shape of this tensor-parallel rank's weight; ZeRO-3 leaves a parameter empty between its uses."""
+    return tuple(getattr(parameter, "ds_shape", parameter.shape))
+
+
+def own_part(parameter: Any) -> Tensor:
+    """Return this rank's part of a weight: all of it, or with ZeRO-3 its part of the flat weight, unpadded."""
+    if not hasattr(parameter, "ds_tensor"):
+        return cast("Tensor", parameter.detach())
+    part = part_of(parameter)
+    start = dist.get_rank(parameter.ds_process_group) * part.numel()
+    return part[: max(0, parameter.ds_numel - start)]
+
+
 MAIN = "fp32_param"
 
 
@@ -49,13 +65,13 @@ class ZeroState(Protocol):
         ...
 
 
-def zero_state(optimizer: Any, stage: int) -> ZeroState:
-    """Return the access to an optimizer that `deepspeed.initialize` returned."""
+def zero_state(optimizer: Any, stage: int, states: Sequence[str]) -> ZeroState:
+    """Return the access to an optimizer that `deepspeed.initialize` returned, whose state has these names."""
     if stage == 3:
-        return _Stage3(optimizer)
+        return _Stage3(optimizer, states)
     if hasattr(optimizer, "_lazy_init_hp_params_optimizer_state"):  # ZeRO 1 and 2, BF16_Optimizer
-        return _Flat(optimizer)
-    return _Unsplit(optimizer)
+        return _Flat(optimizer, states)
+    return _Unsplit(optimizer, states)
 
 
 class _InMemory:
@@ -68,7 +84,8 @@ class _InMemory:
 class _Unsplit(_InMemory):
     """Stage 0: every rank holds everything; fp16 and bf16 weights have an fp32 copy (FP16_UnfusedOptimizer)."""
 
-    def __init__(self, optimizer: Any) -> None:
+    def __init__(self, optimizer: Any, states: Sequence[str]) -> None:
+        self._states = states
         self._adam = getattr(optimizer, "optimizer", optimizer)
         self._main = {
             weight: main
@@ -79,7 +96,7 @@ class _Unsplit(_InMemory):
         }
 
     def allocate(self) -> None:
-        _allocate(self._adam, [tensor for group in self._adam.param_groups for tensor in group["params"]])
+        _allocate(self._adam, self._states, [tensor for group in self._adam.param_groups for tensor in group["params"]])
 
     def whole(self, parameter: Any, name: str) -> Tensor:
         return self._tensor(parameter, name).detach()
@@ -99,12 +116,13 @@ class _Unsplit(_InMemory):
 class _Flat(_InMemory):
     """Stages 1 and 2: each rank holds a contiguous range of all weights, concatenated; `_hp_mapping` describes it."""
 
-    def __init__(self, optimizer: Any) -> None:
+    def __init__(self, optimizer: Any, states: Sequence[str]) -> None:
+        self._states = states
         self._optimizer = optimizer
 
     def allocate(self) -> None:
         adam = self._optimizer.optimizer
-        _allocate(adam, [tensor for group in adam.param_groups for tensor in group["params"]])
+        _allocate(adam, self._states, [tensor for group in adam.param_groups for tensor in group["params"]])
         self._optimizer._lazy_init_hp_params_optimizer_state()  # noqa: SLF001
 
     def whole(self, parameter: Any, name: str) -> Tensor:
@@ -122,13 +140,14 @@ class _Flat(_InMemory):
 class _Stage3:
     """Stage 3: each rank holds a part of every weight, the last one padded."""
 
-    def __init__(self, optimizer: Any) -> None:
+    def __init__(self, optimizer: Any, states: Sequence[str]) -> None:
+        self._states = states
         self._optimizer = optimizer
         self._groups = SubGroups(optimizer)
 
     def allocate(self) -> None:
         for number in range(len(self._groups)):
-            _allocate(self._optimizer.optimizer, [self._groups.flat(number, changes=True)])
+            _allocate(self._optimizer.optimizer, self._states, [self._groups.flat(number, changes=True)])
         self.close()
 
     def order(self, parameter: Any) -> int:
@@ -161,8 +180,8 @@ def _own(parameter: Any, value: Tensor) -> Tensor:
     return torch.nn.functional.pad(part, (0, size - part.numel()))
 
 
-def _allocate(adam: torch.optim.Optimizer, tensors: list[Tensor]) -> None:
+def _allocate(adam: torch.optim.Optimizer, states: Sequence[str], tensors: list[Tensor]) -> None:
     for tensor in tensors:
         state = adam.state[tensor]
-        for name in MOMENTS:
+        for name in states:
             state.setdefault(name, torch.zeros_like(tensor, requires_grad=False))

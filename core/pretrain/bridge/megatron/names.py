@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pretrain.bridge.streams import HostEvent, HostStream
-from pretrain.bridge.substitutes import Generators, Substitutes
+from pretrain.bridge.megatron.substitutes import Generators, HostEvent, HostStream, Substitutes
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,23 +1,26 @@
-"""Give megatron-core's optimizer the negotiated kernels, without host synchronization in its norm and clipping."""
+"""megatron-core's optimizer with the negotiated kernels, and its gradients and process groups with our options."""
 
 from __future__ import annotations
 
+from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from torch import Tensor
 
     from pretrain.plugins.backend import Overflow
-    from pretrain.plugins.signatures import GradientNormFn, OptimizerKernels
+    from pretrain.plugins.signatures import GradientNormFn, ProcessGroupOptionsFn
 
 
-def install(kernels: OptimizerKernels, overflow: Overflow | None) -> None:
-    """Put the negotiated Adam and gradient norm in place of apex's in megatron-core 0.16.1.
+def install(adam: type[Any], gradient_norm: GradientNormFn, overflow: Overflow | None) -> None:
+    """Put a class of optimizers and the negotiated gradient norm in place of apex's in megatron-core 0.16.1.
 
     Call it after megatron.core is imported and before `get_megatron_optimizer`. Every name set here is bound at import:
 
@@ -31,13 +34,13 @@ def install(kernels: OptimizerKernels, overflow: Overflow | None) -> None:
     import megatron.core.optimizer as package  # noqa: PLC0415  after the bridge
     from megatron.core.optimizer import distrib_optimizer, optimizer  # noqa: PLC0415
 
-    package.Adam = kernels.adam
+    package.Adam = adam
     package.USING_PYTORCH_OPTIMIZER = False
-    distrib_optimizer.Adam = kernels.adam
+    distrib_optimizer.Adam = adam
     distrib_optimizer.HAVE_APEX_OR_TE = True
     distrib_optimizer.USING_APEX_OPTIMIZER = True
     distrib_optimizer.USING_TE_OPTIMIZER = False
-    optimizer.get_grad_norm_fp32 = _GradientNorm(kernels.gradient_norm)
+    optimizer.get_grad_norm_fp32 = _GradientNorm(gradient_norm)
     optimizer.clip_grad_by_total_norm_fp32 = clip_by_norm
     optimizer._multi_tensor_copy_this_to_that = copy_tensors  # noqa: SLF001
     if overflow is not None:
@@ -108,3 +111,69 @@ def _watch(optimizer_class: Any, overflow: Overflow) -> None:
         return
     check_with_flag.watches_overflow = True  # type: ignore[attr-defined]
     optimizer_class._unscale_main_grads_and_check_for_nan = check_with_flag  # noqa: SLF001
+
+
+def keep_local_sums() -> None:
+    """Have megatron-core's check of local gradients keep their sum instead of waiting for the device.
+
+    `check_for_nan_in_grad` calls it for each group of buckets, overlapped or not. The group keeps the sum, because
+    several engines may live in a process.
+    """
+    from megatron.core.distributed.param_and_grad_buffer import _ParamAndGradBucketGroup  # noqa: PLC0415  after the bridge
+
+    _ParamAndGradBucketGroup.check_grads = _keep_sum
+
+
+def local_sum(chunks: Sequence[Any]) -> Tensor:
+    """Return the sum of this rank's own gradients in the last step, fp32 scalar; not finite if one of them is not.
+
+    Args:
+        chunks: in megatron-core's data parallelism.
+    """
+    groups = [group for chunk in chunks for group in chunk.bucket_groups + chunk.expert_parallel_bucket_groups]
+    return torch.stack([group.local_sum for group in groups]).sum()
+
+
+def _keep_sum(group: Any, check_for_nan_or_inf: bool, check_for_large: bool) -> None:  # noqa: ARG001  its signature
+    sums = [bucket.grad_data.sum(dtype=torch.float32) for bucket in group.buckets]
+    group.local_sum = torch.stack(sums).sum()
+
+
+def install_group_options(options: ProcessGroupOptionsFn) -> None:
+    """Let `initialize_model_parallel` call the negotiated function for every group's options.
+
+    megatron-core's own `get_nccl_options` builds `ProcessGroupNCCL.Options`, which serve only NCCL.
+    """
+    from megatron.core import parallel_state  # noqa: PLC0415  after the bridge
+
+    def options_of(pg_name: str, nccl_comm_cfgs: object) -> Any | None:  # noqa: ARG001  megatron-core's signature
+        return options(pg_name)
+
+    parallel_state.get_nccl_options = options_of
+
+
+def sum_over_tensor_ranks(partial_gradients: Callable[[Any], Iterable[Any]]) -> None:
+    """Have megatron-core sum the gradients of these weights over the tensor-parallel ranks, and no others.
+
+    finalize_model_grads by itself sums those of weights with a mark, and of others whose names it knows.
+    """
+    module: Any = import_module("megatron.core.distributed.finalize_model_grads")  # the package has a function so named
+    module._allreduce_non_tensor_model_parallel_grads = partial(_sum_gradients, partial_gradients)  # noqa: SLF001
+
+
+def _sum_gradients(
+    partial_gradients: Callable[[Any], Iterable[Any]],
+    model: Sequence[Any],
+    _config: Any,
+    group: dist.ProcessGroup,
+) -> None:
+    """Sum in one collective, as megatron-core's function does."""
+    weights = [weight for chunk in model for weight in partial_gradients(chunk) if weight.requires_grad]
+    gradients = [weight.main_grad.data for weight in weights if weight.main_grad is not None]
+    if group.size() == 1 or not gradients:
+        return
+    together = _flatten_dense_tensors(gradients)  # type: ignore[no-untyped-call]
+    dist.all_reduce(together, group=group)
+    parts = _unflatten_dense_tensors(together, gradients)  # type: ignore[no-untyped-call]
+    for gradient, total in zip(gradients, parts, strict=True):
+        gradient.copy_(total)

@@ -43,7 +43,7 @@ def first_of(value: T, group: dist.ProcessGroup | None = None) -> T:
     return agreed[0]
 
 
-class Unanimity:
+class AllRanksBarrier:
     """Vote on whether all ranks are ready, one after every iteration.
 
     It is started in one iteration and counted in the next, so that no step waits for it: neither for the device, nor

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch.distributed as dist
 
-from pretrain.checkpoint.writing.agreement import Unanimity, between_hosts, first_of
+from pretrain.checkpoint.writing.agreement import AllRanksBarrier, between_hosts, first_of
 from pretrain.errors import OtherRankError
 from pretrain.plugins.collective_record import BESIDE
 
@@ -64,7 +64,7 @@ class BackgroundSaves:
         """
         self._folder, self._is_main, self._notify = folder, is_main, notify
         self._group = between_hosts(BESIDE, max(timeout_minutes, _WRITING_MINUTES))
-        self._all_done = Unanimity(timeout_minutes)
+        self._all_done = AllRanksBarrier(timeout_minutes)
         self._save: _Save | None = None
         self._has_waited = False
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from pretrain.checkpoint import checksums, generators
 from pretrain.checkpoint.digest import FileDigest, Recorder
+from pretrain.checkpoint.folder import FORMAT
 from pretrain.checkpoint.identity import identity
-from pretrain.checkpoint.version import FORMAT
 from pretrain.checkpoint.writing.agreement import first_of, gathered
 from pretrain.checkpoint.writing.sharded_files import Results, ShardedFiles
 from pretrain.errors import CheckpointError, OtherRankError

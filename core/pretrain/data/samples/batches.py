@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from pretrain.data.orphans import exit_with_parent
-from pretrain.data.prefetch import Prefetcher
+from pretrain.data.prefetch import Prefetcher, exit_with_parent
 from pretrain.errors import DataError
 
 if TYPE_CHECKING:

@@ -23,8 +23,7 @@ from megatron.core.datasets.utils import Split
 from torch import distributed
 
 from pretrain.atomic_files import replacing
-from pretrain.data.samples.blending import blending_indices
-from pretrain.data.samples.megatron_index import MegatronOrder
+from pretrain.data.samples.megatron_order import MegatronOrder, blending_indices
 from pretrain.data.token_files.reading import TokenFile, split_range
 from pretrain.errors import DataError
 

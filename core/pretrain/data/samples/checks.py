@@ -6,11 +6,11 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pretrain.data.token_files.fingerprint import check_fingerprint
+from pretrain.atomic_files import try_to_write
 from pretrain.data.token_files.inspection import check_ids
 from pretrain.data.token_files.reading import TokenFile, split_range
+from pretrain.data.token_files.tokenizer_stamp import check_stamp
 from pretrain.errors import DataError
-from pretrain.folders import try_to_write
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,7 +42,7 @@ def check_token_files(
             fewer tokens than one sample.
     """
     tokens = TokenFile.open(prefix)
-    check_fingerprint(prefix, tokenizer)
+    check_stamp(prefix, tokenizer)
     check_ids(tokens, tokenizer.vocab_size)
     for name, bounds, samples in zip(_SPLITS, split_matrix, needed, strict=True):
         if samples:

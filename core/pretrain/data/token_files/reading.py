@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+
 _WINDOWS = 64
 _PROBES = 1024
 _END_BYTES = 1 << 20
@@ -216,3 +217,19 @@ def _check_bin_size(
             "Build it again, or repair the index: pretrain data inspect --repair."
         )
         raise DataError(msg)
+
+
+def unigram_entropy(prefix: str, vocab_size: int, max_tokens: int = 10_000_000) -> float:
+    """Return the entropy of the token frequencies, in nats per token.
+
+    It is the loss of the best model without context: -sum of p ln p over the tokens. At most `max_tokens` tokens,
+    spread over the file, are counted.
+
+    Raises:
+        DataError: the token files are missing or damaged.
+    """
+    counts = np.zeros(vocab_size, np.int64)
+    for window in TokenFile.open(prefix).windows(max_tokens):
+        counts += np.bincount(window, minlength=vocab_size)[:vocab_size]
+    shares = counts[counts > 0] / counts.sum()
+    return float(-(shares * np.log(shares)).sum())

@@ -1,4 +1,4 @@
-"""Load the tokenizer that a recipe names."""
+"""Load the tokenizer that a recipe names, or its size while its files do not exist."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from pretrain.data.tokenizers.bytes import ByteTokenizer
+from pretrain.data.tokenizers.tokenizer import ByteTokenizer
 from pretrain.errors import DataError
 
 if TYPE_CHECKING:
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from pretrain.data.tokenizers.files import NamesTokenizer
     from pretrain.data.tokenizers.tokenizer import Tokenizer
+    from pretrain.recipe.sections.data import TokenizerSection
 
 
 def load_tokenizer(section: NamesTokenizer) -> Tokenizer:
@@ -69,3 +70,28 @@ def _path(section: NamesTokenizer, key: str) -> Path:
         msg = f"a tokenizer of type {section.type} needs {needed}; {key} is not given."
         raise DataError(msg)
     return Path(given)
+
+
+GPT2_VOCAB_SIZE = 50257
+"""Entries of GPT-2's vocabulary; used while a recipe's tokenizer does not exist yet."""
+
+
+def expected_vocab_size(section: TokenizerSection) -> tuple[int, str]:
+    """Return the entries of a recipe's tokenizer, and a note for the user if they are assumed.
+
+    Args:
+        section: the recipe's; its files need not exist.
+
+    Returns:
+        number of entries before padding: of the tokenizer if its files are there, else `vocab_size` of the section,
+        else GPT-2's; and a line that says so, "" where the tokenizer itself was counted.
+
+    Raises:
+        DataError: a file is broken, or one that the type needs is not named.
+    """
+    named = [file for file in (section.vocab_file, section.merge_file, section.file) if file]
+    absent = [file for file in named if not Path(file).exists()]
+    if not absent:
+        return load_tokenizer(section).vocab_size, ""
+    size = section.vocab_size or GPT2_VOCAB_SIZE
+    return size, f"tokenizer: {', '.join(absent)} not found; counting with {size} entries"

@@ -1,4 +1,4 @@
-"""Interface of all tokenizers."""
+"""Interface of all tokenizers, and the tokenizer of bytes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ if TYPE_CHECKING:
 
     import numpy as np
     import numpy.typing as npt
+
 
 END_OF_DOCUMENT = "<|endoftext|>"
 """The end-of-document token of GPT-2, GPT-NeoX and of every tokenizer that `pretrain tokenizer train` makes."""
@@ -44,3 +45,29 @@ class Tokenizer(Protocol):
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of `ids`. Ids outside the vocabulary (from a padded embedding) are left out."""
+
+
+class ByteTokenizer:
+    """The 256 bytes of UTF-8, and 256 as the end of a document. Needs no file."""
+
+    vocab_size = 257
+    eod = 256
+    fingerprint = "bytes"
+    added_tokens = ()
+
+    def encode(self, text: str) -> list[int]:
+        """Return the UTF-8 bytes of `text`."""
+        return list(text.encode())
+
+    def encode_batch(self, texts: Sequence[str]) -> list[npt.NDArray[np.uint8]]:
+        """Return the UTF-8 bytes of each text, without an object for each."""
+        import numpy as np  # noqa: PLC0415  --help and recipes import this module and need no numpy
+
+        return [np.frombuffer(text.encode(), np.uint8) for text in texts]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of `ids`; bytes that are not UTF-8 become U+FFFD."""
+        end = END_OF_DOCUMENT.encode()
+        return b"".join(end if i == self.eod else bytes([i]) for i in ids if 0 <= i <= self.eod).decode(
+            errors="replace"
+        )

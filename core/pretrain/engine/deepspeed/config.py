@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pretrain.recipe import Recipe
-    from pretrain.recipe.sections.engine.offload import OffloadOptimizerSection, OffloadParamSection
+    from pretrain.recipe.sections.engine import OffloadOptimizerSection, OffloadParamSection
 
 
 def deepspeed_config(recipe: Recipe, data_parallel_size: int) -> dict[str, Any]:
@@ -62,6 +62,6 @@ def _precision(recipe: Recipe) -> dict[str, Any]:
     if precision.dtype == "fp16":
         config["fp16"] = {
             "enabled": True,
-            "loss_scale": precision.loss_scale or 0,  # 0: dynamic, by pretrain.bridge.deepspeed.zero_scale
+            "loss_scale": precision.loss_scale or 0,  # 0: dynamic, by pretrain.bridge.deepspeed.zero_step
         }
     return config

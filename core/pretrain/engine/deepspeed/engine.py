@@ -12,23 +12,27 @@ from megatron.core import parallel_state
 from megatron.core.tensor_parallel import param_is_not_tensor_parallel_duplicate
 
 from pretrain.bridge import deepspeed as bridge_deepspeed
-from pretrain.bridge.deepspeed import mpu, zero_scale
-from pretrain.bridge.deepspeed.overflow import watch_overflow
-from pretrain.bridge.deepspeed.withheld_update import drop_gradients
-from pretrain.bridge.deepspeed.zero_weights import own_part
+from pretrain.bridge.deepspeed import mpu
+from pretrain.bridge.deepspeed.zero_state import own_part
+from pretrain.bridge.deepspeed.zero_step import drop_gradients, set_loss_scale, watch_overflow
 from pretrain.bridge.megatron.optimizer import clip_by_norm
 from pretrain.checkpoint.deepspeed_state import DeepSpeedState
-from pretrain.engine import token_loss
+from pretrain.engine.deepspeed import swapping
 from pretrain.engine.deepspeed.config import deepspeed_config
-from pretrain.engine.deepspeed.counted_adam import counted
-from pretrain.engine.deepspeed.host_adam import host_adam
-from pretrain.engine.deepspeed.offload import swapping
-from pretrain.engine.deepspeed.parameter_groups import parameter_groups
-from pretrain.engine.deepspeed.partitioned import splitting
-from pretrain.engine.forward import forward_logits, forward_loss, prompt_batch
+from pretrain.engine.deepspeed.partitioned import parameter_groups, splitting
+from pretrain.engine.forward import (
+    count_tokens,
+    forward_logits,
+    forward_loss,
+    mean_of_means,
+    mean_over_ranks,
+    prompt_batch,
+    share_of_mean,
+)
+from pretrain.engine.optimizers.choice import optimizer_of
 from pretrain.engine.protocol import Step
 from pretrain.engine.schedule import build_schedule
-from pretrain.engine.weight_names import named_weights
+from pretrain.model.weights import named_weights, partial_gradients
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -36,10 +40,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from pretrain.engine.parts import Parts
-    from pretrain.engine.protocol import Batch, KeepUpdate
+    from pretrain.engine.protocol import Batch, EngineParts, KeepUpdate
     from pretrain.model.gpt import GPT
-    from pretrain.recipe import Recipe
     from pretrain.report.timers import PhaseTimers
 
 _NOT_MEASURED = {"num_zeros_in_grad": None}
@@ -51,8 +53,8 @@ class DeepSpeedEngine:
 
     reads_data = True
 
-    def __init__(self, parts: Parts) -> None:
-        """Build this rank's model, with ZeRO-3 in parts, and give it to DeepSpeed with the negotiated Adam."""
+    def __init__(self, parts: EngineParts) -> None:
+        """Build this rank's model, with ZeRO-3 in parts, and give it to DeepSpeed with the optimizer."""
         recipe = self.recipe = parts.recipe
         self.vocab_size = parts.vocab_size
         self._device = parts.device
@@ -64,29 +66,32 @@ class DeepSpeedEngine:
         bridge_deepspeed.connect(parts.backend)
         swapping.prepare(recipe, parts.notify)
         (self.model,) = self.models = parts.chunks(**splitting(recipe, deepspeed))
-        _sum_over_sequence_parts(self.model)
+        _sum_partial_gradients(self.model)
         self._own = torch.zeros((), device=self._device)
         self.model.embedding.register_forward_hook(self._watch_gradient)
         groups = parameter_groups(self.model)
         swapping.require_room(recipe, groups)
-        self._adam = _adam_of(parts, groups)
+        optimizer = optimizer_of(recipe.optimizer)
+        build = optimizer.for_deepspeed(recipe, parts.kernels.optimizer, parts.notify, planned=parts.planned)
+        self._counted = build(groups)
         self._engine, self.optimizer, _, _ = deepspeed.initialize(
             model=self.model,
-            optimizer=self._adam,
+            optimizer=self._counted,
             config=deepspeed_config(recipe, parallel_state.get_data_parallel_world_size()),
             mpu=mpu,
             dist_init_required=False,
         )
         swapping.report_in_memory(recipe, self.model, self.optimizer, parts.notify)
-        self._scale = zero_scale.install(self.optimizer, recipe.precision)
+        self._scale = set_loss_scale(self.optimizer, recipe.precision)
         if self._overflow is not None:
             watch_overflow(self.optimizer, self._overflow)
         self.schedule = build_schedule(recipe, self.optimizer)
         self.state = DeepSpeedState(
             self.model,
             self.optimizer,
-            self._adam,
+            self._counted,
             self._scale,
+            states=optimizer.states,
             stage=self._stage,
             is_fp32=recipe.precision.dtype == "fp32",
         )
@@ -140,7 +145,7 @@ class DeepSpeedEngine:
         total = None
         if self.recipe.train.calculate_per_token_loss and batches is not None:
             held = list(islice(batches, num_microbatches))  # gradients are reduced as they come: tokens come first
-            total, batches = token_loss.count_tokens(held, self._device), iter(held)
+            total, batches = count_tokens(held, self._device), iter(held)
         reports = []
         for number in range(num_microbatches):
             # By itself DeepSpeed counts micro-batches over all steps, which a batch ramp-up puts out of step.
@@ -153,7 +158,7 @@ class DeepSpeedEngine:
                 loss = loss * (num_microbatches * parallel_state.get_data_parallel_world_size() / total)
             self._engine.backward(loss)
             reports.append(report)
-        return token_loss.mean_of_means(reports) if total is None else token_loss.share_of_mean(reports, total)
+        return mean_of_means(reports) if total is None else share_of_mean(reports, total)
 
     def _update(self) -> tuple[Tensor | None, bool]:
         """Step the optimizer; return the gradient norm, None when the step was skipped, and whether it was."""
@@ -161,7 +166,7 @@ class DeepSpeedEngine:
         self._engine.step()
         if not self._engine.was_step_applied():
             return None, True
-        self._adam.taken += 1
+        self._counted.taken += 1
         if self._scale is not None:
             self._scale.count_step()
         norm = self._engine.get_global_grad_norm() if clipped is None else clipped
@@ -180,7 +185,7 @@ class DeepSpeedEngine:
             output, summed = forward_loss(batches, self._engine, device=self._device)
             reports.append(summed(output)[2])
             self._release_gathered()
-        return token_loss.mean_over_ranks(reports, self._device)
+        return mean_over_ranks(reports, self._device)
 
     @torch.no_grad()
     def next_token_logits(self, tokens: Sequence[int]) -> Tensor:
@@ -228,14 +233,15 @@ class DeepSpeedEngine:
         return norm
 
 
-def _sum_over_sequence_parts(model: GPT) -> None:
-    """Sum the gradients of weights that see each tensor-parallel rank's part of the sequence alone.
+def _sum_partial_gradients(model: GPT) -> None:
+    """Sum the gradients of weights of which every tensor-parallel rank has a part.
 
     megatron-core does it in finalize_model_grads, when all gradients are there; ZeRO has given them away by then.
     """
-    for parameter in model.parameters():
-        if getattr(parameter, "sequence_parallel", False):
-            parameter.register_hook(_sum_over_tensor_parallel_ranks)
+    if parallel_state.get_tensor_model_parallel_world_size() == 1:
+        return
+    for parameter in partial_gradients(model):
+        parameter.register_hook(_sum_over_tensor_parallel_ranks)  # type: ignore[no-untyped-call]
 
 
 def _sum_over_tensor_parallel_ranks(gradient: Tensor) -> Tensor:
@@ -243,26 +249,6 @@ def _sum_over_tensor_parallel_ranks(gradient: Tensor) -> Tensor:
     total = gradient.to(torch.float32, copy=True)
     dist.all_reduce(total, group=parallel_state.get_tensor_model_parallel_group())
     return total.to(gradient.dtype)
-
-
-def _adam_of(parts: Parts, groups: list[dict[str, Any]]) -> Any:
-    if parts.recipe.engine.zero.offload_optimizer.device != "none":
-        adam = host_adam(parts.recipe, parts.notify, planned=parts.planned)
-    else:
-        adam = counted(parts.kernels.optimizer.adam)
-    return adam(groups, **adam_arguments(parts.recipe))
-
-
-def adam_arguments(recipe: Recipe) -> dict[str, Any]:
-    """Return what apex's FusedAdam is called with."""
-    optimizer = recipe.optimizer
-    return {
-        "lr": 0.0,  # the schedule sets it
-        "betas": (optimizer.adam_beta1, optimizer.adam_beta2),
-        "eps": optimizer.adam_eps,
-        "weight_decay": optimizer.weight_decay,
-        "adam_w_mode": optimizer.decoupled_weight_decay,
-    }
 
 
 def _untimed(_name: str) -> AbstractContextManager[None]:

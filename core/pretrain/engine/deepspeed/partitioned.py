@@ -1,4 +1,4 @@
-"""Construction of a model that ZeRO-3 splits over the ranks weight by weight; no rank ever holds all of it."""
+"""Construction of a model that ZeRO-3 splits over the ranks weight by weight, and its parameter groups."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from megatron.core import parallel_state
 
 from pretrain.bridge.deepspeed import mpu
+from pretrain.bridge.deepspeed.zero_state import full_shape
 from pretrain.bridge.deepspeed.zero_swapped_tensors import read_in_turn
 from pretrain.engine.deepspeed.config import deepspeed_config
 from pretrain.errors import RecipeError
@@ -16,6 +17,8 @@ from pretrain.errors import RecipeError
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import ModuleType
+
+    from torch import nn
 
     from pretrain.recipe import Recipe
 
@@ -54,3 +57,15 @@ def whole(parameter: Any) -> Iterator[None]:
     parameter.all_gather()
     yield
     parameter.partition(has_been_updated=True)
+
+
+def parameter_groups(model: nn.Module) -> list[dict[str, Any]]:
+    """Return the groups that megatron-core makes: matrices with weight decay, vectors (biases, norms) without.
+
+    megatron.core.optimizer `_get_param_groups`, whose schedule reads `wd_mult` and `lr_mult`.
+    """
+    parameters = list(model.parameters())
+    matrices = [parameter for parameter in parameters if len(full_shape(parameter)) > 1]
+    vectors = [parameter for parameter in parameters if len(full_shape(parameter)) <= 1]
+    groups = ((matrices, 1.0), (vectors, 0.0))
+    return [{"params": chosen, "wd_mult": decay, "lr_mult": 1.0} for chosen, decay in groups if chosen]

@@ -9,6 +9,7 @@ from megatron.core.distributed import DistributedDataParallel, DistributedDataPa
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.transformer.module import Float16Module
 
+from pretrain.engine.optimizers.choice import optimizer_of
 from pretrain.model.requests import compute_dtype
 
 if TYPE_CHECKING:
@@ -71,14 +72,10 @@ def optimizer_config(recipe: Recipe) -> OptimizerConfig:
     """Return megatron-core's configuration of the optimizer."""
     optimizer, precision, dtype = recipe.optimizer, recipe.precision, compute_dtype(recipe)
     return OptimizerConfig(
-        optimizer="adam",
+        **optimizer_of(optimizer).megatron_config(optimizer),
         lr=optimizer.lr,
         min_lr=recipe.schedule.min_lr,
         weight_decay=optimizer.weight_decay,
-        decoupled_weight_decay=optimizer.decoupled_weight_decay,
-        adam_beta1=optimizer.adam_beta1,
-        adam_beta2=optimizer.adam_beta2,
-        adam_eps=optimizer.adam_eps,
         clip_grad=optimizer.clip_grad,
         fp16=dtype == torch.float16,
         bf16=dtype == torch.bfloat16,

@@ -12,16 +12,15 @@ from megatron.core.distributed import finalize_model_grads
 from megatron.core.tensor_parallel import param_is_not_tensor_parallel_duplicate
 from megatron.core.transformer.module import param_is_not_shared
 
-from pretrain.bridge.megatron import local_gradients
 from pretrain.bridge.megatron import optimizer as bridge_optimizer
 from pretrain.checkpoint.megatron_state import MegatronState
-from pretrain.engine import token_loss
-from pretrain.engine.forward import forward_loss
+from pretrain.engine.forward import PerTokenGradients, forward_loss, mean_of_means, share_of_mean
 from pretrain.engine.megatron import data_parallel
 from pretrain.engine.megatron.forward_pass import ForwardPass
+from pretrain.engine.optimizers.choice import optimizer_of
 from pretrain.engine.protocol import Step
 from pretrain.engine.schedule import build_schedule
-from pretrain.engine.weight_names import named_weights
+from pretrain.model.weights import named_weights, partial_gradients
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,8 +28,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from pretrain.engine.parts import Parts
-    from pretrain.engine.protocol import Batch, KeepUpdate
+    from pretrain.engine.protocol import Batch, EngineParts, KeepUpdate
     from pretrain.recipe import Recipe
     from pretrain.report.timers import PhaseTimers
 
@@ -38,24 +36,30 @@ if TYPE_CHECKING:
 class MegatronEngine(ForwardPass):
     """See `pretrain.engine.protocol.Engine`."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: EngineParts) -> None:
         """Build and wrap the model chunks of this rank, with the negotiated kernels in megatron-core's optimizer."""
         recipe = parts.recipe
         self._norm = parts.kernels.optimizer.gradient_norm
         self._overflow = parts.overflow
-        bridge_optimizer.install(parts.kernels.optimizer, self._overflow)
-        local_gradients.install()
+        optimizer, kernels = optimizer_of(recipe.optimizer), parts.kernels.optimizer
+        bridge_optimizer.install(optimizer.for_megatron(kernels), self._norm, self._overflow)
+        bridge_optimizer.keep_local_sums()
+        bridge_optimizer.sum_over_tensor_ranks(partial_gradients)
         super().__init__(parts, data_parallel.distribute(recipe, parts.chunks()))
         self.optimizer = data_parallel.build_optimizer(recipe, self.chunks, with_gloo=not parts.planned)
         self._config = self.chunks[0].config
-        self._per_token = token_loss.PerTokenGradients() if recipe.train.calculate_per_token_loss else None
+        self._per_token = PerTokenGradients() if recipe.train.calculate_per_token_loss else None
         data_parallel.connect(
             self._config, recipe, self.chunks, self.optimizer, self._per_token or finalize_model_grads
         )
         self._padding = _padding(recipe, parts.vocab_size)
         self.schedule = build_schedule(recipe, self.optimizer)
         self.state = MegatronState(
-            self.chunks, self.optimizer, self._gathered, is_fp32=recipe.precision.dtype == "fp32"
+            self.chunks,
+            self.optimizer,
+            self._gathered,
+            states=optimizer.states,
+            is_fp32=recipe.precision.dtype == "fp32",
         )
 
     def close(self) -> None:
@@ -98,7 +102,7 @@ class MegatronEngine(ForwardPass):
             succeeded, norm, zeros = self.optimizer.step()
         return Step(
             loss=loss,
-            own_gradients=None if self.recipe.precision.dtype == "fp16" else local_gradients.local_sum(self.chunks),
+            own_gradients=None if self.recipe.precision.dtype == "fp16" else bridge_optimizer.local_sum(self.chunks),
             grad_norm=self._as_tensor(norm) if succeeded else None,
             skipped=not succeeded,
             metrics={"num_zeros_in_grad": self._zeros(zeros) if succeeded else None},
@@ -134,8 +138,8 @@ class MegatronEngine(ForwardPass):
     def _loss(self, reports: list[Tensor]) -> Tensor:
         """Return this rank's part of the loss that the step has minimized."""
         if self._per_token is None:
-            return token_loss.mean_of_means(reports)
-        return token_loss.share_of_mean(reports, self._per_token.tokens)
+            return mean_of_means(reports)
+        return share_of_mean(reports, self._per_token.tokens)
 
     @contextmanager
     def _gathered(self) -> Iterator[None]:

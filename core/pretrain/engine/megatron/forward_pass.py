@@ -11,8 +11,10 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.pipeline_parallel import get_forward_backward_func
 
-from pretrain.engine import token_loss
-from pretrain.engine.forward import forward_logits, forward_loss, prompt_batch
+from pretrain.checkpoint.megatron_state import MegatronState
+from pretrain.engine.forward import forward_logits, forward_loss, mean_over_ranks, prompt_batch
+from pretrain.engine.megatron.data_parallel import in_compute_dtype
+from pretrain.engine.schedule import build_schedule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -20,15 +22,14 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from pretrain.engine.parts import Parts
-    from pretrain.engine.protocol import Batch
+    from pretrain.engine.protocol import Batch, EngineParts
     from pretrain.recipe import Recipe
 
 
 class ForwardPass:
     """The members of `pretrain.engine.protocol.ForwardEngine`, without its state in a checkpoint."""
 
-    def __init__(self, parts: Parts, chunks: list[Any]) -> None:
+    def __init__(self, parts: EngineParts, chunks: list[Any]) -> None:
         """Take the wrapped model chunks of this rank."""
         self.recipe = parts.recipe
         self.vocab_size = parts.vocab_size
@@ -54,7 +55,7 @@ class ForwardPass:
                 for _ in range(iters)
                 for report in self._run(forward_loss, batches, num_microbatches, forward_only=True)
             ]
-        return token_loss.mean_over_ranks(reports, self._device)
+        return mean_over_ranks(reports, self._device)
 
     @torch.no_grad()
     def next_token_logits(self, tokens: Sequence[int]) -> Tensor:
@@ -123,3 +124,29 @@ def _unwrapped(chunk: Any) -> Any:
 
 def _reads(recipe: Recipe, model: Any) -> bool:
     return bool(model.pre_process or model.post_process or recipe.data.reset_attention_mask)
+
+
+class ForwardOnlyEngine(ForwardPass):
+    """See `pretrain.engine.protocol.ForwardEngine`; for recipes of every engine, which share model and kernels.
+
+    There are no gradient buffers, moments and main weights. With `engine.name: deepspeed` there is no ZeRO either: each
+    rank holds the weights of its tensor-parallel part whole.
+    """
+
+    def __init__(self, parts: EngineParts) -> None:
+        """Build the model chunks of this rank with the negotiated kernels."""
+        # Weights keep requires_grad: megatron-core's linear layers would use another kernel for frozen ones.
+        super().__init__(parts, [in_compute_dtype(parts.recipe, chunk) for chunk in parts.chunks()])
+        nothing: Any = _NoOptimizer()
+        self.schedule = build_schedule(parts.recipe, nothing)
+        is_fp32 = parts.recipe.precision.dtype == "fp32"
+        self.state = MegatronState(self.chunks, nothing, self._gathered, states=(), is_fp32=is_fp32)
+
+
+class _NoOptimizer:
+    """The part of an optimizer that loading weights asks for; the rest of its state is for trainings."""
+
+    param_groups: tuple[dict[str, Any], ...] = ()
+
+    def reload_model_params(self) -> None:
+        """Do nothing: there are no copies of the weights."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pretrain.errors import LaunchError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 _ENTRY = re.compile(r"([^\s\[\],#]+)\s+slots=(\d+)(\s.*)?")
@@ -23,7 +24,7 @@ class Host:
     """Line of the hostfile.
 
     Attributes:
-        name: as ssh, srun or mpirun know it.
+        name: as ssh knows it.
         slots: ranks on this host; they take its devices from 0 on.
     """
 
@@ -38,15 +39,29 @@ class Hosts:
     Attributes:
         file: where they are written.
         members: at least one, no name twice.
+        is_first_lost: the first of them is not the one that MASTER_ADDR is an address of.
     """
 
     file: Path
     members: tuple[Host, ...]
+    is_first_lost: bool = False
 
     @property
     def slots(self) -> int:
         """Ranks of all hosts."""
         return sum(host.slots for host in self.members)
+
+    @property
+    def names(self) -> list[str]:
+        """Their names."""
+        return [host.name for host in self.members]
+
+    def without(self, names: Sequence[str]) -> Hosts | None:
+        """Return the hosts without those of these names; None if none is left."""
+        left = tuple(host for host in self.members if host.name not in names)
+        if not left:
+            return None
+        return replace(self, members=left, is_first_lost=self.is_first_lost or left[0] != self.members[0])
 
     def __str__(self) -> str:
         return ", ".join(f"{host.name} {host.slots}" for host in self.members)

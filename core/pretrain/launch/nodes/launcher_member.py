@@ -12,12 +12,23 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from torch.distributed import DistError
+from torch.distributed import DistError, PrefixStore  # type: ignore[attr-defined]
 
-from pretrain.launch.nodes.connection import connect
-from pretrain.launch.nodes.rendezvous import ARRIVAL_TIMEOUT, LINGERING
-from pretrain.launch.nodes.run_identity import another_run, is_of_run
-from pretrain.launch.nodes.store_keys import FAILURE, GONE, LAUNCHER, READ, REPORTS, STOP, STOPPED, ended_key, taken_key
+from pretrain.launch.nodes.attempt import attempt_prefix
+from pretrain.launch.nodes.joining import (
+    GONE,
+    HOSTFILE_TIMEOUT,
+    LAUNCHER,
+    LINGERING,
+    READ,
+    STOP,
+    another_run,
+    ended_key,
+    is_of_run,
+    taken_key,
+)
+from pretrain.launch.nodes.reports import REQUESTS, Reports
+from pretrain.launch.nodes.store_client import connect
 from pretrain.launch.processes.failure import CRASH, USER_ERROR, Failure
 
 if TYPE_CHECKING:
@@ -67,7 +78,7 @@ class LauncherMember(threading.Thread):
             hosts: names, in the order of the nodes.
             run: identity of the run.
             all_came: called once, by this thread, when every node has joined.
-            patience: seconds that hosts get to send word; None: `ARRIVAL_TIMEOUT` from the first one on, for which
+            patience: seconds that hosts get to send word; None: `HOSTFILE_TIMEOUT` from the first one on, for which
                 there is no limit.
             at_restart: whether a node of an attempt before may still serve that one's rendezvous.
         """
@@ -113,7 +124,7 @@ class LauncherMember(threading.Thread):
 
     def run(self) -> None:
         """Join, exchange requests for reports, and leave."""
-        patience = ARRIVAL_TIMEOUT.total_seconds() if self._patience is None else self._patience
+        patience = HOSTFILE_TIMEOUT.total_seconds() if self._patience is None else self._patience
         store = self._join(math.inf if self._patience is None else _TIMES_FOR_FIRST * patience)
         if store is None and not self._closed.is_set():
             self.failure = self.failure or self._absence([self._hosts[0]], _TIMES_FOR_FIRST * patience)
@@ -211,15 +222,15 @@ class LauncherMember(threading.Thread):
             store.set(STOP, request)
             self._request_sent = request
         while self._reports_sent < self._reports:
-            store.add(REPORTS, 1)
+            store.add(REQUESTS, 1)
             self._reports_sent += 1
         ended = store.check(self._ended_keys)
-        if store.check([FAILURE]):
-            self.failure = self._better(Failure(**json.loads(store.get(FAILURE))))
+        reports = Reports(PrefixStore(attempt_prefix(0), store))
+        if reported := reports.failure():
+            self.failure = self._better(reported)
             store.set(READ, "by the launcher")
         if ended and self.exit_codes is None:
-            if store.check([STOPPED]):
-                self.stopped = Failure(**json.loads(store.get(STOPPED)))
+            self.stopped = reports.stopped()
             self.exit_codes = [int(store.get(key)) for key in self._ended_keys]
 
 

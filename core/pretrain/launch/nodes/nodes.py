@@ -1,13 +1,19 @@
-"""The number of nodes of a run, and their rendezvous."""
+"""The nodes of a run: how many, and where they meet."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from pretrain.errors import LaunchError
+from pretrain.errors import LaunchError, RecipeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 HOSTFILE_NODE = "PRETRAIN_HOSTFILE_NODE"
 """Environment variable of the nodes that `--hostfile` starts: the identity of their run."""
+HOSTFILE_SLOTS = "PRETRAIN_HOSTFILE_SLOTS"
+"""Environment variable of these nodes: the ranks of each, in the order of the nodes, with commas between."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,3 +62,25 @@ class Nodes:
             msg = f"--rdzv '{self.rendezvous}' is not HOST:PORT, such as node0:29500."
             raise LaunchError(msg)
         return host.strip("[]"), int(port)
+
+
+def largest_fitting(ranks: Sequence[int], fewest: int, check: Callable[[int], object]) -> int:
+    """Return how many of the first nodes the layout takes at most.
+
+    Args:
+        ranks: of each node that is there, in order.
+        fewest: nodes that there must be; no more than are there.
+        check: raises RecipeError if a number of ranks does not fit the recipe.
+
+    Raises:
+        RecipeError: no such number of nodes fits; that of all that are there.
+    """
+    reason: RecipeError | None = None
+    for count in range(len(ranks), max(1, fewest) - 1, -1):
+        try:
+            check(sum(ranks[:count]))
+        except RecipeError as error:
+            reason = reason or error
+        else:
+            return count
+    raise reason or RecipeError(f"{len(ranks)} nodes are there; {fewest} are needed.")

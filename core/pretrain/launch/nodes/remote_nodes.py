@@ -11,10 +11,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
 from pretrain.exit_codes import WELL, of_signal
+from pretrain.launch.nodes.joining import LINGERING
 from pretrain.launch.nodes.launcher_member import LOSS_TIMEOUT
-from pretrain.launch.nodes.rendezvous import LINGERING
 from pretrain.launch.processes.failure import CRASH, USER_ERROR, Failure
-from pretrain.launch.processes.report_signal import REPORT_SIGNAL
+from pretrain.launch.processes.signals import REPORT_SIGNAL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

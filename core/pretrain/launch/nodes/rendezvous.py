@@ -1,104 +1,110 @@
-"""Rendezvous of nodes that start their own ranks: they count ranks and report failures over a TCP store."""
+"""Rendezvous of nodes that start their own ranks: node 0 serves a store in which they meet, report and decide.
+
+A run has one attempt, and more with --max-restarts. The launcher of node 0 serves the store for as long as it lives. A
+launcher that was killed may be started again by the same command: it waits for the next attempt, as a node more than
+the run needs does.
+"""
 
 from __future__ import annotations
 
-import dataclasses
 import json
+import math
+import secrets
 import signal
-import socket
+import sys
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import DistError
 
 from pretrain.errors import LaunchError
-from pretrain.exit_codes import WELL, of_signal
-from pretrain.launch.nodes import store_keys
-from pretrain.launch.nodes.bounded_store import BoundedStore, StoreSilenceError
-from pretrain.launch.nodes.connection import connect_within, is_here
-from pretrain.launch.nodes.run_identity import RUN, require_same, run_identity
-from pretrain.launch.processes.failure import CRASH, Failure, root_cause
-from pretrain.launch.world import free_port, node_worlds
-from pretrain.machine import machine
+from pretrain.exit_codes import of_signal
+from pretrain.launch.nodes import joining
+from pretrain.launch.nodes.attempt import Attempt
+from pretrain.launch.nodes.quorum import Heartbeat, HeartbeatWatch, Quorum, RunEnded
+from pretrain.launch.nodes.reports import SharedReportRequests, lost_node_0
+from pretrain.launch.processes.failure import Failure
+from pretrain.launch.restarts import NO_RESTARTS, Decision
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    from pretrain.launch.nodes.attempt import AttemptPlan
     from pretrain.launch.nodes.nodes import Nodes
+    from pretrain.launch.nodes.quorum import Arrival
+    from pretrain.launch.restarts import RestartPolicy
     from pretrain.launch.world import World
 
-ARRIVAL_TIMEOUT = timedelta(minutes=5)
-"""Timeout of the rendezvous for the nodes of a hostfile, which are started together; the first import of torch from a
-network file system may take minutes."""
-_TIMEOUT = timedelta(minutes=15)
+_ATTEMPT, _END, _SPARES = "attempt", "end", "spares"
+"""Keys: the present attempt; why the run ends, if it is over; nodes that wait for the next attempt."""
+
 _LAUNCHER_TIMEOUT = timedelta(minutes=1)
 _PERIOD = 0.2
 _CAUSE_TIMEOUT = 5.0
 """Seconds that a node whose ranks only lost a peer waits for the failure of that peer's node."""
-_READ_TIMEOUT = timedelta(seconds=10)
+_READ_TIMEOUT = 10.0
 LOSS_AFTER = 30.0
-"""Seconds that ranks get to end by themselves when the node that serves the store is gone, and that this node gets to
-answer again."""
-LINGERING = 45.0
-"""Seconds after which a node that serves has left, also where it has to notice that all others are lost."""
+"""Seconds that ranks get to end by themselves when node 0 is gone, and that it gets to answer again."""
 _LEAVE_TIMEOUT = 30.0
-"""Seconds that the node which serves the store waits for the others when it has finished."""
+"""Seconds that node 0 waits for the others when it has finished."""
+_SPARES_TIMEOUT = 5.0
+"""Seconds that waiting nodes get to read that the run is over."""
 
 
 class Rendezvous:
-    """Member of the rendezvous: one node. `asked_to_stop`: its ranks have been asked to save and end."""
+    """One node as a member of the rendezvous.
 
-    def __init__(self, nodes: Nodes, max_restarts: int = 0, fewest_nodes: int | None = None) -> None:
-        """Join, waiting for the node that serves the store.
+    Attributes:
+        serves: this is node 0.
+        place: node rank in the present attempt, or the one that this node wants; None: any.
+        asked_to_stop: the ranks here have been asked to save and end.
+        report_requests: those for a report of all ranks.
+    """
+
+    def __init__(self, nodes: Nodes, policy: RestartPolicy = NO_RESTARTS) -> None:
+        """Join, waiting for the node that serves the store; raises as `join_store`.
 
         Args:
             nodes: of the run.
-            max_restarts: of the run; the same on all nodes.
-            fewest_nodes: of --allow-fewer-nodes; the same on all nodes.
-
-        Raises:
-            LaunchError: it does not come, or serves another run; a node number is taken twice; there are more
-                nodes than said; or the nodes of one run were given different commands.
+            policy: of its restarts; the same on all nodes.
         """
         self._nodes = nodes
-        self._members = nodes.count
-        self._rank = -1
-        self._report_wanted = False
-        self._host, port = nodes.endpoint()
-        self._serves = nodes.rank == 0 if nodes.rank is not None else is_here(self._host)
+        self._restarts = policy.limit > 0
+        self._fewest = policy.fewest_nodes
+        self._store, self.serves = joining.join_store(nodes, policy, LOSS_AFTER)
+        self.place = 0 if self.serves else nodes.rank
         self.asked_to_stop = False
+        self._members = nodes.count if nodes.of_hostfile else 1
+        self._spare = self._over = False
         self._lost: float | None = None
-        self._over = False
-        own = run_identity(nodes, max_restarts, fewest_nodes)
-        try:
-            self._store = self._attempt_store = BoundedStore(self._open(port))
-            with self._store.patient(LOSS_AFTER):  # a thousand nodes may join at once
-                require_same(nodes.rendezvous, self._run_of_store(own), own)
-                self._reports_passed_on = self._store.add(store_keys.REPORTS, 0)
-                self._take_place()
-        except DistError as exc:
-            msg = f"--rdzv {nodes.rendezvous}: no rendezvous with the other nodes ({str(exc).splitlines()[0]})."
-            raise LaunchError(msg) from exc
-
-    @property
-    def rank(self) -> int:
-        """Number of this node; -1 before it has one."""
-        return self._rank
+        self._launcher = secrets.token_hex(8)
+        self._watch = HeartbeatWatch(self._store)
+        self._heartbeat = Heartbeat(self._store, self._launcher)
+        self._attempt = Attempt(self._store, 0, self._watch)
+        self._next = 0
+        """Number of the attempt that opens next; what fails before the first belongs to that."""
+        self.report_requests = SharedReportRequests(self._store)
 
     def wait_for_launcher(self) -> None:
         """Wait for the launcher of the hostfile.
 
         Raises:
             LaunchError: it did not join within a minute: it has ended, or cannot reach the rendezvous.
+            RunEnded: another node has failed.
         """
         msg = (
             f"--hostfile: the launcher did not join the rendezvous {self._nodes.rendezvous} within "
             f"{_LAUNCHER_TIMEOUT.seconds} s: it has ended, or cannot reach it.\n"
             "Set MASTER_ADDR (and MASTER_PORT) to an address of the first host that the launcher and all hosts reach."
         )
-        self._wait([store_keys.LAUNCHER], _LAUNCHER_TIMEOUT, msg)
+        try:
+            with self._store.patient(LOSS_AFTER):
+                self._wait_until(lambda: self._store.check([joining.LAUNCHER]), _LAUNCHER_TIMEOUT.total_seconds(), msg)
+        except DistError as error:
+            raise LaunchError(msg) from error
 
     def require_own_machine(self) -> None:
         """Check that no other node of the hostfile is on this machine: both would take its devices from 0 on.
@@ -106,46 +112,75 @@ class Rendezvous:
         Raises:
             LaunchError: the hostfile has two names of it.
         """
-        here = f"machine/{machine()} {socket.gethostname()}"
-        other = int(self._store.compare_set(here, "", str(self._rank)))
-        if other != self._rank:
-            first, second = sorted([other + 1, self._rank + 1])
-            msg = (
-                f"hosts {first} and {second} of the hostfile are one machine, {socket.gethostname()}: "
-                "their ranks would share its devices.\nGive it one line with all its ranks."
-            )
-            raise LaunchError(msg)
+        joining.require_own_machine(self._store, self.place or 0)
 
-    def worlds(self, local_world_size: int) -> list[World]:
-        """Return the places of this node's ranks; nodes may have different numbers of them.
+    def meet(self, ranks: int, choose: Callable[[Sequence[Arrival], int], Sequence[Arrival]]) -> Sequence[Arrival]:
+        """Open the next attempt and wait for its nodes; node 0 alone calls it, and then `begin`.
+
+        Args:
+            ranks: of this node.
+            choose: returns the nodes that take part, of those that are there and all that are wanted.
 
         Raises:
-            LaunchError: a node did not come within 15 minutes, or failed before it came.
+            NodesAbsent: nodes have not come.
+            RunEnded: a node was asked to end, or two have one place.
+            RecipeError: of `choose`.
         """
-        self._store.set(f"ranks/{self._rank}", str(local_world_size))
-        if self._rank == 0:
-            self._store.set("port", str(free_port()))
-        keys = [f"ranks/{node}" for node in range(self._nodes.count)]
-        msg = f"--rdzv {self._nodes.rendezvous}: not all {self._nodes.count} nodes have come within {_TIMEOUT}."
-        self._wait([*keys, "port"], _TIMEOUT, msg)
-        sizes = [int(self._store.get(key)) for key in keys]
-        return node_worlds(sizes, self._rank, self._host, int(self._store.get("port")))
+        with self._until_lost():
+            attempt = self._enter(self._next)
+            self._store.set(_ATTEMPT, str(attempt.number))
+            attempt.arrive(0, ranks, self._launcher)
+            quorum = Quorum(attempt.store, attempt.number, self._nodes, self._watch, self._require_no_end)
+            try:
+                nodes = quorum.wait(self._fewest)
+            finally:
+                if not self._nodes.of_hostfile:  # of whom each joins, and its launcher waits for that
+                    self._members = quorum.there
+        return choose(nodes, self._nodes.count)
 
-    def ask_for_report(self) -> None:
-        """Have the ranks of all nodes get SIGUSR1, those here too, with the next calls of `report_is_asked_for`."""
-        self._report_wanted = True
+    def begin(self, members: Sequence[Arrival], plan: AttemptPlan | None = None) -> list[World]:
+        """Let the attempt begin with these nodes; return the places of this node's ranks.
 
-    def report_is_asked_for(self) -> bool:
-        """Say whether some node has asked for a report since the last call."""
-        try:
-            if self._report_wanted:
-                self._report_wanted = False
-                self._store.add(store_keys.REPORTS, 1)
-            asked = self._store.add(store_keys.REPORTS, 0)
-        except DistError:
+        Raises:
+            RunEnded: this node's own store does not answer.
+        """
+        with self._until_lost():
+            self._attempt.begin(members, plan)
+            return self._placed()
+
+    def join(self, ranks: int) -> tuple[list[World], AttemptPlan | None]:
+        """Take part in the next attempt that takes this node; nodes other than node 0 call it.
+
+        Returns:
+            the places of this node's ranks, and what node 0 has decided.
+
+        Raises:
+            RunEnded: the run is over, or node 0 is gone.
+            LaunchError: in a run without restarts, all nodes were there already, or have not come in time.
+        """
+        with self._until_lost():
+            while not self._has_joined(ranks):
+                pass
+            return self._placed(), self._attempt.plan()
+
+    def _has_joined(self, ranks: int) -> bool:
+        """Wait for an attempt to begin; return whether it has taken this node."""
+        # With restarts node 0 prepares the run before the attempt begins: there is no limit for that.
+        seconds = math.inf if self._restarts else joining.TIMEOUT.total_seconds()
+        late = f"--rdzv {self._nodes.rendezvous}: not all {self._nodes.count} nodes have come within {joining.TIMEOUT}."
+        self._wait_until(lambda: self._opened() >= self._next, seconds, late)
+        attempt = self._enter(self._opened())
+        number = 0 if attempt.has_begun() else attempt.arrive(self.place, ranks, self._launcher)
+        self._wait_until(lambda: attempt.has_begun() or self._opened() > attempt.number, seconds, late)
+        if not attempt.has_begun():  # node 0 has waited for others in vain
             return False
-        is_new, self._reports_passed_on = asked > self._reports_passed_on, asked
-        return is_new
+        members = attempt.members()
+        place = next((at for at, node in enumerate(members) if node.number == number), None)
+        if place is None:
+            self._wait_as_spare(len(members))
+            return False
+        self.place = place
+        return True
 
     def report(self, failure: Failure) -> Failure:
         """Report the failure of this node's ranks; return the failure of the run.
@@ -158,56 +193,36 @@ class Rendezvous:
             if reported and not reported.lost_peer:
                 return reported
             with suppress(DistError):
-                if told := self._failure_of(store_keys.TOLD):
-                    failure = dataclasses.replace(told, asked=failure.asked)
+                if told := self._attempt.reports.told():
+                    failure = replace(told, asked=failure.asked)
                     break
             time.sleep(0.1)
         with suppress(DistError):
-            return self._kept(failure)
+            return self._attempt.reports.keep(failure)
         return failure
 
     def report_stop(self, stop: Failure) -> Failure:
-        """Let all nodes know why the ranks have stopped; return it. A node that was asked to has the last word."""
-        text = json.dumps(dataclasses.asdict(stop))
+        """Let all nodes know why the ranks have stopped; return it."""
         with suppress(DistError):
-            if stop.asked:  # then no launcher starts the ranks again
-                self._attempt_store.set(store_keys.STOPPED, text)
-            else:
-                self._attempt_store.compare_set(store_keys.STOPPED, "", text)
+            self._attempt.reports.keep_stop(stop)
         return stop
 
     def tell(self, failures: Sequence[Failure]) -> None:
         """Let all nodes know what ranks here have told that still write a checkpoint; it ends nothing yet."""
-        causes = [failure for failure in failures if not failure.lost_peer]
-        if causes:
-            with suppress(DistError):
-                self._attempt_store.compare_set(store_keys.TOLD, "", json.dumps(dataclasses.asdict(root_cause(causes))))
-
-    def _kept(self, own: Failure) -> Failure:
-        """Return the failure that was reported before; this node's replaces it if it says more about the end.
-
-        A node that was asked to end has the last word; and a cause says more than its consequence.
-
-        Raises:
-            DistError: the serving node has left.
-        """
-        text = json.dumps(dataclasses.asdict(own))
-        kept = self._attempt_store.compare_set(store_keys.FAILURE, "", text).decode()
-        first = Failure(**json.loads(kept))
-        if (own.asked, not own.lost_peer) <= (first.asked, not first.lost_peer):
-            return first
-        self._attempt_store.compare_set(store_keys.FAILURE, kept, text)
-        return own
+        with suppress(DistError):
+            self._attempt.reports.tell(failures)
 
     def launcher_has_read(self) -> bool:
         """Wait until the launcher of the hostfile has read the failure; return False if it does not: it has ended."""
+        deadline = time.monotonic() + _READ_TIMEOUT
         with suppress(DistError):
-            self._store.wait([store_keys.READ], _READ_TIMEOUT)
-            return True
+            while not (is_read := self._store.check([joining.READ])) and time.monotonic() < deadline:
+                time.sleep(_PERIOD)
+            return is_read
         return False
 
     def poll(self) -> Failure | None:
-        """Return the failure that a node has reported, or the loss of the serving node; None if there is none.
+        """Return the failure that a node has reported, or the loss of one; None if there is none.
 
         A stop request of the hostfile's launcher becomes that signal in this process.
 
@@ -215,134 +230,163 @@ class Rendezvous:
             SystemExit: that launcher asks for the end at once.
         """
         try:
-            failure = self._hear()
+            failure = self._failure_elsewhere()
         except DistError:
             self._lost = self._lost or time.monotonic()
             is_lost = time.monotonic() - self._lost > LOSS_AFTER and not self._over
-            return self._loss() if is_lost else None
+            ends = self._restarts or self._nodes.of_hostfile  # else the loss of its ranks is reason enough
+            return lost_node_0(self._nodes.rendezvous) if is_lost and ends else None
         self._lost = None
         return failure
 
-    def _hear(self) -> Failure | None:
-        """Return the failure that a node has reported, or None.
+    def _failure_elsewhere(self) -> Failure | None:
+        """Return what ends the ranks here; raises DistError where node 0 has left or is silent."""
+        self._pass_on_stop()
+        failure = self._ended()
+        if self._over:  # others may still end their ranks, or fail to; node 0 has what it needs
+            return None
+        watches = self.serves and self._restarts
+        return failure or self._attempt.reports.failure() or (self._attempt.lost_node() if watches else None)
+
+    def settle(self, failure: Failure | None, judge: Callable[[Failure], Decision]) -> tuple[Failure | None, Decision]:
+        """Return the failure as node 0 knows it, and what follows on all nodes, which node 0 decides by `judge`.
+
+        Args:
+            failure: of the run, or why the ranks here have stopped; None if they came to the end.
+            judge: decides on a failure.
 
         Raises:
-            DistError: the serving node has left, or is silent.
+            RunEnded: node 0 is gone.
         """
-        if self._nodes.of_hostfile:
-            self._pass_on_stop()
-            ended = store_keys.ended_key(0)
-            # The serving node need not stay until the last rank here has ended.
-            self._over = self._over or (self._store.check([ended]) and int(self._store.get(ended)) in WELL)
-        return self._reported()
+        try:
+            with self._until_lost():
+                if self.serves:
+                    return self._attempt.decide(failure, judge, self._ended)
+                if failure is None or failure.stopped:
+                    self._attempt.set_done(self.place or 0)
+                self._wait_until(self._attempt.is_decided)
+                cause, verdict = self._attempt.decided()
+                return cause or failure, verdict
+        except RunEnded as ended:
+            if ended.of_loss and not self.serves:
+                if failure is None or failure.stopped:  # ranks that ended well, or have saved, have seen the end
+                    return failure, Decision()
+                raise
+            return ended.failure or failure, Decision()
 
-    def _loss(self) -> Failure | None:
-        """Return the loss of the serving node; None if its ranks, which are gone with it, are reason enough."""
-        if not self._nodes.of_hostfile:
-            return None
-        text = (
-            f"--rdzv {self._nodes.rendezvous}: the first host, which serves the rendezvous, cannot be reached any "
-            f"more from {socket.gethostname()}."
-        )
-        return Failure(rank=0, when=time.time(), exit_code=CRASH, text=text, of_launcher=True)
+    def back_off(self, seconds: float) -> None:
+        """Wait before the next attempt, on node 0.
+
+        Raises:
+            RunEnded: a node was asked to end.
+        """
+        deadline = time.monotonic() + seconds
+        with self._until_lost():
+            self._wait_until(lambda: time.monotonic() >= deadline)
+
+    def end(self, failure: Failure | None) -> None:
+        """Say to all nodes that the run is over: why, or None if it is complete; the first word counts.
+
+        A node that takes no part has no say; and that it is complete, or has stopped, only node 0 knows.
+        """
+        if self._spare or ((failure is None or failure.stopped) and not self.serves):
+            return
+        with suppress(DistError):
+            self._store.compare_set(_END, "", json.dumps(failure and asdict(failure)))
 
     def leave(self, exit_code: int = 0) -> None:
-        """Leave; the serving node waits until the others have left, so that they can read every report.
+        """Leave; node 0 ends the run with that, if nothing else has, and waits until all others have read the reports.
 
         Args:
             exit_code: of this node, for the launcher of a hostfile.
         """
+        if self.serves:
+            self.end(None)
         with suppress(DistError):
-            self._store.set(store_keys.ended_key(self._rank), str(exit_code))
-            gone = self._store.add(store_keys.GONE, 1)
-            members = self._members + self._nodes.of_hostfile
-            deadline = time.monotonic() + _LEAVE_TIMEOUT
-            while self._serves and gone < members and time.monotonic() < deadline:
-                time.sleep(0.1)
-                gone = self._store.add(store_keys.GONE, 0)
-
-    def _take_place(self) -> None:
-        nodes = self._nodes
-        self._rank = nodes.rank if nodes.rank is not None else 0 if self._serves else self._store.add("arrived", 1)
-        self._require_vacant(self._rank)
-
-    def _require_vacant(self, rank: int) -> None:
-        nodes = self._nodes
-        if rank >= nodes.count or self._store.add(store_keys.taken_key(rank), 1) > 1:
-            msg = (
-                f"--rdzv {nodes.rendezvous}: node {rank} of {nodes.count} is there already.\n"
-                "Each node gives the same --nnodes, and its own --node-rank or none; or another run has this port."
+            if self._spare:
+                self._set_spare(spare=False)
+            else:
+                self._store.set(joining.ended_key(self.place or 0), str(exit_code))
+                self._store.add(joining.GONE, 1)
+            self._wait_for(
+                lambda: self._store.add(joining.GONE, 0) >= self._members + self._nodes.of_hostfile, _LEAVE_TIMEOUT
             )
-            raise LaunchError(msg)
+            self._wait_for(lambda: self._store.add(_SPARES, 0) <= 0, _SPARES_TIMEOUT)
+        self._heartbeat.stop()
 
-    def _reported(self) -> Failure | None:
-        """Return the failure that a node has reported, or None.
+    def _wait_for(self, condition: Callable[[], bool], seconds: float) -> None:
+        """Wait on node 0, which is about to end."""
+        deadline = time.monotonic() + seconds
+        while self.serves and not condition() and time.monotonic() < deadline:
+            time.sleep(_PERIOD / 2)
 
-        Raises:
-            DistError: the serving node has left.
-        """
-        return self._failure_of(store_keys.FAILURE)
+    def _enter(self, number: int) -> Attempt:
+        self._attempt, self._next = Attempt(self._store, number, self._watch), number + 1
+        return self._attempt
 
-    def _failure_of(self, key: str) -> Failure | None:
-        store = self._attempt_store
-        return Failure(**json.loads(store.get(key))) if store.check([key]) else None
+    def _opened(self) -> int:
+        return int(self._store.get(_ATTEMPT)) if self._store.check([_ATTEMPT]) else -1
 
-    def _run_of_store(self, own: str) -> str:
-        """Return which run the store is of, once the serving node has said it.
+    def _placed(self) -> list[World]:
+        """Take part in an attempt that has begun with this node; return the places of its ranks."""
+        self._members = len(self._attempt.members())
+        if self._spare:
+            self._set_spare(spare=False)
+        return self._attempt.worlds(self.place or 0, self._nodes.endpoint()[0])
 
-        Raises:
-            DistError: it did not say it in time, or has left.
-        """
-        if self._serves:
-            self._store.set(RUN, own)
-        deadline = time.monotonic() + self._timeout.total_seconds()
-        while not self._are_there([RUN]):
-            if time.monotonic() > deadline:
-                msg = f"what answers there did not say which run it is within {self._timeout}"
-                raise DistError(msg)
-            time.sleep(_PERIOD)
-        return self._store.get(RUN).decode()
+    def _wait_as_spare(self, members: int) -> None:
+        """Wait for the next attempt; raises LaunchError in a run without restarts, which has none."""
+        self.place = self._nodes.rank
+        if not self._spare:
+            self._set_spare(spare=True)
+        if not self._restarts:
+            raise LaunchError(joining.too_many_nodes(self._nodes, f"all {members} nodes are"))
+        sys.stderr.write(
+            f"--rdzv {self._nodes.rendezvous}: the run continues with {members} node{'s' * (members > 1)}; "
+            "this one takes part after the next restart.\n"
+        )
 
-    @property
-    def _timeout(self) -> timedelta:
-        return ARRIVAL_TIMEOUT if self._nodes.of_hostfile else _TIMEOUT
+    def _set_spare(self, *, spare: bool) -> None:
+        self._spare = spare
+        with suppress(DistError):
+            self._store.add(_SPARES, 1 if spare else -1)
 
-    def _open(self, port: int) -> TCPStore:
-        # A node of an attempt before, which has lost its launcher program, may still have the port of a hostfile's run.
-        deadline = time.monotonic() + (LINGERING if self._nodes.of_hostfile else 0)
-        while self._serves:
-            try:
-                return TCPStore(self._host, port, is_master=True, timeout=self._timeout, wait_for_workers=False)
-            except DistError:
-                # Two nodes on one machine: the other one came first.
-                self._serves = self._nodes.rank is not None
-                if self._serves and time.monotonic() > deadline:
-                    raise
-            time.sleep(_PERIOD if self._serves else 0)
-        return connect_within((self._host, port), self._timeout)
-
-    def _wait(self, keys: list[str], timeout: timedelta, msg: str) -> None:
-        """Wait for keys; raise LaunchError after the timeout, or with the failure that another node reports."""
-        deadline = time.monotonic() + timeout.total_seconds()
+    @contextmanager
+    def _until_lost(self) -> Iterator[None]:
+        """Raise RunEnded in a block where node 0 is lost: its connection breaks, or it is silent for a while."""
         try:
-            while not self._are_there(keys):
-                if reported := self.poll():
-                    raise LaunchError(str(reported))
-                if time.monotonic() > deadline:
-                    raise LaunchError(msg)
-                time.sleep(_PERIOD)
-        except DistError as exc:
-            raise LaunchError(msg) from exc
+            with self._store.patient(LOSS_AFTER):
+                yield
+        except DistError as error:
+            raise RunEnded(lost_node_0(self._nodes.rendezvous), of_loss=True) from error
 
-    def _are_there(self, keys: list[str]) -> bool:
-        with suppress(StoreSilenceError):  # the deadline counts
-            return self._store.check(keys)
-        return False
+    def _wait_until(self, condition: Callable[[], bool], seconds: float = math.inf, late: str = "") -> None:
+        """Wait; raises RunEnded if the run is over, and LaunchError with the message `late` after so many seconds."""
+        deadline = time.monotonic() + seconds
+        while not condition():
+            self._require_no_end()
+            if time.monotonic() > deadline:
+                raise LaunchError(late)
+            time.sleep(_PERIOD)
+
+    def _require_no_end(self) -> None:
+        self._pass_on_stop()
+        if self._store.check([_END]):
+            raise RunEnded(self._ended())
+
+    def _ended(self) -> Failure | None:
+        if not self._store.check([_END]):
+            return None
+        said = json.loads(self._store.get(_END))
+        failure = Failure(**said) if said else None
+        self._over = failure is None or failure.stopped
+        return failure
 
     def _pass_on_stop(self) -> None:
-        if not self._store.check([store_keys.STOP]):
+        """Make a stop request of the hostfile's launcher that signal in this process, and the second one its end."""
+        if not self._nodes.of_hostfile or not self._store.check([joining.STOP]):
             return
-        number, times = json.loads(self._store.get(store_keys.STOP))
+        number, times = json.loads(self._store.get(joining.STOP))
         if times > 1:
             raise SystemExit(of_signal(number))
         if not self.asked_to_stop:  # a scheduler's signal may have come here too

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from pretrain.launch.processes.default_variables import default_variables
 from pretrain.launch.processes.failure import Failure
 from pretrain.launch.processes.rank import FAILURE_FILE, PARENT, place_file, read_end
-from pretrain.launch.processes.rank_folder import RankFolder
-from pretrain.launch.processes.report_signal import children_ignoring_report_signal
+from pretrain.launch.processes.signals import children_ignoring_report_signal
+from pretrain.launch.world import default_variables
 from pretrain.report.environment_file import COMMAND
 from pretrain.report.hang.position import last_place
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pretrain.exit_codes import End
+    from pretrain.launch.job import AnyJob
+    from pretrain.launch.world import World
+
 
 _AFTER_REPORT = 0.9
 """Seconds that ranks have to end once one has reported what is wrong: less than a rank that has lost the others waits
@@ -29,14 +40,6 @@ _ENDLESS = (
     "rank {rank} still runs {seconds:g} s after SIGKILL (process {pid}): a file system or a driver does not answer it. "
     "It may hold its device until it ends, or the host is started again.\n"
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from pretrain.exit_codes import End
-    from pretrain.launch.jobs import AnyJob
-    from pretrain.launch.world import World
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,3 +167,41 @@ def _environment(world: World) -> dict[str, str]:
         **world.environment(),
         COMMAND: os.environ.get(COMMAND) or shlex.join(sys.argv),
     }
+
+
+_PREFIX, _MARK = "pretrain-ranks-", "lock"
+
+
+class RankFolder:
+    """Folder of this launcher.
+
+    Attributes:
+        path: of the folder.
+    """
+
+    def __init__(self) -> None:
+        """Remove the folders of killed launchers, and make this one."""
+        _remove_left()
+        made = Path(tempfile.mkdtemp(prefix="pretrain-new-"))
+        (made / _MARK).touch()  # without it the folder is somebody else's
+        self._lock = os.open(made, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Locked before it has the name by which others find it.
+        self.path = made.rename(made.with_name(made.name.replace("pretrain-new-", _PREFIX, 1)))
+
+    def remove(self) -> None:
+        """Remove the folder; called once."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._lock)
+
+
+def _remove_left() -> None:
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with suppress(OSError):  # another user's; in use (the lock is refused); or removed by another launcher
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                (folder / _MARK).unlink()
+                shutil.rmtree(folder)
+            finally:
+                os.close(lock)

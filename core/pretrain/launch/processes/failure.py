@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 
 from pretrain.atomic_files import replacing
 from pretrain.errors import DeviceError, InUseError, LostRanksError, NotFiniteError, OtherRankError, PretrainError
-from pretrain.exit_codes import WELL, ExitCode, of_signal
-from pretrain.launch.error_exit_code import exit_code_of
-from pretrain.stop_request import STOP_SIGNALS
+from pretrain.exit_codes import STOP_SIGNALS, WELL, ExitCode, of_signal
+from pretrain.launch.process_exit import exit_code_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
     from pretrain.exit_codes import End
+
 
 USER_ERROR, CRASH = ExitCode.USER_ERROR, ExitCode.FAILURE
 """Exit codes of failures: a user error; anything else."""

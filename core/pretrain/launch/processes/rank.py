@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, NoReturn
 from pretrain.atomic_files import replacing
 from pretrain.errors import shows_traceback
 from pretrain.exit_codes import WELL, End, of_signal
-from pretrain.launch.jobs import job_of
+from pretrain.launch.job import job_of
 from pretrain.launch.processes.failure import CRASH, Failure
 from pretrain.launch.processes.parent_exit import kill_on_parent_exit
-from pretrain.launch.processes.report_signal import ignore_report_signal
-from pretrain.launch.schedulers.detection import current_world
+from pretrain.launch.processes.signals import ignore_report_signal
+from pretrain.launch.schedulers import current_world
 
 if TYPE_CHECKING:
-    from pretrain.launch.jobs import AnyJob
+    from pretrain.launch.job import AnyJob
     from pretrain.launch.world import World
 
 PARENT = "PRETRAIN_LAUNCHER_PID"

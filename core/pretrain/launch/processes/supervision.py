@@ -6,12 +6,11 @@ import dataclasses
 import signal
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from pretrain.exit_codes import of_signal
+from pretrain.exit_codes import StopRequest, of_signal
 from pretrain.launch.processes.failure import root_cause
-from pretrain.launch.processes.report_signal import REPORT_SIGNAL
-from pretrain.stop_request import STOP_SIGNALS, StopRequest
+from pretrain.launch.processes.signals import REPORT_SIGNAL, stop_signals_handled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -100,15 +99,12 @@ def _passing_on(ranks: Ranks) -> Iterator[StopRequest]:
             # SIGHUP of a closed terminal becomes SIGTERM, on which the ranks save and exit.
             ranks.send(signal.SIGTERM if number == signal.SIGHUP else number)
 
-    # Signals that were ignored stay ignored: under nohup, or in a background job of a script.
-    handled = [number for number in STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-    before: dict[int, Any] = {number: signal.signal(number, pass_on) for number in handled}
-    before[REPORT_SIGNAL] = signal.signal(REPORT_SIGNAL, lambda number, _: ranks.send(number))
+    before = signal.signal(REPORT_SIGNAL, lambda number, _: ranks.send(number))
     try:
-        yield stop
+        with stop_signals_handled(pass_on):
+            yield stop
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        signal.signal(REPORT_SIGNAL, before)
 
 
 def _wait_for_event(

@@ -6,22 +6,22 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pretrain.errors import BackendError
-from pretrain.plugins import observation
 from pretrain.plugins.host.importing import cause
 from pretrain.plugins.negotiation.choosing import choose
 from pretrain.plugins.negotiation.kernel_table import KernelTable
 from pretrain.plugins.negotiation.kernels import Kernels
 from pretrain.plugins.signatures import OptimizerKernels
+from pretrain.plugins.stand_in import within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pretrain.plugins.host.manager import Plugins
-    from pretrain.plugins.negotiation.choosing import Choice
-    from pretrain.plugins.negotiation.kernel_table import Row
+    from pretrain.plugins.negotiation.choosing import KernelChoice
+    from pretrain.plugins.negotiation.kernel_table import KernelRow
     from pretrain.plugins.requests import Request
 
-    Around = Callable[[Request, Any], Any]
+    WrapKernel = Callable[[Request, Any], Any]
 
 
 def negotiate(
@@ -32,7 +32,7 @@ def negotiate(
     *,
     earlier: Kernels | None = None,
     planned: bool = False,
-    around: Around | None = None,
+    wrap_kernel: WrapKernel | None = None,
 ) -> Kernels:
     """Choose a kernel for every request and build it.
 
@@ -45,7 +45,7 @@ def negotiate(
         earlier: kernels negotiated before (collectives are needed before there are process groups); they are passed
             to `Offer.build`, and are part of the result and of its table unless they are negotiated again.
         planned: make the stand-ins of the kernels, for torch's fake tensors (`Offer.fake`).
-        around: returns what is called in place of a built kernel, for one that watches the calls; None: the kernel.
+        wrap_kernel: returns what is called in place of a built kernel, to watch its calls; None: the kernel itself.
 
     Raises:
         KernelError: no allowed kernel is left for an operation.
@@ -55,18 +55,18 @@ def negotiate(
     built: dict[str, Any] = dict(earlier.built) if earlier else {}
     for choice in choices:
         kernel = _build(choice, MappingProxyType(dict(built)), planned=planned)
-        built[choice.request.operation] = kernel if around is None else around(choice.request, kernel)
+        built[choice.request.operation] = kernel if wrap_kernel is None else wrap_kernel(choice.request, kernel)
     rows = {row.operation: row for row in (earlier.table.rows if earlier else ())}
     rows |= {choice.request.operation: choice.row for choice in choices}
     return Kernels(table=table_of(plugins, rows.values()), built=MappingProxyType(built))
 
 
-def table_of(plugins: Plugins, rows: Iterable[Row]) -> KernelTable:
-    """Return the kernel table of rows, as `Choice.row` gives them."""
+def table_of(plugins: Plugins, rows: Iterable[KernelRow]) -> KernelTable:
+    """Return the kernel table of rows, as `KernelChoice.row` gives them."""
     return KernelTable(backend=plugins.backend.name, provider=plugins.provider, rows=tuple(rows))
 
 
-def _build(choice: Choice, built: Mapping[str, Any], *, planned: bool) -> Any:
+def _build(choice: KernelChoice, built: Mapping[str, Any], *, planned: bool) -> Any:
     operation = choice.request.operation
     who = f"kernel {choice.taken.label} for {operation}"
     try:
@@ -76,7 +76,7 @@ def _build(choice: Choice, built: Mapping[str, Any], *, planned: bool) -> Any:
         raise BackendError(msg) from exc
     expected = isinstance(kernel, OptimizerKernels) if operation == "optimizer" else callable(kernel)
     if expected and planned and operation != "optimizer":
-        return observation.within(operation, kernel)
+        return within(operation, kernel)
     if not expected:
         wanted = "OptimizerKernels" if operation == "optimizer" else "something callable"
         msg = f"{who}: its build returned {type(kernel).__name__}, not {wanted} (see docs/hooks.md)."

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+import functools
+import inspect
+import traceback
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from pretrain.plugins.signatures import OptimizerKernels
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+    from types import CodeType
 
     from pretrain.plugins.negotiation.kernel_table import KernelTable
     from pretrain.plugins.signatures import (
@@ -16,14 +22,12 @@ if TYPE_CHECKING:
         CrossEntropyFn,
         LinearFn,
         NormFn,
-        OptimizerKernels,
         ProcessGroupOptionsFn,
         RotaryFn,
         SoftmaxFn,
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Kernels:
     """One callable for each operation that was asked for.
 
@@ -35,74 +39,83 @@ class Kernels:
         built: operation -> what its kernel's `Offer.build` returned.
     """
 
-    table: KernelTable
-    built: Mapping[str, Any]
+    activation: ActivationFn
+    attention: AttentionFn
+    bias_dropout_add: BiasDropoutAddFn
+    collectives: ProcessGroupOptionsFn
+    cross_entropy: CrossEntropyFn
+    linear: LinearFn
+    norm: NormFn
+    optimizer: OptimizerKernels
+    rotary: RotaryFn
+    softmax: SoftmaxFn
+
+    def __init__(self, *, table: KernelTable, built: Mapping[str, Any]) -> None:
+        """Hold these kernels."""
+        self.table: Final = table
+        self.built: Final = built
 
     def __contains__(self, operation: str) -> bool:
         return operation in self.built
 
-    @property
-    def attention(self) -> AttentionFn:
-        """Attention without projections."""
-        kernel: AttentionFn = self._kernel("attention")
-        return kernel
+    if not TYPE_CHECKING:  # mypy knows the operations above, and no others
 
-    @property
-    def softmax(self) -> SoftmaxFn:
-        """Scale, mask, softmax."""
-        kernel: SoftmaxFn = self._kernel("softmax")
-        return kernel
+        def __getattr__(self, operation: str) -> Any:
+            built = vars(self).get("built", {})
+            if operation not in built:
+                msg = f"no kernel was asked for {operation}; there are: {', '.join(built)}"
+                raise AttributeError(msg)
+            return built[operation]
 
-    @property
-    def norm(self) -> NormFn:
-        """Layer norm or RMS norm."""
-        kernel: NormFn = self._kernel("norm")
-        return kernel
 
-    @property
-    def rotary(self) -> RotaryFn:
-        """Rotary position embedding."""
-        kernel: RotaryFn = self._kernel("rotary")
-        return kernel
+_ENTRIES = ("__call__", "forward", "backward")
 
-    @property
-    def activation(self) -> ActivationFn:
-        """Bias and activation of the MLP."""
-        kernel: ActivationFn = self._kernel("activation")
-        return kernel
 
-    @property
-    def bias_dropout_add(self) -> BiasDropoutAddFn:
-        """Residual plus dropout of x plus bias."""
-        kernel: BiasDropoutAddFn = self._kernel("bias_dropout_add")
-        return kernel
+@contextmanager
+def naming_kernels(kernels: Kernels) -> Iterator[None]:
+    """Add `add_note`'s note to an error that leaves the block; calls of kernels have no overhead."""
+    try:
+        yield
+    except BaseException as error:
+        add_note(error, kernels)
+        raise
 
-    @property
-    def cross_entropy(self) -> CrossEntropyFn:
-        """Vocabulary-parallel cross entropy."""
-        kernel: CrossEntropyFn = self._kernel("cross_entropy")
-        return kernel
 
-    @property
-    def linear(self) -> LinearFn:
-        """Column-parallel linear."""
-        kernel: LinearFn = self._kernel("linear")
-        return kernel
+def add_note(error: BaseException, kernels: Kernels) -> None:
+    """Add a note with name and provider of the kernel whose code raised an error, if any did.
 
-    @property
-    def optimizer(self) -> OptimizerKernels:
-        """Adam and the gradient norm."""
-        kernel: OptimizerKernels = self._kernel("optimizer")
-        return kernel
+    A kernel's code is that of its callable; after that, for a backward pass that is a function of its own, whatever
+    lies in the same module as the callable. The pure-torch reference and native code are
+    not searched.
+    """
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][::-1]
+    codes = {row.operation: set(_codes(kernels.built[row.operation])) for row in kernels.table.rows}
+    modules = {row.operation: _module(kernels.built[row.operation]) for row in kernels.table.rows}
+    rows = [row for row in kernels.table.rows if not modules[row.operation].startswith("pretrain.reference")]
+    called = ([row for row in rows if frame.f_code in codes[row.operation]] for frame in frames)
+    beside = ([row for row in rows if frame.f_globals.get("__name__") == modules[row.operation]] for frame in frames)
+    for inside in filter(None, (*called, *beside)):
+        named = ", ".join(f"'{row.kernel}' for {row.operation} ({row.provider})" for row in inside)
+        error.add_note(f"Raised in {'the kernel' if len(inside) == 1 else 'one of the kernels'} {named}.")
+        return
 
-    @property
-    def collectives(self) -> ProcessGroupOptionsFn:
-        """Options of process groups."""
-        kernel: ProcessGroupOptionsFn = self._kernel("collectives")
-        return kernel
 
-    def _kernel(self, operation: str) -> Any:
-        if operation not in self.built:
-            msg = f"no kernel was asked for {operation}; there are: {', '.join(self.built)}"
-            raise AttributeError(msg)
-        return self.built[operation]
+def _codes(kernel: Any) -> Iterator[CodeType]:
+    if isinstance(kernel, functools.partial):
+        yield from _codes(kernel.func)
+    elif isinstance(kernel, OptimizerKernels):
+        yield from _codes(kernel.gradient_norm)
+        methods = map(inspect.unwrap, filter(callable, vars(kernel.adam).values()))  # torch wraps `step`
+        yield from (method.__code__ for method in methods if hasattr(method, "__code__"))
+    elif hasattr(kernel, "__code__"):
+        yield kernel.__code__
+    else:
+        entries: Iterator[Any] = (getattr(type(kernel), name, None) for name in _ENTRIES)
+        yield from (entry.__code__ for entry in entries if hasattr(entry, "__code__"))
+
+
+def _module(kernel: Any) -> str:
+    if isinstance(kernel, OptimizerKernels):
+        kernel = kernel.adam
+    kernel = kernel.func if isinstance(kernel, functools.partial) else kernel
+    return str(getattr(kernel, "__module__", None) or type(kernel).__module__)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 from pretrain.recipe.checks.shape import indivisible_by_tensor_size
 from pretrain.recipe.problem import Problem
@@ -16,12 +16,13 @@ _MEBIBYTE = 1 << 20
 """Weights from this size in bytes are kept in files (`MIN_SWAPPABLE_BYTES` of runtime/swap_tensor/utils.py)."""
 
 
-def problems(recipe: Recipe) -> Iterator[Problem]:
+def deepspeed_problems(recipe: Recipe) -> Iterator[Problem]:
     """Yield what the DeepSpeed engine cannot do."""
     if recipe.engine.name != "deepspeed":
         return
     if recipe.parallel.pipeline_model_parallel_size > 1:
         yield _pipeline(recipe)
+    yield from _optimizer(recipe)
     yield from _gradients(recipe)
     yield from _offload(recipe)
     if recipe.engine.zero.stage == 3:
@@ -40,7 +41,7 @@ def _pipeline(recipe: Recipe) -> Problem:
     split = "gradients" if stage == 2 else "weights and gradients"
     return Problem(
         path,
-        f"{stages} does not go with engine.zero.stage: {stage}, which splits the {split} of a pipeline stage while its "
+        f"{stages} conflicts with engine.zero.stage: {stage}, which splits the {split} of a pipeline stage while its "
         f"other micro-batches still add to them. {_without_pipeline(recipe)}",
     )
 
@@ -56,6 +57,15 @@ def _without_pipeline(recipe: Recipe) -> str:
     return f"{nearest}; {ranks} does not divide model.{key} {getattr(recipe.model, key)}."
 
 
+def _optimizer(recipe: Recipe) -> Iterator[Problem]:
+    """Yield a problem for an optimizer that this engine does not have."""
+    match name := recipe.optimizer.name:
+        case "adam" | "adamw":
+            yield from ()
+        case _:
+            assert_never(name)
+
+
 def _gradients(recipe: Recipe) -> Iterator[Problem]:
     """Yield problems of stage 0, which has no fp32 gradients and scales no loss.
 
@@ -65,7 +75,7 @@ def _gradients(recipe: Recipe) -> Iterator[Problem]:
     if recipe.engine.zero.stage == 0 and precision.dtype == "fp16":
         yield Problem(
             "engine.zero.stage",
-            "0 does not go with precision.dtype: fp16, whose loss DeepSpeed scales only with ZeRO. Give 1 to 3, or "
+            "0 conflicts with precision.dtype: fp16, whose loss DeepSpeed scales only with ZeRO. Give 1 to 3, or "
             "engine.name: megatron, which splits nothing either.",
         )
         return
@@ -95,7 +105,7 @@ def _offload(recipe: Recipe) -> Iterator[Problem]:
     if not zero.contiguous_gradients and zero.offload_optimizer.device != "none" and zero.stage < 3:
         yield Problem(  # DeepSpeedZeroOptimizer.__init__
             "engine.zero.contiguous_gradients",
-            f"false does not go with engine.zero.offload_optimizer at stage {zero.stage}; DeepSpeed would take true.",
+            f"false conflicts with engine.zero.offload_optimizer at stage {zero.stage}; DeepSpeed would take true.",
         )
 
 
@@ -121,7 +131,7 @@ def _files(recipe: Recipe) -> Iterator[Problem]:
             # Seen on one CPU rank: it kept using their buffers after other weights had been read into them.
             yield Problem(
                 "engine.zero.stage3_param_persistence_threshold",
-                f"{zero.stage3_param_persistence_threshold} does not go with engine.zero.offload_param.device: nvme, "
+                f"{zero.stage3_param_persistence_threshold} conflicts with engine.zero.offload_param.device: nvme, "
                 f"which has weights from {smallest} elements (1 MiB) in files; DeepSpeed runs out of buffers for those "
                 f"that stay whole, or mixes them up. Give less than {smallest}.",
             )

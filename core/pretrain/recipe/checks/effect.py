@@ -1,17 +1,20 @@
-"""Keys without effect in this recipe. Setting one is an error, because its author expects an effect."""
+"""All checks, and keys without effect: setting one is an error, because its author expects an effect."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from pretrain.recipe.checks import engine_rules, rules
+from pretrain.recipe.checks.deepspeed import deepspeed_problems
+from pretrain.recipe.checks.shape import shape_problems, stage_problems
+from pretrain.recipe.checks.training import batch_problems, compilation_problems, input_problems, schedule_problems
 from pretrain.recipe.problem import Problem
 from pretrain.recipe.section import Section
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pretrain.recipe.checks.rule import Rule
+    from pretrain.recipe.checks.rules import Rule
     from pretrain.recipe.recipe import Recipe
 
 RULES = (*engine_rules.RULES, *rules.RULES)
@@ -19,12 +22,26 @@ RULES = (*engine_rules.RULES, *rules.RULES)
 _OFF = {False, "auto", "none"}
 
 
+def problems_of(recipe: Recipe) -> list[Problem]:
+    """Return the problems of all checks, the most basic first."""
+    return [
+        *shape_problems(recipe),
+        *stage_problems(recipe),
+        *input_problems(recipe),
+        *batch_problems(recipe),
+        *schedule_problems(recipe),
+        *deepspeed_problems(recipe),
+        *compilation_problems(recipe),
+        *effect_problems(recipe),
+    ]
+
+
 def without_effect(recipe: Recipe) -> list[str]:
     """Return the keys that do nothing in this recipe, given or not, as "section.key"."""
     return [path for path, _ in _idle(recipe)]
 
 
-def problems(recipe: Recipe) -> Iterator[Problem]:
+def effect_problems(recipe: Recipe) -> Iterator[Problem]:
     """Yield the keys that are given without effect. A value that means off (false, 0, auto, none) is allowed."""
     idle = _idle(recipe)
     paths = {path for path, _ in idle}

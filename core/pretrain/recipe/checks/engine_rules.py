@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pretrain.recipe.checks.rule import Rule
+from pretrain.recipe.checks.rules import Rule, only
 
 if TYPE_CHECKING:
     from pretrain.recipe.recipe import Recipe
@@ -37,23 +37,16 @@ def _buckets(recipe: Recipe) -> bool:
 
 
 RULES = (
-    Rule(
-        (_ZERO, "engine.deepspeed_config"),
-        "engine.name: deepspeed",
-        ("engine.name",),
-        lambda r: r.engine.name == "deepspeed",
+    only("engine.name: deepspeed", _ZERO, "engine.deepspeed_config"),
+    only(
+        "engine.name: megatron",
+        "parallel.use_distributed_optimizer",
+        note=" (with deepspeed, engine.zero.stage: 1 does this)",
     ),
-    Rule(
-        ("parallel.use_distributed_optimizer",),
-        "engine.name: megatron (with deepspeed, engine.zero.stage: 1 does this)",
-        ("engine.name",),
-        lambda r: r.engine.name == "megatron",
-    ),
-    Rule(
-        ("parallel.overlap_grad_reduce",),
-        "engine.name: megatron (with deepspeed, engine.zero.overlap_comm: true does this)",
-        ("engine.name",),
-        lambda r: r.engine.name == "megatron",
+    only(
+        "engine.name: megatron",
+        "parallel.overlap_grad_reduce",
+        note=" (with deepspeed, engine.zero.overlap_comm: true does this)",
     ),
     Rule(
         ("parallel.ddp_bucket_size",),
@@ -61,18 +54,12 @@ RULES = (
         ("engine.name", "parallel.overlap_grad_reduce"),
         lambda r: r.engine.name == "megatron" and r.parallel.overlap_grad_reduce,
     ),
-    Rule(
-        ("parallel.overlap_param_gather",),
-        "engine.name: megatron (deepspeed gathers ahead by itself, at engine.zero.stage: 3)",
-        ("engine.name",),
-        lambda r: r.engine.name == "megatron",
-    ),
-    Rule(
-        ("logging.log_num_zeros_in_grad",),
+    only(
         "engine.name: megatron",
-        ("engine.name",),
-        lambda r: r.engine.name == "megatron",
+        "parallel.overlap_param_gather",
+        note=" (deepspeed gathers ahead by itself, at engine.zero.stage: 3)",
     ),
+    only("engine.name: megatron", "logging.log_num_zeros_in_grad"),
     Rule(
         (
             f"{_ZERO}.contiguous_gradients",
@@ -96,19 +83,15 @@ RULES = (
         _STAGE,
         lambda r: _stage(r) in {1, 2},
     ),
-    Rule(
-        (
-            f"{_ZERO}.sub_group_size",
-            f"{_ZERO}.stage3_prefetch_bucket_size",
-            f"{_ZERO}.stage3_param_persistence_threshold",
-            f"{_ZERO}.stage3_model_persistence_threshold",
-            f"{_ZERO}.stage3_max_live_parameters",
-            f"{_ZERO}.stage3_max_reuse_distance",
-            _PARAM,
-        ),
+    only(
         "engine.zero.stage: 3",
-        _STAGE,
-        lambda r: _stage(r) == 3,
+        f"{_ZERO}.sub_group_size",
+        f"{_ZERO}.stage3_prefetch_bucket_size",
+        f"{_ZERO}.stage3_param_persistence_threshold",
+        f"{_ZERO}.stage3_model_persistence_threshold",
+        f"{_ZERO}.stage3_max_live_parameters",
+        f"{_ZERO}.stage3_max_reuse_distance",
+        _PARAM,
     ),
     Rule(
         (_OPTIMIZER,),

@@ -2,12 +2,48 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from pretrain.recipe.checks.rule import Rule
-
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pretrain.recipe.recipe import Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Keys that have an effect only while other keys have certain values.
+
+    Attributes:
+        keys: "section.key", or a whole inner section such as "engine.zero".
+        needs: what the recipe must say for them to have an effect.
+        decided_by: the keys that `holds` looks at.
+        holds: whether the keys have an effect.
+    """
+
+    keys: tuple[str, ...]
+    needs: str
+    decided_by: tuple[str, ...]
+    holds: Callable[[Recipe], bool]
+
+
+def only(condition: str, *keys: str, note: str = "") -> Rule:
+    """Return the rule of keys that have an effect while one other key has a value.
+
+    Args:
+        condition: "section.key: value".
+        keys: that depend on it.
+        note: is added to what they need.
+    """
+    path, _, value = condition.partition(": ")
+    wanted = int(value) if value.isdecimal() else {"true": True}.get(value, value)
+
+    def holds(recipe: Recipe) -> bool:
+        return bool(attrgetter(path)(recipe) == wanted)
+
+    return Rule(keys, condition + note, (path,), holds)
 
 
 def _decays(recipe: Recipe) -> bool:
@@ -15,29 +51,21 @@ def _decays(recipe: Recipe) -> bool:
 
 
 RULES = (
-    Rule(("data.cache_path",), "data.index: megatron", ("data.index",), lambda r: r.data.index == "megatron"),
-    Rule(
-        ("data.reset_position_ids",),
-        "model.position_embedding_type: learned_absolute",
-        ("model.position_embedding_type",),
-        lambda r: r.model.position_embedding_type == "learned_absolute",
-    ),
-    Rule(
-        ("model.rotary_percent", "model.rotary_base", "model.use_rope_scaling", "kernels.rotary"),
+    only("data.index: megatron", "data.cache_path"),
+    only("model.position_embedding_type: learned_absolute", "data.reset_position_ids"),
+    only(
         "model.position_embedding_type: rope",
-        ("model.position_embedding_type",),
-        lambda r: r.model.position_embedding_type == "rope",
+        "model.rotary_percent",
+        "model.rotary_base",
+        "model.use_rope_scaling",
+        "kernels.rotary",
     ),
-    Rule(
-        (
-            "model.rope_scaling_factor",
-            "model.rope_low_freq_factor",
-            "model.rope_high_freq_factor",
-            "model.original_max_position_embeddings",
-        ),
+    only(
         "model.use_rope_scaling: true",
-        ("model.use_rope_scaling",),
-        lambda r: r.model.use_rope_scaling,
+        "model.rope_scaling_factor",
+        "model.rope_low_freq_factor",
+        "model.rope_high_freq_factor",
+        "model.original_max_position_embeddings",
     ),
     Rule(
         ("model.add_qkv_bias",),
@@ -51,30 +79,15 @@ RULES = (
         ("model.init_method", "model.output_layer_init_method"),
         lambda r: r.model.init_method == "normal" or "normal" in r.model.output_layer_init_method,
     ),
-    Rule(
-        ("tokenizer.vocab_file", "tokenizer.merge_file"),
-        "tokenizer.type: gpt2",
-        ("tokenizer.type",),
-        lambda r: r.tokenizer.type == "gpt2",
-    ),
-    Rule(
-        ("tokenizer.file",),
-        "tokenizer.type: huggingface",
-        ("tokenizer.type",),
-        lambda r: r.tokenizer.type == "huggingface",
-    ),
+    only("tokenizer.type: gpt2", "tokenizer.vocab_file", "tokenizer.merge_file"),
+    only("tokenizer.type: huggingface", "tokenizer.file"),
     Rule(
         ("tokenizer.vocab_size",),
         "tokenizer.type: huggingface and data.corpus, on which such a tokenizer is trained",
         ("tokenizer.type", "data.corpus"),
         lambda r: r.tokenizer.type == "huggingface" and r.data.corpus is not None,
     ),
-    Rule(
-        ("precision.loss_scale", "precision.fp16_lm_cross_entropy"),
-        "precision.dtype: fp16",
-        ("precision.dtype",),
-        lambda r: r.precision.dtype == "fp16",
-    ),
+    only("precision.dtype: fp16", "precision.loss_scale", "precision.fp16_lm_cross_entropy"),
     Rule(
         ("precision.grad_reduce_in_fp32",),
         "precision.dtype: bf16 or fp16 (fp32 gradients are reduced in fp32 anyway)",
@@ -141,12 +154,7 @@ RULES = (
         ("parallel.use_distributed_optimizer", "parallel.overlap_grad_reduce"),
         lambda r: r.parallel.use_distributed_optimizer and r.parallel.overlap_grad_reduce,
     ),
-    Rule(
-        ("recompute.method", "recompute.num_layers"),
-        "recompute.granularity: full",
-        ("recompute.granularity",),
-        lambda r: r.recompute.granularity == "full",
-    ),
+    only("recompute.granularity: full", "recompute.method", "recompute.num_layers"),
     Rule(
         ("recompute.distribute_saved_activations",),
         "recompute.granularity: full, parallel.tensor_model_parallel_size over 1 and no parallel.sequence_parallel",
@@ -169,11 +177,11 @@ RULES = (
         ("schedule.lr_decay_style", "schedule.lr_warmup_fraction"),
         lambda r: _decays(r) or r.schedule.lr_warmup_fraction is not None,
     ),
-    Rule(
-        ("schedule.lr_wsd_decay_style", "schedule.lr_wsd_decay_iters", "schedule.lr_wsd_decay_samples"),
+    only(
         "schedule.lr_decay_style: WSD",
-        ("schedule.lr_decay_style",),
-        lambda r: r.schedule.lr_decay_style == "WSD",
+        "schedule.lr_wsd_decay_style",
+        "schedule.lr_wsd_decay_iters",
+        "schedule.lr_wsd_decay_samples",
     ),
     Rule(
         ("kernels.triangle_block_size",),
@@ -188,7 +196,7 @@ RULES = (
         ("checkpoint.save",),
         lambda r: r.checkpoint.save is not False,
     ),
-    Rule(("train.manual_gc_interval",), "train.manual_gc: true", ("train.manual_gc",), lambda r: r.train.manual_gc),
+    only("train.manual_gc: true", "train.manual_gc_interval"),
     Rule(
         ("checkpoint.async_save",),
         "checkpoint.save and a checkpoint.save_interval over 0",
@@ -213,10 +221,5 @@ RULES = (
         ("evaluation.prompt",),
         lambda r: r.evaluation.prompt is not None,
     ),
-    Rule(
-        ("logging.tensorboard_queue_size",),
-        "logging.tensorboard: true",
-        ("logging.tensorboard",),
-        lambda r: r.logging.tensorboard,
-    ),
+    only("logging.tensorboard: true", "logging.tensorboard_queue_size"),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pretrain.recipe.deepspeed.file import read_inline, read_json
+from pretrain.recipe.deepspeed.json_file import read_inline, read_json
 from pretrain.recipe.deepspeed.translate import translate
 from pretrain.recipe.deepspeed.translation import written
 from pretrain.recipe.section import as_number
@@ -13,7 +13,7 @@ from pretrain.recipe.section import as_number
 if TYPE_CHECKING:
     from pretrain.recipe.deepspeed.translation import Given, Translation
     from pretrain.recipe.document import Document
-    from pretrain.recipe.origin import AccumulationSteps
+    from pretrain.recipe.recipe import AccumulationSteps
 
 _CONFIG = "engine.deepspeed_config"
 

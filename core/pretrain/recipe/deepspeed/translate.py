@@ -5,46 +5,47 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pretrain.errors import did_you_mean
-from pretrain.recipe.deepspeed import batch, optimizer, precision, zero
-from pretrain.recipe.deepspeed.file import AUTO
-from pretrain.recipe.deepspeed.same import SAME, WHOLE
-from pretrain.recipe.deepspeed.settled import (
+from pretrain.recipe.deepspeed import key_functions
+from pretrain.recipe.deepspeed.json_file import AUTO
+from pretrain.recipe.deepspeed.key_tables import (
     BLOCKS,
     REFUSED,
     REMOVED,
+    SAME,
     SETTLED,
     SWITCHED,
     UNREAD,
+    WHOLE,
     without_equivalent,
 )
 from pretrain.recipe.deepspeed.translation import Translation, written
-from pretrain.recipe.shown import shown
+from pretrain.recipe.section import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pretrain.recipe.deepspeed.file import JsonFile
+    from pretrain.recipe.deepspeed.json_file import JsonFile
 
 FUNCTIONS: dict[str, Callable[[Translation, str, Any], None]] = {
-    "gradient_accumulation_steps": batch.accumulation_steps,
-    "steps_per_print": batch.steps_per_print,
-    "fp16.enabled": precision.enabled,
-    "fp16.loss_scale": precision.loss_scale,
-    "fp16.initial_scale_power": precision.initial_scale_power,
-    "bf16.enabled": precision.enabled,
-    "bfloat16.enabled": precision.enabled,
-    "data_types.grad_accum_dtype": precision.sum_of_gradients,
-    "data_types.param_dtype": precision.dtype_of_weights,
-    "communication_data_type": precision.sum_of_gradients,
-    "optimizer.type": optimizer.name,
-    "optimizer.params.betas": optimizer.betas,
-    "optimizer.params.adam_w_mode": optimizer.adam_w_mode,
-    "optimizer.params.torch_adam": optimizer.torch_adam,
-    "zero_optimization": zero.as_switch,
-    "zero_optimization.cpu_offload": zero.cpu_offload,
-    "zero_optimization.cpu_offload_param": zero.cpu_offload,
-    "zero_optimization.cpu_offload_params": zero.cpu_offload,
-    "zero_optimization.cpu_offload_use_pin_memory": zero.pin_memory,
+    "gradient_accumulation_steps": key_functions.accumulation_steps,
+    "steps_per_print": key_functions.steps_per_print,
+    "fp16.enabled": key_functions.enabled,
+    "fp16.loss_scale": key_functions.loss_scale,
+    "fp16.initial_scale_power": key_functions.initial_scale_power,
+    "bf16.enabled": key_functions.enabled,
+    "bfloat16.enabled": key_functions.enabled,
+    "data_types.grad_accum_dtype": key_functions.sum_of_gradients,
+    "data_types.param_dtype": key_functions.dtype_of_weights,
+    "communication_data_type": key_functions.sum_of_gradients,
+    "optimizer.type": key_functions.name,
+    "optimizer.params.betas": key_functions.betas,
+    "optimizer.params.adam_w_mode": key_functions.adam_w_mode,
+    "optimizer.params.torch_adam": key_functions.torch_adam,
+    "zero_optimization": key_functions.as_switch,
+    "zero_optimization.cpu_offload": key_functions.cpu_offload,
+    "zero_optimization.cpu_offload_param": key_functions.cpu_offload,
+    "zero_optimization.cpu_offload_params": key_functions.cpu_offload,
+    "zero_optimization.cpu_offload_use_pin_memory": key_functions.pin_memory,
 }
 """Keys whose translation needs a function."""
 
@@ -55,7 +56,7 @@ _OBJECTS = (*SWITCHED, *BLOCKS, *REMOVED)
 def translate(file: JsonFile) -> Translation:
     """Translate a DeepSpeed file into keys of a recipe."""
     translation = Translation(file)
-    without_type = optimizer.params_without_a_type(translation)
+    without_type = key_functions.params_without_a_type(translation)
     done = {"optimizer.params"} if without_type else set[str]()
     for path, value in file.values.items():
         name = _object(path)
@@ -65,7 +66,7 @@ def translate(file: JsonFile) -> Translation:
         elif name not in done:
             done.add(name)
             _refuse_object(translation, name)
-    precision.initial_scale_of_deepspeed(translation)
+    key_functions.initial_scale_of_deepspeed(translation)
     return translation
 
 

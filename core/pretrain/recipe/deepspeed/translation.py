@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from pretrain.recipe.shown import shown
+from pretrain.recipe.section import shown
 
 if TYPE_CHECKING:
-    from pretrain.recipe.deepspeed.file import JsonFile
-    from pretrain.recipe.origin import AccumulationSteps
+    from pretrain.recipe.deepspeed.json_file import JsonFile
+    from pretrain.recipe.recipe import AccumulationSteps
 
 Kind = Literal["wrong", "absent", "removed", "notice", "by default", "settled", "rounded", "not given"]
 

@@ -1,4 +1,1 @@
-"""The sections of a recipe, one file each: every key with its default, its unit and one sentence.
-
-Sections inside `engine` are in its folder.
-"""
+"""The sections of a recipe: every key with its default, its unit and one sentence."""

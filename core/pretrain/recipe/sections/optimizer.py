@@ -1,18 +1,21 @@
-"""Section `optimizer`: Adam and gradient clipping."""
+"""Sections `optimizer` and `schedule`: the optimizer, gradient clipping, and the learning rate over the training."""
 
 from __future__ import annotations
 
-from typing import Literal, assert_never
+from typing import Literal
 
 from pydantic import Field
 
-from pretrain.recipe.section import Float, Section
+from pretrain.recipe.section import Bool, Float, Int, Section
+
+OptimizerName = Literal["adam", "adamw"]
+"""An optimizer has a file in pretrain.engine.optimizers; see CONTRIBUTING.md."""
 
 
 class OptimizerSection(Section):
     """Adam and gradient clipping."""
 
-    name: Literal["adam", "adamw"] = Field(
+    name: OptimizerName = Field(
         default="adamw",
         description="adamw (decoupled weight decay, what Megatron-LM calls adam) or adam (weight decay added to the "
         "gradient).",
@@ -26,13 +29,47 @@ class OptimizerSection(Section):
         default=1.0, ge=0, description="Gradients are scaled down to this norm over all weights; 0: they are not."
     )
 
-    @property
-    def decoupled_weight_decay(self) -> bool:
-        """AdamW: weight decay shrinks the weights beside Adam's step and is no part of the gradient."""
-        match self.name:
-            case "adamw":
-                return True
-            case "adam":
-                return False
-            case _:
-                assert_never(self.name)
+
+class ScheduleSection(Section):
+    """The learning rate over the training: a linear warm-up, then a decay from optimizer.lr to min_lr."""
+
+    lr_decay_style: Literal["constant", "linear", "cosine", "inverse-square-root", "WSD"] = Field(
+        default="linear", description="How the learning rate falls; WSD is warm-up, stable, decay."
+    )
+    min_lr: Float = Field(default=0.0, ge=0, description="Lowest learning rate, kept after the decay.")
+    lr_warmup_iters: Int | None = Field(
+        default=None, ge=0, description="Length of the warm-up in iterations; without any of the three there is none."
+    )
+    lr_warmup_samples: Int | None = Field(default=None, ge=0, description="Length of the warm-up in samples.")
+    lr_warmup_fraction: Float | None = Field(
+        default=None,
+        ge=0,
+        lt=1,
+        description="Length of the warm-up as a fraction of lr_decay_iters or lr_decay_samples.",
+    )
+    lr_decay_iters: Int | None = Field(
+        default=None,
+        gt=0,
+        description="Iteration at which min_lr is reached, counted from the start; by default train.train_iters.",
+    )
+    lr_decay_samples: Int | None = Field(
+        default=None,
+        gt=0,
+        description="Sample at which min_lr is reached, counted from the start; by default train.train_samples.",
+    )
+    lr_wsd_decay_style: Literal["exponential", "linear", "cosine", "minus_sqrt"] = Field(
+        default="exponential", description="How the last part of WSD falls."
+    )
+    lr_wsd_decay_iters: Int | None = Field(
+        default=None, gt=0, description="Length of the last part of WSD in iterations."
+    )
+    lr_wsd_decay_samples: Int | None = Field(
+        default=None, gt=0, description="Length of the last part of WSD in samples."
+    )
+    override_opt_param_scheduler: Bool = Field(
+        default=False, description="Whether these values win over other ones of a loaded checkpoint."
+    )
+    use_checkpoint_opt_param_scheduler: Bool = Field(
+        default=False,
+        description="Whether a loaded checkpoint's values win over these. Without either, other ones are an error.",
+    )

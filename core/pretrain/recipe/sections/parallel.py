@@ -1,8 +1,8 @@
-"""Section `parallel`: how the model is laid over the ranks. The data-parallel size follows from the number of ranks."""
+"""Sections `parallel` and `recompute`: how the model is laid over the ranks, and activations that are not kept."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -53,3 +53,20 @@ class ParallelSection(Section):
         default=False, description="Whether updated weights are gathered while the next forward pass already runs."
     )
     distributed_timeout_minutes: Int = Field(default=10, gt=0, description="Timeout of a collective in minutes.")
+
+
+class RecomputeSection(Section):
+    """Activations that are computed again in the backward pass instead of kept."""
+
+    granularity: Literal["none", "selective", "full"] = Field(
+        default="none", description="none, selective (the attention between its projections) or full (whole layers)."
+    )
+    method: Literal["uniform", "block"] = Field(
+        default="uniform",
+        description="For full: uniform keeps the input of every group of num_layers layers, which divides those of a "
+        "stage; block recomputes the first num_layers layers of each stage.",
+    )
+    num_layers: Int = Field(default=1, gt=0, description="For full: see method.")
+    distribute_saved_activations: Bool = Field(
+        default=False, description="For full: whether kept activations are split over the tensor-parallel ranks."
+    )

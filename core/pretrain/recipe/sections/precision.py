@@ -1,4 +1,4 @@
-"""Section `precision`: the dtype of the computation and the loss scale of fp16."""
+"""Sections `precision` and `kernels`: dtype and loss scale, and which implementation each operation gets."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from pretrain.recipe.section import Bool, Float, Int, Section
+from pretrain.recipe.section import Bool, Float, Int, Section, Str
 
 
 def _needs_fp32_sum(given: dict[str, Any]) -> bool:
@@ -34,3 +34,48 @@ class PrecisionSection(Section):
     fp16_lm_cross_entropy: Bool = Field(
         default=False, description="Whether the cross entropy of fp16 logits is computed in fp16 instead of fp32."
     )
+
+
+COMPILED = ("norm", "rotary", "activation", "bias_dropout_add")
+"""Operations that `compile: layer` leaves to the compiler, and not to a kernel of their own."""
+
+
+def _kernel(operation: str) -> Str:
+    chosen: Str = Field(default="auto", min_length=1, description=f"{operation}: auto, or the name of a kernel.")
+    return chosen
+
+
+class KernelsSection(Section):
+    """Implementation of each operation. `pretrain explain` shows the names.
+
+    A named kernel that cannot do what this recipe needs is an error.
+    """
+
+    attention: Str = Field(
+        default="auto", min_length=1, description="Attention: auto, flash, triangle, softmax, or the name of a kernel."
+    )
+    triangle_block_size: Int = Field(
+        default=512, gt=0, description="Rows of one block of triangle attention, in tokens."
+    )
+    softmax: Str = _kernel("Scale, mask and softmax")
+    norm: Str = _kernel("Layer norm and RMS norm")
+    rotary: Str = _kernel("Rotary position embedding")
+    activation: Str = _kernel("Bias and activation of the MLP")
+    bias_dropout_add: Str = _kernel("Bias, dropout and residual")
+    cross_entropy: Str = _kernel("Vocabulary-parallel cross entropy")
+    linear: Str = _kernel("Tensor-parallel linear")
+    optimizer: Str = _kernel("Adam and the gradient norm")
+    collectives: Str = _kernel("Options of the process groups")
+    fallback: Literal["allow", "forbid"] = Field(
+        default="allow", description="Whether the pure-torch reference may be taken where no plugin offers a kernel."
+    )
+    compile: Literal["none", "layer"] = Field(
+        default="none",
+        description="Whether torch.compile makes norm, rotary, activation and bias_dropout_add of a layer out of the "
+        "reference's plain torch, together where they follow one another (none, layer); not measured.",
+    )
+
+    def chosen(self) -> dict[str, str]:
+        """Return operation -> auto, the name of a kernel, or a kind; where layers are compiled, what is compiled."""
+        named: dict[str, str] = self.model_dump(exclude={"fallback", "triangle_block_size", "compile"})
+        return named | (dict.fromkeys(COMPILED, "reference") if self.compile == "layer" else {})

@@ -1,14 +1,74 @@
-"""Section `train`: length, batches, and reasons to stop early."""
+"""Section `train`: length, batches, loss spikes, and reasons to stop early."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import re
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from pretrain.recipe.section import Bool, Float, Int, LocalPath, Section
-from pretrain.recipe.sections.iteration_ranges import Iterations
-from pretrain.recipe.sections.loss_spike import LossSpikeSection
+from pretrain.recipe.section import Bool, Float, Int, LocalPath, Section, as_number, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+_RANGE = re.compile(r"(\d+)-(\d+)")
+
+
+def _entries(given: object) -> object:
+    """Read a list, one entry alone, Megatron's form "2 100-300", or one with commas."""
+    if isinstance(given, str):
+        given = given.replace(",", " ").split()
+    return tuple(_entry(entry) for entry in (given if isinstance(given, list | tuple) else [given]))
+
+
+def _entry(given: object) -> int | str:
+    number = as_number(given)
+    if isinstance(number, int) and not isinstance(number, bool) and number > 0:
+        return number
+    found = _RANGE.fullmatch(given) if isinstance(given, str) else None
+    if found is None or not 0 < int(found[1]) <= int(found[2]):
+        msg = f"{shown(given)} is neither an iteration, from 1, nor a range of them, such as 100-300."
+        raise ValueError(msg)
+    return f"{int(found[1])}-{int(found[2])}"
+
+
+Iterations = Annotated[tuple[int | str, ...], BeforeValidator(_entries)]
+
+
+def ranges(entries: Iterable[int | str]) -> list[tuple[int, int]]:
+    """Return the first and the last iteration of each entry."""
+    found = []
+    for entry in entries:
+        first, _, last = str(entry).partition("-")
+        found.append((int(first), int(last or first)))
+    return found
+
+
+class LossSpikeSection(Section):
+    """Losses that suddenly rise. Batches around a spike are left out as in PaLM (arXiv:2204.02311, section 5.1).
+
+    PaLM started again about 100 steps before it; here the start is the latest checkpoint before it, however near.
+    """
+
+    threshold: Float | None = Field(
+        default=None,
+        gt=1,
+        description="A step's loss above so many times the median of the last 100 steps (after at least 20) is a "
+        "spike, and so is one that is not finite, but in fp16. By default losses are not watched.",
+    )
+    action: Literal["warn", "skip", "rollback"] = Field(
+        default="warn",
+        description="warn; skip: leave out the step's update (the host waits for the loss in each step); rollback: go "
+        "back to the last checkpoint before the spike, and leave out the batches around it.",
+    )
+    leave_out: Int = Field(
+        default=100,
+        ge=0,
+        description="Iterations before a spike, and as many after it, whose batches are left out by rollback (PaLM: "
+        "200 to 500 batches). Before a loss that is not finite at least one.",
+    )
 
 
 def _split_words(given: object) -> object:

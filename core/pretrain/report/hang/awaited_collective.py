@@ -52,8 +52,10 @@ def awaited(
     """
     if not frames:
         return None
-    writes = any(frame.file.endswith(_WRITING) for frame in frames)  # the thread that writes a checkpoint
-    pending = [each for each in called if each.pending and (each.group == BESIDE) == writes]
+    beside = [each for each in called if each.pending and each.group == BESIDE]
+    pending = [each for each in called if each.pending and each.group != BESIDE]
+    if beside and any(frame.file.endswith(_WRITING) for frame in frames):  # the thread that writes a checkpoint
+        pending = beside
     operation = _stage_message(frames)
     if operation:
         recorded = [each for each in pending if each.is_message]

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from pretrain.cli.local_path import LocalPath
+from pretrain.cli.options import LocalPath
 from pretrain.errors import PretrainError
 from pretrain.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
 
 _OF_COMPARISON = {
     "against": "--against",

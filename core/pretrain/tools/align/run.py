@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pretrain.cli.ranks import start_ranks
+from pretrain.cli.run import start_ranks
 from pretrain.errors import RunError
 from pretrain.exit_codes import ExitCode
-from pretrain.launch.forward_job import ForwardJob
+from pretrain.launch.job import ForwardJob
 from pretrain.launch.nodes.nodes import Nodes
+from pretrain.launch.placement import make_placement
 from pretrain.launch.processes.failure import CRASH
-from pretrain.launch.processes.stop_signals import stop_signals_exit
-from pretrain.launch.rank_placement import make_placement
+from pretrain.launch.processes.signals import stop_signals_exit
 from pretrain.plugins.host.discovery import find_backend
 from pretrain.plugins.host.manager import load_alone
-from pretrain.plugins.host.readiness import require_device
+from pretrain.plugins.host.members import require_device
 from pretrain.recipe.layout import lay_out
 from pretrain.tools.align.comparing.compare import compare
 from pretrain.tools.align.comparing.compatible import different, differing_keys
@@ -32,7 +32,7 @@ from pretrain.tools.align.outcome_page import write_page
 from pretrain.tools.align.outcome_text import outcome_json, outcome_text
 from pretrain.tools.align.recording.folder import weights_folder
 from pretrain.tools.align.side import Side, is_this_installation, run_pretrain
-from pretrain.tools.convert.formats.recognition import summary_of
+from pretrain.tools.convert.registry import summary_of
 from pretrain.tools.corpus.recipe_corpus import prepare_corpus
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pretrain.errors import RecipeError, RunError
 from pretrain.launch.processes import parent_exit
 from pretrain.recipe import load_recipe
-from pretrain.recipe.keys import keys_of_recipe
+from pretrain.recipe.recipe import keys_of_recipe
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

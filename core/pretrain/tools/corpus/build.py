@@ -3,42 +3,52 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pretrain.atomic_files import refuse_existing
 from pretrain.data.prefetch import prefetched
-from pretrain.data.token_files.fingerprint import fingerprint_path, write_fingerprint
 from pretrain.data.token_files.reading import bin_path, idx_path
-from pretrain.data.token_files.writing import token_dtype
+from pretrain.data.token_files.tokenizer_stamp import stamp_path, write_stamp
+from pretrain.data.token_files.writing import IndexPart, TokenWriter, token_dtype, write_all, write_index
 from pretrain.data.tokenizers import load_encoder
 from pretrain.errors import DataError
-from pretrain.tools.corpus.chunks import CHUNK_BYTES, START
-from pretrain.tools.corpus.cleaning import NO_CLEANING, text_fixer
-from pretrain.tools.corpus.encoding import Encoding
-from pretrain.tools.corpus.encoding_check import ReferenceComparison
-from pretrain.tools.corpus.encoding_pool import encoded_chunks
-from pretrain.tools.corpus.growing_files import GrowingFiles
+from pretrain.tools.corpus.chunks import CHUNK_BYTES, START, read_chunks
+from pretrain.tools.corpus.cleaning import NO_CLEANING, SeenDocuments, select_documents, text_fixer
+from pretrain.tools.corpus.documents import where
+from pretrain.tools.corpus.encoding import Encoding, encoded_chunks
+from pretrain.tools.corpus.inputs import find_sources
+from pretrain.tools.corpus.reference_comparison import ReferenceComparison
 from pretrain.tools.corpus.sharding import corpus_digest
-from pretrain.tools.corpus.sources.inputs import find_sources
-from pretrain.tools.corpus.sources.reading import read_chunks
-from pretrain.tools.corpus.unfinished import INDEX, NOTHING_COUNTED, TOKENS, folder_of, is_finished, unfinished
+from pretrain.tools.corpus.unfinished import (
+    INDEX,
+    NOTHING_COUNTED,
+    TOKENS,
+    BuildCounts,
+    BuildState,
+    folder_of,
+    is_finished,
+    unfinished,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
     from pathlib import Path
 
+    import numpy as np
+
     from pretrain.data.token_files.writing import Written
     from pretrain.data.tokenizers import Tokenizer
     from pretrain.data.tokenizers.files import NamesTokenizer
-    from pretrain.tools.corpus.chunks import Chunk, Place
+    from pretrain.tools.corpus.chunks import Chunk, InputFile, ReadPosition
     from pretrain.tools.corpus.cleaning import Cleaning
+    from pretrain.tools.corpus.documents import Faults
     from pretrain.tools.corpus.encoding import EncodedChunk
     from pretrain.tools.corpus.sharding import Shard
-    from pretrain.tools.corpus.sources.inputs import Source
-    from pretrain.tools.corpus.unfinished import Counts, State, Unfinished
+    from pretrain.tools.corpus.unfinished import Unfinished
 
 
 _DECOMPRESSED_RATIO = 10
@@ -65,12 +75,12 @@ class Built:
     sequences: int
     tokens: int
     token_bytes: int
-    counts: Counts = NOTHING_COUNTED
+    counts: BuildCounts = NOTHING_COUNTED
     compared: int | None = None
     texts: int | None = None
 
 
-class Progress(NamedTuple):
+class BuildProgress(NamedTuple):
     """Progress of a build.
 
     Attributes:
@@ -99,7 +109,7 @@ def build_tokens(
     workers: int = 1,
     reference_only: bool = False,
     force: bool = False,
-    progress: Callable[[Progress], None] = lambda _: None,
+    progress: Callable[[BuildProgress], None] = lambda _: None,
 ) -> Built:
     """Encode documents into `prefix`.bin and `prefix`.idx, in the order of the inputs.
 
@@ -147,19 +157,19 @@ def build_tokens(
     return _built(work.state, dtype.itemsize)
 
 
-def _chunks(sources: Sequence[Source], json_key: str, begin: Place, workers: int) -> Generator[Chunk]:
+def _chunks(sources: Sequence[InputFile], json_key: str, begin: ReadPosition, workers: int) -> Generator[Chunk]:
     chunks = read_chunks(sources, json_key, begin)
     return prefetched(chunks) if workers > 1 and any(source.compressed for source in sources) else chunks
 
 
-def _built(state: State, token_bytes: int) -> Built:
+def _built(state: BuildState, token_bytes: int) -> Built:
     compared = (state.counts.compared, state.counts.texts) if state.counts.texts else (None, None)
     return Built(*state.written, token_bytes, state.counts, *compared)
 
 
 def _sources(
     inputs: Sequence[Path], output: Path, shard: Shard | None, encoding: Encoding
-) -> tuple[list[Source], str | None]:
+) -> tuple[list[InputFile], str | None]:
     """Return the sources, and for a shard the digest of the whole corpus."""
     if encoding.cleaning.fix_text:
         text_fixer()  # raises early if ftfy is missing
@@ -172,12 +182,12 @@ def _sources(
     return shard.of(sources), corpus_digest(sources, encoding.json_key, encoding.append_eod, encoding.cleaning)
 
 
-def _decompressed_size(sources: Sequence[Source]) -> int:
+def _decompressed_size(sources: Sequence[InputFile]) -> int:
     """Return the approximate size of the text in bytes, after decompression."""
     return sum((source.end - source.begin) * (_DECOMPRESSED_RATIO if source.compressed else 1) for source in sources)
 
 
-def _settings(sources: Sequence[Source], encoding: Encoding, tokenizer: Tokenizer) -> dict[str, str]:
+def _settings(sources: Sequence[InputFile], encoding: Encoding, tokenizer: Tokenizer) -> dict[str, str]:
     """Return everything that the output bytes depend on. A file that has changed meanwhile is another input."""
     digest = hashlib.sha256()
     for source in sources:
@@ -196,8 +206,8 @@ def _settings(sources: Sequence[Source], encoding: Encoding, tokenizer: Tokenize
 def _write(
     stream: Iterable[tuple[Chunk, EncodedChunk]],
     growing: GrowingFiles,
-    sources: Sequence[Source],
-    progress: Callable[[Progress], None],
+    sources: Sequence[InputFile],
+    progress: Callable[[BuildProgress], None],
     *,
     continued: bool,
 ) -> None:
@@ -206,7 +216,7 @@ def _write(
     for chunk, encoded in stream:
         growing.add(chunk, encoded)
         read = before[chunk.source] + chunk.position - sources[chunk.source].begin
-        progress(Progress(min(read, total), total, growing.written, continued))
+        progress(BuildProgress(min(read, total), total, growing.written, continued))
 
 
 def _check_not_empty(written: Written, inputs: Sequence[Path], shard: Shard | None) -> None:
@@ -221,6 +231,81 @@ def _publish(work: Unfinished, prefix: Path, tokenizer: Tokenizer, corpus: str |
         if (work.folder / TOKENS).exists():  # not after a crash between the two names
             idx_path(prefix).unlink(missing_ok=True)  # an older one must not describe the new ids for a moment
             (work.folder / TOKENS).replace(bin_path(prefix))
-        write_fingerprint(fingerprint_path(prefix), tokenizer, corpus)
+        write_stamp(stamp_path(prefix), tokenizer, corpus)
         (work.folder / INDEX).replace(idx_path(prefix))
     work.discard()
+
+
+class GrowingFiles:
+    """Files of an unfinished build that grow chunk by chunk."""
+
+    def __init__(self, work: Unfinished, sample: ReferenceComparison | None, cleaning: Cleaning) -> None:
+        self._work = work
+        self._sample = sample
+        self._before = work.state.counts
+        self._seen = SeenDocuments(work.read_bytes("digests")) if cleaning.drop_duplicates else None
+        tokens, lengths, ends, self._digests = work.files.values()
+        self._writer = TokenWriter(tokens, lengths, ends, written=work.state.written)
+
+    @property
+    def written(self) -> Written:
+        """Amount written so far."""
+        return self._writer.written
+
+    def add(self, chunk: Chunk, result: EncodedChunk) -> None:
+        """Append an encoded chunk.
+
+        Raises:
+            DataError: the reference gives other tokens, or the disk is full.
+        """
+        self._compare(chunk, result)
+        encoded, digests = result.encoded, result.digests
+        if self._seen is not None:
+            new = self._seen.add(digests)
+            encoded = select_documents(encoded, new)
+            digests = [digest for digest, is_new in zip(digests, new, strict=True) if is_new]
+        state = self._work.state
+        with self._work.writing():
+            self._writer.add(encoded)
+            write_all(self._digests, b"".join(digests))
+        sizes = {name: os.fstat(file.fileno()).st_size for name, file in self._work.files.items()}
+        counts = BuildCounts(
+            state.counts.faults + result.faults.count,
+            state.counts.first_fault or _described(chunk, result.faults),
+            state.counts.short + result.short,
+            state.counts.duplicates + len(result.digests) - len(digests),
+            self._before.compared + (self._sample.compared if self._sample else 0),
+            self._before.texts + (self._sample.texts if self._sample else 0),
+        )
+        # One assignment: Ctrl-C can come between any two statements, and the state is saved then.
+        self._work.state = BuildState(state.settings, chunk.next, self._writer.written, sizes, counts)
+        self._work.save(now=False)
+
+    def finish(self, dtype: np.dtype[Any]) -> None:
+        """Write the index of everything.
+
+        Raises:
+            DataError: the disk is full.
+        """
+        part = IndexPart(self._work.read("lengths", "<i4"), self._work.read("document_ends", "<i8"))
+        with self._work.writing(), (self._work.folder / INDEX).open("wb") as stream:
+            write_index(stream, dtype, [part])
+            stream.flush()
+            os.fsync(stream.fileno())
+        self._work.state = replace(self._work.state, finished=True)
+        self._work.save()
+
+    def _compare(self, chunk: Chunk, result: EncodedChunk) -> None:
+        if self._sample is not None:
+            try:
+                self._sample.check(chunk, result.texts, result.comparisons)
+            except DataError:
+                self._work.discard()  # nothing that was written can be trusted
+                raise
+
+
+def _described(chunk: Chunk, faults: Faults) -> str | None:
+    if faults.first is None:
+        return None
+    number, fault = faults.first
+    return f"{where(chunk, number)}: {fault}"

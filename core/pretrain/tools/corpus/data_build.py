@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pretrain.cores import available_cores
 from pretrain.errors import DataError
+from pretrain.machine import available_cores
 from pretrain.report.plain_text import size_text
 from pretrain.report.progress_bar import ByteCount, ProgressBar
 from pretrain.tools.corpus.build import build_tokens
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pretrain.data.tokenizers.files import NamesTokenizer
-    from pretrain.tools.corpus.build import Built, Progress
+    from pretrain.tools.corpus.build import BuildProgress, Built
 
 
 def build(
@@ -72,12 +72,12 @@ def build(
     _print_summary(built, prefix, time.monotonic() - begin)
 
 
-def _shown_on(bar: ProgressBar) -> Callable[[Progress], None]:
+def _shown_on(bar: ProgressBar) -> Callable[[BuildProgress], None]:
     """Return what `build_tokens` calls with its progress."""
     count: ByteCount | None = None
     begun = time.monotonic()
 
-    def show(progress: Progress) -> None:
+    def show(progress: BuildProgress) -> None:
         nonlocal count
         if count is None:
             count = ByteCount(bar, progress.total, done=progress.read if progress.continued else 0, begun=begun)

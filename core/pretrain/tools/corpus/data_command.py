@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pretrain.cli.foreign_flags import BuildCommand
-from pretrain.cli.local_path import LocalPath
+from pretrain.cli.options import BuildCommand, LocalPath
 from pretrain.data.tokenizers.files import TokenizerFiles
 from pretrain.errors import DataError
 from pretrain.tokenizer_types import tokenizer_type as type_named
@@ -104,8 +103,7 @@ def inspect(*, prefix: Path, samples: int | None, all_ids: bool, repair: bool, *
             "Give --tokenizer-file, --vocab-file and --merge-file, or --tokenizer-type bytes."
         )
         raise DataError(msg)
-    from pretrain.data.token_files.inspection import inspect_tokens  # noqa: PLC0415  numpy is slow to import for --help
-    from pretrain.data.token_files.repair import repair_lengths  # noqa: PLC0415
+    from pretrain.data.token_files.inspection import inspect_tokens, repair_lengths  # noqa: PLC0415
     from pretrain.data.tokenizers import load_tokenizer  # noqa: PLC0415
 
     name = _without_suffix(prefix)

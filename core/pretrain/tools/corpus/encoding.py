@@ -1,30 +1,40 @@
-"""Convert a chunk to token ids: read, clean, encode. This is the work of a worker."""
+"""Encode chunks to token ids on one or more cores, in order and in bounded memory."""
 
 from __future__ import annotations
 
+import multiprocessing
+import signal
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from pretrain.data.prefetch import exit_with_parent
 from pretrain.data.token_files.writing import Encoded, token_dtype
+from pretrain.data.tokenizers import load_encoder
 from pretrain.data.tokenizers.files import is_panic
 from pretrain.errors import DataError
 from pretrain.tools.corpus.cleaning import NO_CLEANING, clean, digests_of
-from pretrain.tools.corpus.compared_texts import comparisons_of, parts_of
-from pretrain.tools.corpus.sources.documents import read_documents, where
+from pretrain.tools.corpus.documents import read_documents, where
+from pretrain.tools.corpus.reference_comparison import comparisons_of, parts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Generator, Iterable, Sequence
 
     import numpy.typing as npt
 
     from pretrain.data.tokenizers import Tokenizer
+    from pretrain.data.tokenizers.files import NamesTokenizer
+    from pretrain.data.tokenizers.load import Encoder
     from pretrain.tools.corpus.chunks import Chunk
     from pretrain.tools.corpus.cleaning import Cleaning
-    from pretrain.tools.corpus.compared_texts import ComparedPart, Part
-    from pretrain.tools.corpus.sources.documents import Faults
+    from pretrain.tools.corpus.documents import Faults
+    from pretrain.tools.corpus.reference_comparison import ComparedPart, Part
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +75,7 @@ class EncodedChunk:
     comparisons: list[ComparedPart]
 
 
-class Prepared(NamedTuple):
+class PreparedChunk(NamedTuple):
     """The documents of a chunk before they are encoded.
 
     Attributes:
@@ -93,7 +103,7 @@ def encode_chunk(tokenizer: Tokenizer, chunk: Chunk, encoding: Encoding) -> Enco
     return assemble(tokenizer, prepared, ids_of(tokenizer, prepared, chunk), encoding)
 
 
-def prepare(tokenizer: Tokenizer, chunk: Chunk, encoding: Encoding) -> Prepared:
+def prepare(tokenizer: Tokenizer, chunk: Chunk, encoding: Encoding) -> PreparedChunk:
     """Read and clean the documents of a chunk.
 
     Raises:
@@ -103,10 +113,10 @@ def prepare(tokenizer: Tokenizer, chunk: Chunk, encoding: Encoding) -> Prepared:
     documents = clean(found.texts, encoding.cleaning)
     texts = list(chain.from_iterable(documents))
     short = len(found.texts) - len(documents)
-    return Prepared(documents, texts, parts_of(tokenizer.added_tokens, texts), found.faults, short)
+    return PreparedChunk(documents, texts, parts_of(tokenizer.added_tokens, texts), found.faults, short)
 
 
-def ids_of(tokenizer: Tokenizer, prepared: Prepared, chunk: Chunk) -> Sequence[Any]:
+def ids_of(tokenizer: Tokenizer, prepared: PreparedChunk, chunk: Chunk) -> Sequence[Any]:
     """Encode the texts of a chunk, then their parts.
 
     Raises:
@@ -124,7 +134,7 @@ def ids_of(tokenizer: Tokenizer, prepared: Prepared, chunk: Chunk) -> Sequence[A
         raise DataError(msg) from exc
 
 
-def assemble(tokenizer: Tokenizer, prepared: Prepared, ids: Sequence[Any], encoding: Encoding) -> EncodedChunk:
+def assemble(tokenizer: Tokenizer, prepared: PreparedChunk, ids: Sequence[Any], encoding: Encoding) -> EncodedChunk:
     """Return the tokens of a chunk, given the `ids` of its texts and parts."""
     documents, texts, parts, faults, short = prepared
     eod = tokenizer.eod if encoding.append_eod else None
@@ -159,3 +169,105 @@ def _assembled(
 def _joined(parts: list[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     # The dtype was chosen by the vocabulary's size, so it holds every id.
     return np.concatenate(parts, dtype=dtype, casting="unsafe") if parts else np.zeros(0, dtype)
+
+
+_MOST_THREADS = 4
+"""Threads start at once and copy nothing, but only one at a time reads JSON; more threads would wait for it."""
+_MOST_WAITING = 3
+"""Chunks in work or waiting, per worker; enough that a slow chunk does not stop the others."""
+_WAITING_BYTES = 1 << 27
+"""Bytes of all chunks in work or waiting. A chunk has about 2 MiB; a document may have `LONGEST_DOCUMENT` bytes."""
+
+Result = Callable[[], "EncodedChunk"]
+
+
+def encoded_chunks(
+    chunks: Iterable[Chunk], section: NamesTokenizer, encoder: Encoder, encoding: Encoding, workers: int
+) -> Generator[tuple[Chunk, EncodedChunk]]:
+    """Yield every chunk with its result, in the order of `chunks`, for any number of workers.
+
+    One worker is this thread. Several workers are threads, if the tokenizer releases the GIL and Python does not clean
+    the texts; otherwise processes, each of which loads the tokenizer of `section`.
+
+    Raises:
+        DataError: raised by `encode_chunk`, or a worker process died.
+    """
+    if workers == 1:
+        yield from ((chunk, encode_chunk(encoder.tokenizer, chunk, encoding)) for chunk in chunks)
+    elif encoder.reference and workers <= _MOST_THREADS and not encoding.cleaning.fix_text:
+        yield from _by_threads(chunks, encoder.tokenizer, encoding, workers)
+    else:
+        yield from _by_processes(chunks, section, encoding, workers, reference_only=not encoder.reference)
+
+
+def _by_threads(
+    chunks: Iterable[Chunk], tokenizer: Tokenizer, encoding: Encoding, workers: int
+) -> Generator[tuple[Chunk, EncodedChunk]]:
+    """Run the Python code in this thread and the encoding, which releases the GIL, in the others."""
+    with ThreadPoolExecutor(workers - 1) as pool:
+
+        def begin(chunk: Chunk) -> Result:
+            prepared = prepare(tokenizer, chunk, encoding)
+            ids = pool.submit(ids_of, tokenizer, prepared, chunk)
+            return lambda: assemble(tokenizer, prepared, ids.result(), encoding)
+
+        try:
+            yield from _in_order(begin, chunks, workers * _MOST_WAITING)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _by_processes(
+    chunks: Iterable[Chunk], section: NamesTokenizer, encoding: Encoding, workers: int, *, reference_only: bool
+) -> Generator[tuple[Chunk, EncodedChunk]]:
+    # Half of this module's time to import, and seldom needed.
+    from concurrent.futures import ProcessPoolExecutor  # noqa: PLC0415
+
+    # spawn: this process may hold threads (torch, BLAS), and a fork would copy their locks in any state.
+    context = multiprocessing.get_context("spawn")
+    start = partial(_start_worker, section, encoding, reference_only)
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=start)
+    try:
+        yield from _in_order(
+            lambda chunk: pool.submit(_encode_in_worker, chunk).result, chunks, workers * _MOST_WAITING
+        )
+    except BrokenExecutor as exc:
+        msg = "a worker process died, perhaps for lack of memory.\nTry fewer --workers."
+        raise DataError(msg) from exc
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _in_order(
+    begin: Callable[[Chunk], Result], chunks: Iterable[Chunk], ahead: int
+) -> Generator[tuple[Chunk, EncodedChunk]]:
+    waiting: deque[tuple[Chunk, Result]] = deque()
+    size = 0
+    for chunk in chunks:
+        waiting.append((chunk, begin(chunk)))
+        size += chunk.size
+        while len(waiting) >= ahead or (size > _WAITING_BYTES and waiting):
+            first, result = waiting.popleft()
+            size -= first.size
+            yield first, result()
+    while waiting:
+        first, result = waiting.popleft()
+        yield first, result()
+
+
+class _Worker:
+    """State of a worker process between two chunks."""
+
+    tokenizer: ClassVar[Tokenizer]
+    encoding: ClassVar[Encoding]
+
+
+def _start_worker(section: NamesTokenizer, encoding: Encoding, reference_only: bool) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends the pool
+    exit_with_parent()
+    _Worker.tokenizer = load_encoder(section, reference_only=reference_only).tokenizer
+    _Worker.encoding = encoding
+
+
+def _encode_in_worker(chunk: Chunk) -> EncodedChunk:
+    return encode_chunk(_Worker.tokenizer, chunk, _Worker.encoding)

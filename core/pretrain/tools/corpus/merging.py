@@ -8,8 +8,8 @@ from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Any
 
 from pretrain.atomic_files import refuse_existing, replacing
-from pretrain.data.token_files.fingerprint import common_note, fingerprint_path
 from pretrain.data.token_files.reading import TokenFile, bin_path, idx_path
+from pretrain.data.token_files.tokenizer_stamp import common_stamp, stamp_path
 from pretrain.data.token_files.writing import NOTHING, IndexPart, Written, write_index
 from pretrain.errors import DataError
 from pretrain.tools.corpus.build import Built
@@ -37,7 +37,7 @@ def merge_tokens(prefixes: Sequence[Path], output: Path, *, force: bool = False)
     check_complete(prefixes)
     refuse_existing([idx_path(output)], force=force)
     dtype, written = _checked(prefixes)
-    note = common_note(prefixes)
+    note = common_stamp(prefixes)
     for path in (idx_path(output), bin_path(output)):
         _remove_abandoned(path)
     with replacing(idx_path(output)) as idx_file:
@@ -49,9 +49,9 @@ def merge_tokens(prefixes: Sequence[Path], output: Path, *, force: bool = False)
             write_index(idx_file, dtype, _Indexes(prefixes))
             idx_path(output).unlink(missing_ok=True)
         if note is None:
-            fingerprint_path(output).unlink(missing_ok=True)  # of files that are replaced
+            stamp_path(output).unlink(missing_ok=True)  # of files that are replaced
         else:
-            with replacing(fingerprint_path(output)) as stream:
+            with replacing(stamp_path(output)) as stream:
                 stream.write(note)
     return Built(*written, dtype.itemsize)
 

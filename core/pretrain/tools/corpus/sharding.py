@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from pretrain.tools.corpus.sources.inputs import Source
+    from pretrain.tools.corpus.chunks import InputFile
 
 _NAME = re.compile(r"-(\d{5})-of-(\d{5})$")
 
@@ -44,7 +44,7 @@ class Shard:
         """End of its files' names; sorted by name, the shards are in order."""
         return f"-{self.number:05}-of-{self.count:05}"
 
-    def of(self, sources: Sequence[Source]) -> list[Source]:
+    def of(self, sources: Sequence[InputFile]) -> list[InputFile]:
         """Return its part of the corpus; the parts of all shards, concatenated, are the corpus.
 
         An uncompressed file of lines is cut between two lines; any other file is read whole by the shard that holds its
@@ -53,7 +53,7 @@ class Shard:
         total = sum(source.size for source in sources)
         return list(self._parts(sources, *(total * part // self.count for part in (self.number, self.number + 1))))
 
-    def _parts(self, sources: Sequence[Source], begin: int, end: int) -> Iterator[Source]:
+    def _parts(self, sources: Sequence[InputFile], begin: int, end: int) -> Iterator[InputFile]:
         last = self.number + 1 == self.count
         before = 0
         for source in sources:
@@ -66,7 +66,7 @@ class Shard:
             before += source.size
 
 
-def corpus_digest(sources: Sequence[Source], *options: object) -> str:
+def corpus_digest(sources: Sequence[InputFile], *options: object) -> str:
     """Return a hash of the whole corpus and of `options`; it is the same for all shards of one build, and no others.
 
     Every shard finds the files by itself, and a file that was added between two of them would move all cuts. Times are

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pretrain.cli.local_path import LocalPath
+from pretrain.cli.options import LocalPath
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,8 +31,8 @@ def train(*, inputs: tuple[Path, ...], vocab_size: int, output: Path, json_key: 
 
     The same input gives the same file. Use it with tokenizer type huggingface.
     """
-    from pretrain.data.tokenizers.bpe_training import train_tokenizer  # noqa: PLC0415
-    from pretrain.tools.corpus.sources.documents import read_texts  # noqa: PLC0415  kept out of --help
+    from pretrain.data.tokenizers.bpe import train_tokenizer  # noqa: PLC0415
+    from pretrain.tools.corpus.documents import read_texts  # noqa: PLC0415  kept out of --help
 
     texts = read_texts(inputs, json_key)
     size = train_tokenizer(texts, vocab_size, output, force=force, show_progress=sys.stderr.isatty())

@@ -22,7 +22,7 @@ import numpy as np
 from pretrain.atomic_files import replacing
 from pretrain.data.token_files.writing import NOTHING, Written
 from pretrain.errors import DataError
-from pretrain.tools.corpus.chunks import START, Place
+from pretrain.tools.corpus.chunks import START, ReadPosition
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +38,7 @@ SAVED_EVERY = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class BuildCounts:
     """Documents left out and texts compared since the beginning of the build, interruptions included.
 
     Attributes:
@@ -58,11 +58,11 @@ class Counts:
     texts: int = 0
 
 
-NOTHING_COUNTED = Counts()
+NOTHING_COUNTED = BuildCounts()
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class BuildState:
     """State of a build.
 
     Attributes:
@@ -75,10 +75,10 @@ class State:
     """
 
     settings: dict[str, str]
-    place: Place = START
+    place: ReadPosition = START
     written: Written = NOTHING
     sizes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(FILES, 0))
-    counts: Counts = NOTHING_COUNTED
+    counts: BuildCounts = NOTHING_COUNTED
     finished: bool = False
 
     def to_json(self) -> bytes:
@@ -86,15 +86,15 @@ class State:
         return json.dumps(asdict(self), indent=1).encode()
 
     @staticmethod
-    def from_json(content: bytes) -> State:
+    def from_json(content: bytes) -> BuildState:
         """Read a state; raises ValueError, KeyError or TypeError if it is malformed."""
         entry: dict[str, Any] = json.loads(content)
-        return State(
+        return BuildState(
             dict(entry["settings"]),
-            Place(*map(int, entry["place"])),
+            ReadPosition(*map(int, entry["place"])),
             Written(*map(int, entry["written"])),
             {name: int(entry["sizes"][name]) for name in FILES},
-            Counts(**entry["counts"]),
+            BuildCounts(**entry["counts"]),
             bool(entry["finished"]),
         )
 
@@ -108,7 +108,7 @@ class Unfinished:
         files: open for writing: tokens, lengths, document_ends, digests; none if the build is finished.
     """
 
-    def __init__(self, folder: Path, state: State, files: dict[str, IO[bytes]]) -> None:
+    def __init__(self, folder: Path, state: BuildState, files: dict[str, IO[bytes]]) -> None:
         self.folder = folder
         self.state = state
         self.files = files
@@ -221,14 +221,14 @@ def _lock(folder: Path, stack: ExitStack) -> None:
         raise DataError(msg) from exc
 
 
-def _state(folder: Path, settings: dict[str, str], *, force: bool) -> State:
+def _state(folder: Path, settings: dict[str, str], *, force: bool) -> BuildState:
     try:
-        state = State.from_json((folder / STATE).read_bytes())
+        state = BuildState.from_json((folder / STATE).read_bytes())
     except FileNotFoundError:
-        return State(settings)
+        return BuildState(settings)
     except (ValueError, KeyError, TypeError) as exc:
         if force:
-            return State(settings)
+            return BuildState(settings)
         msg = f"{folder / STATE} is damaged: {exc}.\nPass --force to build from the beginning."
         raise DataError(msg) from exc
     other = [name for name in settings if settings[name] != state.settings.get(name)]
@@ -240,7 +240,7 @@ def _state(folder: Path, settings: dict[str, str], *, force: bool) -> State:
         raise DataError(msg)
     # Finished without an index: its files were moved already, and only the folder was left.
     stale = other or (state.finished and not (folder / INDEX).exists())
-    return State(settings) if stale else state
+    return BuildState(settings) if stale else state
 
 
 def _cut(file: IO[bytes], size: int, path: Path) -> None:
@@ -263,6 +263,6 @@ def is_finished(prefix: Path) -> bool:
     """Return whether only names are missing: the build was complete, and stopped while its files were moved."""
     folder = folder_of(prefix)
     try:
-        return State.from_json((folder / STATE).read_bytes()).finished and (folder / INDEX).exists()
+        return BuildState.from_json((folder / STATE).read_bytes()).finished and (folder / INDEX).exists()
     except (OSError, ValueError, KeyError, TypeError):
         return False

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pretrain.cli.local_path import LocalPath
-from pretrain.cli.ranks import Counts, place_of_process, rank_options, show_failure
+from pretrain.cli.options import LocalPath, RankCounts, rank_options
+from pretrain.cli.run import place_of_process, show_failure
 
 if TYPE_CHECKING:
     from pretrain.launch.processes.failure import Failure
-    from pretrain.launch.run_directory.directory import Resume
+    from pretrain.launch.run_directory import Resume
 
 EXAMPLE = Path(__file__).with_name("example.yml")
 """Recipe that is examined where the user gives none: GPT-2 345M in bf16, for nearly any number of ranks."""
@@ -51,10 +51,10 @@ def command(
     A line for each finding: ok; look, which costs speed or may be meant; or wrong, with what to do. The exit code is 1
     where one is wrong, else 0. Without RECIPE the kernels of GPT-2 345M are tried, and no files are looked at.
     """
-    from pretrain.launch.forward_job import EXAMINE, ForwardJob  # noqa: PLC0415
-    from pretrain.launch.rank_placement import make_placement  # noqa: PLC0415  --help needs none of these
+    from pretrain.launch.job import EXAMINE, ForwardJob  # noqa: PLC0415
+    from pretrain.launch.placement import make_placement  # noqa: PLC0415  --help needs none of these
 
-    counts = Counts(nproc=nproc, nnodes=nnodes, rdzv=rdzv, node_rank=node_rank)
+    counts = RankCounts(nproc=nproc, nnodes=nnodes, rdzv=rdzv, node_rank=node_rank)
     world, nodes, nproc = place_of_process(counts)
     file = recipe or EXAMPLE
     if nproc is None and world is None:
@@ -87,7 +87,7 @@ def _without_device(file: Path, overrides: tuple[str, ...], backend: str, nodes:
     from pretrain.plugins.backend import Available  # noqa: PLC0415
     from pretrain.plugins.host.discovery import find_backend  # noqa: PLC0415
     from pretrain.plugins.host.manager import load_alone  # noqa: PLC0415
-    from pretrain.plugins.host.readiness import availability  # noqa: PLC0415
+    from pretrain.plugins.host.members import availability  # noqa: PLC0415
     from pretrain.recipe import load_recipe  # noqa: PLC0415
 
     loaded = load_recipe(file, overrides)  # a mistake in the recipe is reported before the backend is imported

@@ -13,7 +13,7 @@ import click
 from pretrain.errors import BackendError
 from pretrain.exit_codes import ExitCode
 from pretrain.launch.processes.rank import claim_report, note_end, note_report
-from pretrain.launch.run_directory.start_checks import Start
+from pretrain.launch.start_checks import Start
 from pretrain.plugins.host import discovery
 from pretrain.plugins.host.importing import load_plugin
 from pretrain.plugins.host.manager import assemble, load
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from pretrain.launch.run_directory.directory import Resume
+    from pretrain.launch.run_directory import Resume
     from pretrain.launch.world import World
     from pretrain.plugins.host.manager import Plugins
     from pretrain.recipe import Recipe

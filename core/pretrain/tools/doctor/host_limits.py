@@ -7,7 +7,7 @@ import resource
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pretrain.cores import available_cores
+from pretrain.machine import available_cores
 from pretrain.tools.doctor.finding import Finding, Verdict
 
 if TYPE_CHECKING:

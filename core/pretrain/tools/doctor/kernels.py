@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from pretrain.engine.negotiation import attention_of_layer, negotiate_collectives, negotiate_kernels
+from pretrain.engine.build import attention_of_layer, negotiate_collectives, negotiate_kernels
 from pretrain.model.requests import attention_requests, kernel_requests
-from pretrain.plugins.calls import by_position
 from pretrain.plugins.negotiation.building import negotiate
 from pretrain.plugins.requests import CrossEntropyRequest, OptimizerRequest
+from pretrain.plugins.signatures import by_position
 from pretrain.tools.doctor.dropout import dropout_fault
 from pretrain.tools.doctor.finding import Finding, Verdict, guarded
 from pretrain.tools.doctor.trials import TooLargeError, linear_shapes, make_trial, optimizer_deviations

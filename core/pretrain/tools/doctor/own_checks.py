@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING
 from pretrain.checkpoint.checksums import Share, are_there, damage_in_share
 from pretrain.checkpoint.starting_checkpoint import starting_directory
 from pretrain.errors import DataError, PretrainError
-from pretrain.launch.run_directory.start_checks import CHECKS
+from pretrain.launch.start_checks import CHECKS
 from pretrain.model.requests import compute_dtype
 from pretrain.plugins.backend import Available
-from pretrain.plugins.host.members import environment, require_module, take_device
-from pretrain.plugins.host.readiness import availability
+from pretrain.plugins.host.members import availability, environment, require_module, take_device
 from pretrain.tools.doctor.finding import Finding, Verdict, failed, found_by, guarded
 from pretrain.tools.doctor.host_limits import examine_limits, examine_variables
 from pretrain.tools.doctor.versions import examine_versions
-from pretrain.training.rank_device import REQUIREMENTS
+from pretrain.training.rank_setup import REQUIREMENTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from pretrain.launch.run_directory.start_checks import Start
+    from pretrain.launch.start_checks import Start
     from pretrain.launch.world import World
     from pretrain.plugins.host.manager import Plugins
     from pretrain.recipe import Recipe

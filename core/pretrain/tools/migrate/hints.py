@@ -5,17 +5,15 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pretrain.recipe.keys import keys_of_recipe
-from pretrain.tools.migrate.meanings.meaning import Carried, Launched, NoEffect, NotSupported, Replaced, Unread
-from pretrain.tools.migrate.meanings.megatron.meanings import MEANINGS
-from pretrain.tools.migrate.meanings.megatron.options import BUILD_MEANINGS, LAUNCHERS
-from pretrain.tools.migrate.meanings.megatron.spellings import spelled
-from pretrain.tools.migrate.meanings.neox import meanings as neox
+from pretrain.recipe.recipe import keys_of_recipe
+from pretrain.tools.migrate.meaning import Ignored, Launched, Mapped, NoEffect, NotSupported, Replaced
+from pretrain.tools.migrate.megatron.meanings import BUILD_MEANINGS, LAUNCHERS, MEANINGS, meaning_of, spelled
+from pretrain.tools.migrate.neox import meanings as neox
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pretrain.tools.migrate.meanings.meaning import Meaning
+    from pretrain.tools.migrate.meaning import Meaning
 
 _SAMPLES = "SAMPLES"
 _WORKED_OUT = {
@@ -31,7 +29,7 @@ _WORKED_OUT = {
 """Flags whose number counts something else than the key's -> what stands for the value."""
 
 _IN_SHORT: dict[str, Meaning] = {
-    "zero_optimization": Carried("engine.zero", note="with engine.name=deepspeed"),
+    "zero_optimization": Mapped("engine.zero", note="with engine.name=deepspeed"),
     "gradient_accumulation_steps": NoEffect("it follows: global_batch_size / (micro_batch_size x data-parallel size)"),
     "num_moe_experts": MEANINGS["num_experts"],
 }
@@ -74,7 +72,7 @@ def flag_of_run(flag: str, values: Sequence[str] = ()) -> str:
             return ""
         case _Found(meaning=Launched(option)):
             return f"here it is {option}."
-        case _Found(meaning=Carried() as carried):
+        case _Found(meaning=Mapped() as carried):
             return f"here {_as_option(found, carried, values)}."
         case _:
             return f"{_sentence(found.meaning)}."
@@ -97,17 +95,17 @@ def key_of_recipe(path: str, given: object) -> str:
     """
     key = path.rpartition(".")[2]
     found = _find(_name(key))
-    if found is None or (isinstance(found.meaning, Carried) and found.meaning.key.rpartition(".")[2] == key):
+    if found is None or (isinstance(found.meaning, Mapped) and found.meaning.key.rpartition(".")[2] == key):
         return ""
     if isinstance(found.meaning, Launched):
         return f" It is not a key of a recipe: give pretrain {found.meaning.option}."
-    if isinstance(found.meaning, Carried):
+    if isinstance(found.meaning, Mapped):
         return f" {_as_key(found, found.meaning, given)}."
     sentence = _sentence(found.meaning)
     return f" It is {sentence}."
 
 
-def _as_option(found: _Found, meaning: Carried, values: Sequence[str]) -> str:
+def _as_option(found: _Found, meaning: Mapped, values: Sequence[str]) -> str:
     """Return "it is --set section.key=value" and a note; without a value to give, how the key is worked out."""
     if meaning.key == "data.path" and len(values) > 1:
         parts = ", ".join(_parts(values))
@@ -120,7 +118,7 @@ def _as_option(found: _Found, meaning: Carried, values: Sequence[str]) -> str:
     return f"it is --set {shlex.quote(f'{meaning.key}={value}')}{_note(found, meaning)}"
 
 
-def _as_key(found: _Found, meaning: Carried, given: object) -> str:
+def _as_key(found: _Found, meaning: Mapped, given: object) -> str:
     """Return "It is written section.key: value" and a note."""
     value: str | None = _WORKED_OUT.get(found.name)
     if found.given is None:
@@ -134,7 +132,7 @@ def _as_key(found: _Found, meaning: Carried, given: object) -> str:
     return f"It is written {meaning.key}{': ' * bool(value)}{value or ''}{_note(found, meaning)}"
 
 
-def _value(meaning: Carried, given: object) -> str | None:
+def _value(meaning: Mapped, given: object) -> str | None:
     """Return a value as a recipe has it; None for one that is not offered, or whose key needs other flags too."""
     if isinstance(given, str):
         is_choice = any(isinstance(value, str) for value in meaning.values)
@@ -145,7 +143,7 @@ def _value(meaning: Carried, given: object) -> str | None:
     return None if meaning.how or meaning.values else _written(given)
 
 
-def _translated(meaning: Carried, given: str) -> str | None:
+def _translated(meaning: Mapped, given: str) -> str | None:
     """Return what a value is called here; None if it is called nothing else."""
     return next((_written(ours) for value, ours in meaning.values.items() if value == given), None)
 
@@ -154,7 +152,7 @@ def _written(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _note(found: _Found, meaning: Carried) -> str:
+def _note(found: _Found, meaning: Mapped) -> str:
     note = meaning.note or (meaning.how if found.name in _WORKED_OUT else "")
     return f" ({note})" if note else ""
 
@@ -162,7 +160,7 @@ def _note(found: _Found, meaning: Carried) -> str:
 def _sentence(meaning: Meaning) -> str:
     """Return "not needed: ..." or "not supported: ...", without a period."""
     match meaning:
-        case NoEffect(text) | Replaced(text) | Unread(text):
+        case NoEffect(text) | Replaced(text) | Ignored(text):
             return f"not needed: {text}"
         case NotSupported(text):
             return f"not supported: {text}"
@@ -181,6 +179,7 @@ def _find(name: str) -> _Found | None:
     """Return the flag of a name with underscores in small letters: Megatron's, a launcher's or GPT-NeoX's."""
     dest = spelled(name, _BY_NAME)
     meaning = MEANINGS.get(_BY_NAME.get(dest.name, dest.name)) or LAUNCHERS.get(name) or _IN_SHORT.get(name)
+    meaning = meaning or _of_group(name)
     if meaning is not None:
         return _Found(dest.name, meaning, True if dest.given is None else dest.given)
     if "_" not in name and name not in _OF_ONE_WORD:
@@ -188,8 +187,14 @@ def _find(name: str) -> _Found | None:
     meaning = neox.MEANINGS.get(name)
     if meaning is None:
         return _same_name(name)
-    is_part = isinstance(meaning, Carried) and meaning.how and not meaning.values and name not in _SAME_NUMBER
+    is_part = isinstance(meaning, Mapped) and meaning.how and not meaning.values and name not in _SAME_NUMBER
     return _Found(name, meaning, given=None if is_part else True)
+
+
+def _of_group(name: str) -> Meaning | None:
+    """Return the meaning of all flags that begin like one, but that are not listed: --moe-..., --no-inprocess-..."""
+    is_of_neox = name in neox.MEANINGS
+    return None if is_of_neox else meaning_of(name.removeprefix("no_").removeprefix("disable_"))
 
 
 def _same_name(name: str) -> _Found | None:
@@ -197,7 +202,7 @@ def _same_name(name: str) -> _Found | None:
     known = keys_of_recipe()
     sections = {path.rpartition(".")[0] for path in known}
     same = [path for path in known if path.rpartition(".")[2] == name and path not in sections]
-    return _Found(name, Carried(same[0]), given=True) if same else None
+    return _Found(name, Mapped(same[0]), given=True) if same else None
 
 
 def _parts(values: Sequence[str]) -> Iterator[str]:

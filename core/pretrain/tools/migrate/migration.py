@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pretrain.tools.migrate.dialects import dialect_of
-from pretrain.tools.migrate.made_recipe import made_recipe
-from pretrain.tools.migrate.next_commands import build_command, notices_of, run_command
+from pretrain.errors import MigrateError
+from pretrain.tools.migrate.meaning import Ignored, Launched, NoEffect, NotSupported, Replaced
+from pretrain.tools.migrate.megatron.meanings import BUILD_MEANINGS
+from pretrain.tools.migrate.parameters import parameters_line
+from pretrain.tools.migrate.recipe import made_recipe, written_recipe
+from pretrain.tools.migrate.report import NOT_TAKEN, ReportLine, remarks
 from pretrain.tools.migrate.stated import stated_settings
-from pretrain.tools.migrate.translation import translate
-from pretrain.tools.migrate.written_recipe import written_recipe
+from pretrain.tools.migrate.translation import dialect_of, translate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from pretrain.recipe import Recipe
-    from pretrain.tools.migrate.made_recipe import MadeRecipe
-    from pretrain.tools.migrate.outcome import Outcome
-    from pretrain.tools.migrate.setting import Setting, Settings
-    from pretrain.tools.migrate.sources.source import Launch, Source
-    from pretrain.tools.migrate.translation import Translation
-    from pretrain.tools.migrate.values.worked import Worked
-    from pretrain.tools.migrate.wishes import Wishes
+    from pretrain.tools.migrate.meaning import Meaning
+    from pretrain.tools.migrate.recipe import MadeRecipe
+    from pretrain.tools.migrate.setting import Derived, MigrateOptions, Setting, Settings, Word
+    from pretrain.tools.migrate.sources.files import Launch, MigrateSource
+    from pretrain.tools.migrate.translation import Dialect, Translated
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Migration:
 
     text: str
     recipe: Recipe
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[ReportLine, ...]
     notices: tuple[str, ...]
     launch: Launch | None
     taken_for: str
@@ -54,47 +55,61 @@ class Migration:
     @property
     def is_complete(self) -> bool:
         """Say whether nothing changes for the user."""
-        return all(outcome.fate != "not supported" for outcome in self.outcomes)
+        return not any(outcome.fate in {"not supported", "not known"} for outcome in self.outcomes)
 
 
-def migrate(sources: Sequence[Source], wishes: Wishes) -> Migration:
-    """Migrate sources, each laid over those before it.
-
-    Raises:
-        MigrateError: they contradict each other, have unknown flags, or leave out what a recipe needs.
-    """
-    stated = stated_settings(sources, wishes)
+def migrate(sources: Sequence[MigrateSource], options: MigrateOptions) -> Migration:
+    """Migrate sources, each laid over those before it."""
+    stated = stated_settings(sources, options)
     settings = stated.settings
     dialect = dialect_of(settings.program)
-    given = {wish.partition("=")[0].strip() for wish in wishes.overrides}
+    given = {wish.partition("=")[0].strip() for wish in options.overrides}
     translation = translate(settings, dialect.meaning, dialect.functions, dialect.overlay, given)
+    _require_accepted(translation.outcomes, options.accepted, dialect)
     name = ", ".join(source.name for source in sources)
-    made = made_recipe(_values(translation), _places(translation, settings), name, wishes.overrides)
+    made = made_recipe(_values(translation), _places(translation, settings), name, options.overrides)
     builds = [build_command(arguments) for source in sources for arguments in source.preprocessing]
     outcomes = [*_in_recipe(translation, made), *stated.unknown]
     outcomes += [outcome for _, found in builds for outcome in found]
+    count = parameters_line(settings, made.recipe)
     head = [
         f"Written by pretrain migrate from {name},",
         f"taken for {stated.choice.why}.",
         "A comment names the setting that a value comes from; what equals a default of pretrain is left out.",
+        *remarks(outcomes),
+        *[count] * bool(count),
     ]
     comments = _comments(translation.keys, settings) | dict.fromkeys(made.overridden, "--set")
     return Migration(
         written_recipe(made.data, comments, head),
         made.recipe,
         tuple(outcomes),
-        (*stated.notices, *notices_of(stated.launch)),
+        (*stated.notices, *notices_of(stated.launch), *[count] * bool(count)),
         stated.launch,
         stated.choice.why,
         tuple(command for command, _ in builds),
     )
 
 
-def _values(translation: Translation) -> dict[str, object]:
+def _require_accepted(outcomes: Sequence[ReportLine], accepted: Collection[str], dialect: Dialect) -> None:
+    """Refuse settings without which the model would compute something else, but for those that the user accepts."""
+    unknown = next((name for name in accepted if dialect.meaning(name) is None), None)
+    if unknown is not None:
+        msg = f"--accept {unknown}: no setting has this name.\nGive names as the error has them: --accept num_experts"
+        raise MigrateError(msg)
+    refused = {outcome.accept: outcome for outcome in outcomes if outcome.accept and outcome.accept not in accepted}
+    if refused:
+        lines = [f"{outcome}." for outcome in refused.values()]
+        names = ",".join(refused)
+        todo = f"The recipe would be of another model. Give --accept {names} to write it all the same."
+        raise MigrateError("\n".join([*lines, todo]))
+
+
+def _values(translation: Translated) -> dict[str, object]:
     return {key: worked.value for key, worked in translation.keys.items()}
 
 
-def _places(translation: Translation, settings: Settings) -> dict[str, str]:
+def _places(translation: Translated, settings: Settings) -> dict[str, str]:
     """Return where each key was stated, for the errors of a recipe."""
     found = {}
     for key, worked in translation.keys.items():
@@ -106,17 +121,17 @@ def _places(translation: Translation, settings: Settings) -> dict[str, str]:
     return found
 
 
-def _stated(worked: Worked, settings: Settings) -> list[Setting]:
+def _stated(worked: Derived, settings: Settings) -> list[Setting]:
     """Return the settings that sources state for a key."""
     return [settings.stated[name] for name in worked.names if name in settings.stated]
 
 
-def _comments(keys: Mapping[str, Worked], settings: Settings) -> dict[str, str]:
+def _comments(keys: Mapping[str, Derived], settings: Settings) -> dict[str, str]:
     sources = {setting.place.source for setting in settings.stated.values() if setting.place is not None}
     return {key: _comment(worked, settings, named=len(sources) > 1) for key, worked in keys.items()}
 
 
-def _comment(worked: Worked, settings: Settings, *, named: bool) -> str:
+def _comment(worked: Derived, settings: Settings, *, named: bool) -> str:
     """Return the settings that a value comes from, with their lines, and with their file if there are several."""
     stated = _stated(worked, settings)
     parts = [", ".join(_at(setting, named=named) for setting in stated)] if stated else []
@@ -132,7 +147,7 @@ def _at(setting: Setting, *, named: bool) -> str:
     return f"{setting.written} ({place if named else f'line {place.line}'})"
 
 
-def _in_recipe(translation: Translation, made: MadeRecipe) -> Iterator[Outcome]:
+def _in_recipe(translation: Translated, made: MadeRecipe) -> Iterator[ReportLine]:
     """Yield outcomes with what the recipe that was made says of their keys: no effect there, or a note that is lost.
 
     The comment of a key stands in the recipe; one that equals a default of pretrain is left out there.
@@ -147,3 +162,88 @@ def _in_recipe(translation: Translation, made: MadeRecipe) -> Iterator[Outcome]:
         left_out = (translation.keys[key] for key in outcome.keys if key in translation.keys and key not in written)
         notes = [outcome.note, *(worked.note for worked in left_out if worked.place is None)]  # else it is the place
         yield replace(outcome, note="; ".join(note for note in dict.fromkeys(notes) if note))
+
+
+_ONE_KEY = {"json_keys", "jsonl_keys"}
+
+
+def run_command(recipe: str, launch: Launch | None) -> str:
+    """Return the command that trains a recipe on as many processes as a launcher starts; a hostfile says how many."""
+    words = ["pretrain", "run", recipe]
+    if launch is not None and launch.hostfile:
+        return shlex.join([*words, "--hostfile", launch.hostfile])
+    if launch is not None and launch.nproc is not None:
+        words += ["--nproc", str(launch.nproc)]
+    if launch is not None and (launch.nnodes or 1) > 1:
+        words += ["--nnodes", str(launch.nnodes), "--rdzv", "HOST:29500"]
+    return shlex.join(words)
+
+
+def notices_of(launch: Launch | None) -> list[str]:
+    """Return a notice on a launcher that takes only some hosts of its hostfile."""
+    if launch is None or not launch.hostfile or launch.nnodes is None:
+        return []
+    return [f"{launch.place}: {launch.nnodes} nodes of {launch.hostfile} are meant; pretrain takes all that it lists"]
+
+
+def build_command(arguments: Sequence[Word]) -> tuple[str, list[ReportLine]]:
+    """Return the `pretrain data build` command for arguments of preprocess_data.py, and what became of each."""
+    flags = list(_flags(arguments))
+    tokenizer = next((values for name, _, values in flags if name == "tokenizer_type"), [])
+    is_file = any(value.startswith(("HF", "HuggingFace", "Pretrained")) for value in tokenizer)
+    words, outcomes = ["pretrain", "data", "build"], []
+    for name, written, values in flags:
+        meaning = BUILD_MEANINGS.get(name)
+        if meaning is None:
+            shown = " ".join((written.text, *values))
+            outcomes.append(ReportLine("not known", shown, NOT_TAKEN, written.place))
+        elif name in _ONE_KEY and len(values) > 1:
+            change = f"a build takes one key; the first, {values[0]}, is here: build the others one after the other"
+            words += ["--json-key", values[0]]
+            outcomes.append(ReportLine("not supported", written.text, change, written.place))
+        elif isinstance(meaning, Launched) and " " not in meaning.option:
+            option = "--tokenizer-file" if is_file and meaning.option == "--vocab-file" else meaning.option
+            words += [option, *values]
+            outcomes.append(
+                ReportLine("carried over", written.text, f"of pretrain data build: {option}", written.place)
+            )
+        else:
+            outcomes.append(_outcome(meaning, written))
+    return shlex.join(words), outcomes
+
+
+def _flags(arguments: Sequence[Word]) -> Iterator[tuple[str, Word, list[str]]]:
+    """Yield each flag by its name, as it is written, and its values; the beginning of a flag is enough for argparse."""
+    position = 0
+    while position < len(arguments):
+        written, equals, value = arguments[position].text.partition("=")
+        values = [value] * bool(equals)
+        start, position = position, position + 1
+        while position < len(arguments) and not arguments[position].text.startswith("--"):
+            values.append(_shown(arguments[position]))
+            position += 1
+        yield _name(written), replace(arguments[start], text=written), values
+
+
+def _name(written: str) -> str:
+    """Return the flag that a text is, or that alone begins so."""
+    name = written.lstrip("-").replace("-", "_")
+    near = [known for known in BUILD_MEANINGS if known.startswith(name)]
+    is_short = name not in BUILD_MEANINGS and len({BUILD_MEANINGS[known] for known in near}) == 1
+    return near[0] if is_short else name
+
+
+def _shown(word: Word) -> str:
+    """Return a value; one that is not known stays as the source has it."""
+    return word.asked[0].why if word.asked else word.text
+
+
+def _outcome(meaning: Meaning, written: Word) -> ReportLine:
+    if isinstance(meaning, NotSupported):
+        return ReportLine("not supported", written.text, meaning.change, written.place)
+    if isinstance(meaning, Replaced):
+        return ReportLine("replaced", written.text, meaning.by, written.place)
+    if isinstance(meaning, Launched):
+        return ReportLine("replaced", written.text, f"of pretrain data build: {meaning.option}", written.place)
+    why = meaning.why if isinstance(meaning, NoEffect | Ignored) else "of the model"
+    return ReportLine("no effect", written.text, why, written.place)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import posixpath
+import shlex
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from pretrain.errors import MigrateError
 
-    from pretrain.recipe.deepspeed.file import JsonFile
-    from pretrain.tools.migrate.programs.program import Program
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from pretrain.recipe.deepspeed.json_file import JsonFile
+    from pretrain.tools.migrate.programs import Program
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SourceLine:
     """A line of a source; shown as "train.sh:24", or as the source alone where it has no lines.
 
     Attributes:
@@ -30,7 +35,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RuntimeValue:
     """A value that only running the source would tell, or that it leaves to its reader.
 
     Attributes:
@@ -40,7 +45,7 @@ class Asked:
     """
 
     name: str
-    place: Place
+    place: SourceLine
     why: str
 
 
@@ -55,8 +60,8 @@ class Word:
     """
 
     text: str
-    place: Place
-    asked: tuple[Asked, ...] = ()
+    place: SourceLine
+    asked: tuple[RuntimeValue, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +78,7 @@ class Setting:
     name: str
     value: Any
     written: str
-    place: Place | None = None
+    place: SourceLine | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +91,7 @@ class Settings:
         devices: number of devices of the whole training; None if nothing tells it.
         deepspeed: the DeepSpeed file that is stated; None for none.
         as_meant: whether a DeepSpeed file counts that the program itself would not read.
+        vocabulary: rows of the embedding, which a log tells; None if nothing does.
     """
 
     program: Program
@@ -93,6 +99,7 @@ class Settings:
     devices: int | None = None
     deepspeed: JsonFile | None = None
     as_meant: bool = False
+    vocabulary: int | None = None
 
     def setting(self, name: str) -> Setting | None:
         """Return the setting that is stated, else the program's default; None if the program has no such flag."""
@@ -105,3 +112,104 @@ class Settings:
         """Return the value of a setting, or `otherwise` where it is null or the program has no such flag."""
         found = self.setting(name)
         return otherwise if found is None or found.value is None else found.value
+
+
+UNKNOWN = "(a value of the environment)"
+"""Value of a setting that is not known, and of which a recipe takes nothing."""
+
+
+def require_known(values: Iterable[RuntimeValue], flags: Iterable[RuntimeValue]) -> None:
+    """Ask for all values at once.
+
+    Args:
+        values: of settings that a recipe needs.
+        flags: what may be flags themselves.
+    """
+    asked = _first_of_each(values)
+    of_flags = {name: one for name, one in _first_of_each(flags).items() if name not in asked}
+    if not asked and not of_flags:
+        return
+    lines = [f"{one.place}: {name} is not known: {one.why}" for name, one in asked.items()]
+    lines += [f"{one.place}: {name} may be flags, and is not known: {one.why}" for name, one in of_flags.items()]
+    options = [f"--define {shlex.quote(f'{name}=VALUE')}" for name in asked]
+    options += [f"--define {shlex.quote(f'{name}=')}" for name in of_flags]
+    raise MigrateError("\n".join([*lines, f"Nothing here tells it. Give {' '.join(options)}"]))
+
+
+def _first_of_each(asked: Iterable[RuntimeValue]) -> dict[str, RuntimeValue]:
+    found: dict[str, RuntimeValue] = {}
+    for one in asked:
+        found.setdefault(one.name, one)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class MigrateOptions:
+    """Choices that the sources leave to the user.
+
+    Attributes:
+        program: --from: a version or a family; empty for the newest version that has all flags.
+        devices: of the whole training; None to take the launcher's.
+        as_meant: whether a DeepSpeed file counts that the program itself would not read.
+        overrides: "section.key=value" of the recipe.
+        accepted: names of settings without which the model may compute something else.
+    """
+
+    program: str = ""
+    devices: int | None = None
+    as_meant: bool = False
+    overrides: tuple[str, ...] = ()
+    accepted: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """A key's value, worked out of settings.
+
+    Attributes:
+        value: plain data of a recipe; None leaves the key out.
+        names: the settings that it was worked out of.
+        note: for the comment beside the value.
+        lost: name of a setting and the sentence that says what the value does not keep of it.
+        place: where a file states it that has no settings of its own, for errors: a DeepSpeed file.
+        idle: name of a setting and the sentence that says why the program itself takes nothing from it.
+    """
+
+    value: Any
+    names: tuple[str, ...]
+    note: str = ""
+    lost: tuple[tuple[str, str], ...] = ()
+    idle: tuple[tuple[str, str], ...] = ()
+    place: SourceLine | None = None
+
+
+def unused(name: str, why: str) -> Derived:
+    """Return no value, and say why the program itself takes nothing from a setting."""
+    return Derived(None, (), idle=((name, why),))
+
+
+def in_place(value: Any, name: str, change: str) -> Derived:
+    """Return a value that stands in the place of a setting's, and say what changes by it."""
+    return Derived(value, (), lost=((name, change),))
+
+
+def taken(settings: Settings, name: str) -> Derived | None:
+    """Return a setting's value as it is; None without one."""
+    given = settings.value(name)
+    return None if given is None else Derived(given, (name,))
+
+
+Function = Callable[[Settings], Derived | None]
+
+
+def save(settings: Settings) -> Derived:
+    """Return the folder of checkpoints; without one the source saves none."""
+    given = settings.value("save")
+    return Derived(False if given is None else given, ("save",), "" if given else "the source saves nothing")
+
+
+def note_on_start(settings: Settings, given: Any) -> str:
+    """Return a note on a folder to start from; the one that the run itself fills may be empty."""
+    own = settings.value("save")
+    is_own = own is not None and posixpath.normpath(str(given)) == posixpath.normpath(str(own))
+    return "" if is_own else "an error if there is none; there, a fresh start"

@@ -2,34 +2,53 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from pretrain.errors import MigrateError, did_you_mean
-from pretrain.tools.migrate.arguments.checking import checked
-from pretrain.tools.migrate.arguments.parsing import parse
-from pretrain.tools.migrate.asking import UNKNOWN, require_known
-from pretrain.tools.migrate.dialects import dialect_of
-from pretrain.tools.migrate.logged_names import without_worked_out
-from pretrain.tools.migrate.meanings.neox.meanings import MEANINGS as NAMES
-from pretrain.tools.migrate.program_choice import chosen_program, doubts, is_neox
-from pretrain.tools.migrate.setting import Setting, Settings
-from pretrain.tools.migrate.sources.deepspeed_files import deepspeed_file
-from pretrain.tools.migrate.values.neox.nested import flat
+from pretrain.errors import MigrateError
+from pretrain.tools.migrate.meaning import Mapped
+from pretrain.tools.migrate.megatron.meanings import is_listed
+from pretrain.tools.migrate.neox.meanings import MEANINGS as NAMES
+from pretrain.tools.migrate.neox.objects import flat
+from pretrain.tools.migrate.parsing import parse, slip
+from pretrain.tools.migrate.report import NOT_TAKEN, ReportLine
+from pretrain.tools.migrate.setting import UNKNOWN, Setting, Settings, require_known
+from pretrain.tools.migrate.sources.files import deepspeed_file
+from pretrain.tools.migrate.translation import dialect_of
+from pretrain.tools.migrate.typed_values import checked
+from pretrain.tools.migrate.version_choice import chosen_program, doubts, is_neox
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pretrain.recipe.deepspeed.file import JsonFile
-    from pretrain.tools.migrate.arguments.fitting import Choice
-    from pretrain.tools.migrate.arguments.parsing import Parsed
-    from pretrain.tools.migrate.outcome import Outcome
-    from pretrain.tools.migrate.programs.program import Program
-    from pretrain.tools.migrate.setting import Asked
-    from pretrain.tools.migrate.sources.source import Launch, Source
-    from pretrain.tools.migrate.wishes import Wishes
+    from pretrain.recipe.deepspeed.json_file import JsonFile
+    from pretrain.tools.migrate.parsing import Parsed
+    from pretrain.tools.migrate.programs import Program
+    from pretrain.tools.migrate.setting import MigrateOptions, RuntimeValue
+    from pretrain.tools.migrate.sources.files import Launch, MigrateSource
+    from pretrain.tools.migrate.version_choice import ProgramChoice
+
 
 _SHOWN = 8
+
+_DERIVED = {
+    "consumed_train_samples",
+    "consumed_train_tokens",
+    "consumed_valid_samples",
+    "curr_iteration",
+    "data_parallel_size",
+    "ds_pipeline_enabled",
+    "iteration",
+    "padded_vocab_size",
+    "params_dtype",
+    "rank",
+    "transformer_pipeline_model_parallel_size",
+    "use_dist_ckpt",
+    "variable_seq_lengths",
+    "virtual_pipeline_model_parallel_size",
+    "world_size",
+}
+"""Names that validate_args and initialize_megatron add to the flags; a log of Megatron-LM lists them too."""
 
 
 @dataclass(slots=True)
@@ -41,45 +60,41 @@ class Stated:
         choice: of the program, with the reason.
         launch: the launcher; None if no source has one.
         notices: lines for the user.
-        unknown: outcomes of settings that the program does not have.
+        unknown: outcomes of settings that no program has.
     """
 
     settings: Settings
-    choice: Choice
+    choice: ProgramChoice
     launch: Launch | None
     notices: list[str] = field(default_factory=list)
-    unknown: list[Outcome] = field(default_factory=list)
+    unknown: list[ReportLine] = field(default_factory=list)
 
 
-def stated_settings(sources: Sequence[Source], wishes: Wishes) -> Stated:
-    """Lay sources over one another, and choose the program that they are for.
-
-    Raises:
-        MigrateError: they are of two programs, state no training, have unknown flags, or need values that only running
-            them would tell.
-    """
+def stated_settings(sources: Sequence[MigrateSource], options: MigrateOptions) -> Stated:
+    """Lay sources over one another, and choose the program that they are for."""
     _require_training(sources)
-    choice = chosen_program(sources, wishes.program)
+    choice = chosen_program(sources, options.program)
     laid = _Laid(choice.program, [notice for source in sources for notice in source.notices])
     for source in sources:
         laid.add(source)
-    stated, unknown = laid.finished()
+    stated = laid.finished()
     launch = next((source.launch for source in reversed(sources) if source.launch is not None), None)
     devices = _devices(launch, sources)
-    if launch is not None and devices is not None and wishes.devices not in {None, devices}:
-        laid.notices.append(f"--devices {wishes.devices} counts, not the {devices} processes of {launch.place}")
+    if launch is not None and devices is not None and options.devices not in {None, devices}:
+        laid.notices.append(f"--devices {options.devices} counts, not the {devices} processes of {launch.place}")
         launch = None
     settings = Settings(
         choice.program,
         stated,
-        wishes.devices or devices,
-        _deepspeed(sources, stated, as_meant=wishes.as_meant),
-        as_meant=wishes.as_meant,
+        options.devices or devices,
+        _deepspeed(sources, stated, as_meant=options.as_meant),
+        as_meant=options.as_meant,
+        vocabulary=_vocabulary(laid.settings),
     )
-    return Stated(settings, choice, launch, laid.notices + doubts(choice, stated), unknown)
+    return Stated(settings, choice, launch, laid.notices + doubts(choice, stated), laid.outcomes)
 
 
-def _require_training(sources: Sequence[Source]) -> None:
+def _require_training(sources: Sequence[MigrateSource]) -> None:
     """Check that sources are of one dialect, and that one of them has settings of a training."""
     neox = [source for source in sources if is_neox(source)]
     others = [source for source in sources if not is_neox(source) and (source.words or source.settings)]
@@ -106,11 +121,13 @@ class _Laid:
     program: Program
     notices: list[str]
     settings: dict[str, Setting] = field(default_factory=dict)
-    asked: dict[str, tuple[Asked, ...]] = field(default_factory=dict)
-    asked_flags: list[Asked] = field(default_factory=list)
+    asked: dict[str, tuple[RuntimeValue, ...]] = field(default_factory=dict)
+    asked_flags: list[RuntimeValue] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    unknown: list[Setting] = field(default_factory=list)
+    outcomes: list[ReportLine] = field(default_factory=list)
 
-    def add(self, source: Source) -> None:
+    def add(self, source: MigrateSource) -> None:
         """Lay one more source over the others."""
         for setting in source.settings.values():
             if source.kind != "log" or self._says_something(setting):
@@ -123,6 +140,8 @@ class _Laid:
         if setting.value is None or setting.name in self.settings:
             return setting.value is not None
         flag = self.program.flags.get(setting.name)
+        if flag is None and self.program.dialect == "megatron" and not is_listed(setting.name):
+            return setting.value not in (False, "", []) and dialect_of(self.program).meaning(setting.name) is None
         default = None if flag is None else flag.default
         return bool(setting.value != default) or isinstance(setting.value, bool) != isinstance(default, bool)
 
@@ -130,11 +149,13 @@ class _Laid:
         self.problems += parsed.problems
         self.notices += parsed.notices
         self.asked_flags += parsed.asked_flags
+        self.unknown += parsed.unknown
         for setting in parsed.settings.values():
             self._put(setting)
         for name, asked in parsed.asked.items():
-            flag = self.program.flags[name]
-            self.settings[name] = Setting(name, UNKNOWN, flag.spellings[0], asked[0].place)
+            flag = self.program.flags.get(name)
+            written = f"--{name.replace('_', '-')}" if flag is None else flag.spellings[0]
+            self.settings[name] = Setting(name, UNKNOWN, written, asked[0].place)
             self.asked[name] = asked
 
     def _put(self, setting: Setting) -> None:
@@ -145,12 +166,8 @@ class _Laid:
         self.settings[setting.name] = setting
         self.asked.pop(setting.name, None)
 
-    def finished(self) -> tuple[dict[str, Setting], list[Outcome]]:
-        """Return all settings, and outcomes of those that the program does not have.
-
-        Raises:
-            MigrateError: a flag is unknown, or a value is that a recipe needs.
-        """
+    def finished(self) -> dict[str, Setting]:
+        """Return all settings that have a meaning; the others become lines of the report."""
         if self.problems:
             lines = [f"{line.rstrip('.')}." for line in self.problems[:_SHOWN]]
             more = len(self.problems) - _SHOWN
@@ -159,38 +176,40 @@ class _Laid:
         require_known(
             (one for name, asked in self.asked.items() if dialect.needs(name) for one in asked), self.asked_flags
         )
-        if self.program.dialect == "neox":
-            stated = flat(self.settings)
-            _require_known(stated, self.program)
-            return stated, []
-        stated, more_notices, unknown = without_worked_out(self.settings, self.program, dialect.meaning)
-        self.notices += more_notices
-        return stated, unknown
+        stated = flat(self.settings) if self.program.dialect == "neox" else self._without_derived()
+        known = {name: setting for name, setting in stated.items() if dialect.meaning(name) is not None}
+        self.outcomes += [self._not_known(each) for name, each in stated.items() if name not in known]
+        for setting in self.unknown:
+            switched = setting.name.removeprefix("no_").removeprefix("disable_")
+            name = next((name for name in (setting.name, switched) if dialect.meaning(name) is not None), "")
+            if name and not isinstance(dialect.meaning(name), Mapped):
+                known.setdefault(name, replace(setting, name=name))
+            else:
+                self.outcomes.append(self._not_known(setting))
+        return known
 
-
-def _require_known(stated: Mapping[str, Setting], program: Program) -> None:
-    """Check that GPT-NeoX has all names.
-
-    Raises:
-        MigrateError: it does not have one.
-    """
-    meaning = dialect_of(program).meaning
-    unknown = [setting for setting in stated.values() if meaning(setting.name) is None]
-    if unknown:
-        lines = [
-            f"{setting.place}: {setting.written}: {program.title} has no such setting."
-            f"{did_you_mean(setting.name, NAMES)}"
-            for setting in unknown[:_SHOWN]
+    def _without_derived(self) -> dict[str, Setting]:
+        """Return settings without those that the program derived and wrote into its log, and a notice on them."""
+        flags = self.program.flags
+        derived = [
+            name for name, each in self.settings.items() if name in _DERIVED and name not in flags and each.value
         ]
-        raise MigrateError("\n".join([*lines, "Correct it, or remove it."]))
+        if derived:
+            self.notices.append(f"no flags, but worked out by the program itself: {', '.join(derived)}")
+        stated = self.settings.items()
+        return {
+            name: each for name, each in stated if name in flags or (name not in _DERIVED and each.value is not None)
+        }
+
+    def _not_known(self, setting: Setting) -> ReportLine:
+        names = NAMES if self.program.dialect == "neox" else {**self.program.elsewhere, **self.program.spelled}
+        words = setting.written + f" {setting.value}" * isinstance(setting.value, str | int | float)
+        hint = slip(setting.written.partition("=")[0], names)
+        return ReportLine("not known", words.strip(), f"{NOT_TAKEN}.{hint}" if hint else NOT_TAKEN, setting.place)
 
 
-def _deepspeed(sources: Sequence[Source], stated: Mapping[str, Setting], *, as_meant: bool) -> JsonFile | None:
-    """Return the DeepSpeed file: a source itself, or the one that the arguments name.
-
-    Raises:
-        MigrateError: the source is one that the program would not read.
-    """
+def _deepspeed(sources: Sequence[MigrateSource], stated: Mapping[str, Setting], *, as_meant: bool) -> JsonFile | None:
+    """Return the DeepSpeed file: a source itself, or the one that the arguments name."""
     own = [source for source in sources if source.deepspeed is not None]
     is_on = as_meant or any(name in stated and stated[name].value for name in ("deepspeed", "deepscale"))
     if own and not is_on:
@@ -208,7 +227,13 @@ def _deepspeed(sources: Sequence[Source], stated: Mapping[str, Setting], *, as_m
     return deepspeed_file(source, named.value, named.place)
 
 
-def _devices(launch: Launch | None, sources: Sequence[Source]) -> int | None:
+def _vocabulary(settings: Mapping[str, Setting]) -> int | None:
+    """Return the padded size of the vocabulary, which a log tells."""
+    found = settings.get("padded_vocab_size")
+    return found.value if found is not None and isinstance(found.value, int) else None
+
+
+def _devices(launch: Launch | None, sources: Sequence[MigrateSource]) -> int | None:
     """Return the number of devices of a log, which has the world's size, or of a launcher."""
     sizes = (source.settings.get("world_size") for source in reversed(sources) if source.kind == "log")
     logged = next((size.value for size in sizes if size is not None and isinstance(size.value, int)), None)

@@ -1,4 +1,4 @@
-"""Translation of settings into keys of a recipe, with an outcome for every setting."""
+"""The dialects: what their settings mean, and the functions that work out keys of several."""
 
 from __future__ import annotations
 
@@ -7,20 +7,56 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pretrain.errors import MigrateError
-from pretrain.recipe.keys import keys_of_recipe
-from pretrain.tools.migrate.meanings.meaning import Carried, Launched, Meaning, NoEffect, NotSupported, Replaced, Unread
-from pretrain.tools.migrate.outcome import Outcome
-from pretrain.tools.migrate.setting import Settings
-from pretrain.tools.migrate.values.worked import Worked
+from pretrain.recipe.recipe import keys_of_recipe
+from pretrain.tools.migrate.meaning import Ignored, Launched, Mapped, Meaning, NoEffect, NotSupported, Replaced
+from pretrain.tools.migrate.megatron import deepspeed_file
+from pretrain.tools.migrate.megatron.meanings import FUNCTIONS as OF_MEGATRON
+from pretrain.tools.migrate.megatron.meanings import READ_BY_FUNCTIONS
+from pretrain.tools.migrate.megatron.meanings import meaning_of as of_megatron
+from pretrain.tools.migrate.neox.meanings import FUNCTIONS as OF_NEOX
+from pretrain.tools.migrate.neox.meanings import meaning_of as of_neox
+from pretrain.tools.migrate.report import ReportLine
+from pretrain.tools.migrate.setting import Derived, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from pretrain.tools.migrate.setting import Setting
-    from pretrain.tools.migrate.values.worked import Function
+    from pretrain.tools.migrate.programs import Program
+    from pretrain.tools.migrate.setting import Function, Setting
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """A dialect.
+
+    Attributes:
+        meaning: of a setting by its name; None for an unknown one.
+        functions: by key of the recipe.
+        overlay: what a DeepSpeed file states, over those.
+        read: names of settings that the functions look at.
+    """
+
+    meaning: Callable[[str], Meaning | None]
+    functions: Mapping[str, Function]
+    overlay: Overlay
+    read: frozenset[str] = frozenset()
+
+    def needs(self, name: str) -> bool:
+        """Say whether a recipe cannot be written without a setting's value."""
+        return name in self.read or isinstance(self.meaning(name), Mapped)
+
+
+def dialect_of(program: Program) -> Dialect:
+    """Return the dialect of a program."""
+    if program.dialect == "neox":
+        return Dialect(of_neox, OF_NEOX, lambda _settings, _keys: ({}, []))
+    return Dialect(
+        lambda name: of_megatron(name, program.name), OF_MEGATRON, deepspeed_file.values_of_file, READ_BY_FUNCTIONS
+    )
+
 
 MeaningOf = Callable[[str], Meaning | None]
-Overlay = Callable[[Settings, Mapping[str, Worked]], tuple[dict[str, Worked], list[Outcome]]]
+Overlay = Callable[[Settings, Mapping[str, Derived]], tuple[dict[str, Derived], list[ReportLine]]]
 
 _OURS = {
     *("train.manual_gc", "train.manual_gc_interval", "logging.tensorboard", "logging.log_straggler"),
@@ -30,7 +66,7 @@ _OURS = {
 
 
 @dataclass(slots=True)
-class Translation:
+class Translated:
     """Keys of a recipe, and what became of each setting.
 
     Attributes:
@@ -38,8 +74,8 @@ class Translation:
         outcomes: for each setting that is stated.
     """
 
-    keys: dict[str, Worked] = field(default_factory=dict)
-    outcomes: list[Outcome] = field(default_factory=list)
+    keys: dict[str, Derived] = field(default_factory=dict)
+    outcomes: list[ReportLine] = field(default_factory=list)
 
 
 def translate(
@@ -48,7 +84,7 @@ def translate(
     functions: Mapping[str, Function],
     overlay: Overlay,
     overridden: Collection[str] = (),
-) -> Translation:
+) -> Translated:
     """Translate every setting, stated or by default.
 
     Args:
@@ -57,14 +93,11 @@ def translate(
         functions: by key of the recipe that several settings make.
         overlay: returns keys that win over those, and outcomes of its own.
         overridden: keys that the user gives, which are not worked out.
-
-    Raises:
-        MigrateError: two settings contradict each other, or a value cannot be worked out.
     """
     keys = _worked(settings, meaning_of, functions, overridden)
     values, outcomes = overlay(settings, keys)
     keys = {key: values.get(key, worked) for key, worked in keys.items()} | values
-    translation = Translation({key: value for key, value in keys.items() if value.value is not None})
+    translation = Translated({key: value for key, value in keys.items() if value.value is not None})
     for setting in settings.stated.values():
         if setting.value is not None:
             translation.outcomes += _outcomes(setting, settings, meaning_of, keys, overridden)
@@ -74,14 +107,14 @@ def translate(
 
 def _worked(
     settings: Settings, meaning_of: MeaningOf, functions: Mapping[str, Function], overridden: Collection[str]
-) -> dict[str, Worked]:
+) -> dict[str, Derived]:
     """Return every key that settings give, in the order of a recipe; one without a value has lines for the report."""
     names: dict[str, list[str]] = {}
     for name in {**settings.program.flags, **settings.stated}:
         meaning = meaning_of(name)
-        if isinstance(meaning, Carried):
+        if isinstance(meaning, Mapped):
             names.setdefault(meaning.key, []).append(name)
-    found: dict[str, Worked] = {}
+    found: dict[str, Derived] = {}
     for key in keys_of_recipe():
         if key in overridden:
             continue
@@ -94,12 +127,8 @@ def _worked(
     return found
 
 
-def _single(key: str, names: list[str], settings: Settings, meaning_of: MeaningOf) -> Worked | None:
-    """Return a key that one setting gives: the one that is stated, else the first default.
-
-    Raises:
-        MigrateError: two that are stated give different values.
-    """
+def _single(key: str, names: list[str], settings: Settings, meaning_of: MeaningOf) -> Derived | None:
+    """Return a key that one setting gives: the one that is stated, else the first default."""
     stated = [settings.stated[name] for name in names if name in settings.stated]
     given = [setting for setting in stated if setting.value is not None]
     if given:
@@ -107,11 +136,11 @@ def _single(key: str, names: list[str], settings: Settings, meaning_of: MeaningO
         for setting, value in zip(given[1:], values[1:], strict=True):
             if value != values[0]:
                 raise MigrateError(_contradiction(key, given[0], setting))
-        return Worked(values[0], tuple(setting.name for setting in given))
+        return Derived(values[0], tuple(setting.name for setting in given))
     if key in _OURS:
         return None
     defaults = [name for name in names if name not in settings.stated and settings.value(name) is not None]
-    return Worked(_here(meaning_of(defaults[0]), settings.value(defaults[0])), (defaults[0],)) if defaults else None
+    return Derived(_here(meaning_of(defaults[0]), settings.value(defaults[0])), (defaults[0],)) if defaults else None
 
 
 def _contradiction(key: str, one: Setting, other: Setting) -> str:
@@ -123,7 +152,7 @@ def _contradiction(key: str, one: Setting, other: Setting) -> str:
 
 def _here(meaning: Meaning | None, value: Any) -> Any:
     """Return a value as it is called here."""
-    values = meaning.values if isinstance(meaning, Carried) else {}
+    values = meaning.values if isinstance(meaning, Mapped) else {}
     return value if isinstance(value, list | dict) else values.get(value, value)
 
 
@@ -132,8 +161,12 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def _outcomes(
-    setting: Setting, settings: Settings, meaning_of: MeaningOf, keys: Mapping[str, Worked], overridden: Collection[str]
-) -> list[Outcome]:
+    setting: Setting,
+    settings: Settings,
+    meaning_of: MeaningOf,
+    keys: Mapping[str, Derived],
+    overridden: Collection[str],
+) -> list[ReportLine]:
     """Return the lines of one setting: one, but for a setting that is kept in part."""
     meaning = meaning_of(setting.name)
     if meaning is None:
@@ -143,54 +176,64 @@ def _outcomes(
     became = tuple(key for key, worked in keys.items() if setting.name in worked.names and worked.value is not None)
     if special or not became:
         return special or [_not_carried(setting, meaning, settings, overridden)]
-    note = meaning.note if isinstance(meaning, Carried) else ""
-    return [Outcome("carried over", setting.written, ", ".join(became), setting.place, became, note)]
+    note = meaning.note if isinstance(meaning, Mapped) else ""
+    return [ReportLine("carried over", setting.written, ", ".join(became), setting.place, became, note)]
 
 
-def _special(setting: Setting, keys: Mapping[str, Worked]) -> list[Outcome]:
+def _special(setting: Setting, keys: Mapping[str, Derived]) -> list[ReportLine]:
     """Return what the functions say of a setting: what is lost of it, or why the program itself does not read it."""
-    lost = [text for worked in keys.values() for name, text in worked.lost if name == setting.name]
+    lost = [
+        ReportLine("not supported", setting.written, text, setting.place, accept=name if _is_of_model(key) else "")
+        for key, worked in keys.items()
+        for name, text in worked.lost
+        if name == setting.name
+    ]
     idle = [text for worked in keys.values() for name, text in worked.idle if name == setting.name]
-    found = [Outcome("not supported", setting.written, text, setting.place) for text in lost]
-    return found + [Outcome("no effect", setting.written, text, setting.place) for text in idle]
+    return lost + [ReportLine("no effect", setting.written, text, setting.place) for text in idle]
 
 
-def _not_carried(setting: Setting, meaning: Meaning, settings: Settings, overridden: Collection[str]) -> Outcome:
+def _is_of_model(key: str) -> bool:
+    """Say whether a key decides what the model computes; its first weights do not."""
+    return key == "kernels.attention" or (key.startswith("model.") and not key.endswith("init_method"))
+
+
+def _not_carried(setting: Setting, meaning: Meaning, settings: Settings, overridden: Collection[str]) -> ReportLine:
     """Return the line of a setting of which no key takes anything."""
     if isinstance(meaning, NotSupported):
         return _not_supported(setting, meaning, settings)
     if isinstance(meaning, Replaced | Launched):
         text = meaning.by if isinstance(meaning, Replaced) else f"of pretrain run: {meaning.option}"
-        return Outcome("replaced", setting.written, text, setting.place)
-    if isinstance(meaning, NoEffect | Unread):
-        return Outcome("no effect", setting.written, meaning.why, setting.place)
+        return ReportLine("replaced", setting.written, text, setting.place)
+    if isinstance(meaning, NoEffect | Ignored):
+        return ReportLine("no effect", setting.written, meaning.why, setting.place)
     flag = settings.program.flags.get(setting.name)
     if flag is not None and _equal(setting.value, flag.default):
-        return Outcome("no effect", setting.written, f"{_shown(setting.value)} is as without it", setting.place)
+        return ReportLine("no effect", setting.written, f"{_shown(setting.value)} is as without it", setting.place)
     if meaning.key in overridden:
-        return Outcome("no effect", setting.written, f"--set gives {meaning.key}", setting.place)
+        return ReportLine("no effect", setting.written, f"--set gives {meaning.key}", setting.place)
     text = f"nothing follows from it beside the other settings ({meaning.key}{': ' * bool(meaning.how)}{meaning.how})"
-    return Outcome("no effect", setting.written, text, setting.place)
+    return ReportLine("no effect", setting.written, text, setting.place)
 
 
-def _not_supported(setting: Setting, meaning: NotSupported, settings: Settings) -> Outcome:
+def _not_supported(setting: Setting, meaning: NotSupported, settings: Settings) -> ReportLine:
     flag = settings.program.flags.get(setting.name)
     as_without = (*meaning.unless, *(() if flag is None else (flag.default,)))
     if any(_equal(setting.value, value) for value in as_without):
-        return Outcome("no effect", setting.written, f"{_shown(setting.value)} is as without it", setting.place)
-    return Outcome("not supported", setting.written, meaning.change, setting.place)
+        return ReportLine("no effect", setting.written, f"{_shown(setting.value)} is as without it", setting.place)
+    accept = setting.name if meaning.other_model else ""
+    return ReportLine("not supported", setting.written, meaning.change, setting.place, accept=accept)
 
 
 def _shown(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _of_defaults(settings: Settings, meaning_of: MeaningOf, keys: Mapping[str, Worked]) -> list[Outcome]:
+def _of_defaults(settings: Settings, meaning_of: MeaningOf, keys: Mapping[str, Derived]) -> list[ReportLine]:
     """Return what is lost of defaults that the program has and nobody stated."""
     found = []
     for worked in keys.values():
         for name, text in worked.lost:
             flag = settings.program.flags.get(name)
             if name not in settings.stated and flag is not None and meaning_of(name) is not None:
-                found.append(Outcome("not supported", flag.spellings[0], f"{text} (a default)"))
+                found.append(ReportLine("not supported", flag.spellings[0], f"{text} (a default)"))
     return found

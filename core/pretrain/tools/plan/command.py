@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pretrain.cli.local_path import LocalPath
+from pretrain.cli.options import LocalPath
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -195,7 +195,7 @@ def command(
 
 def _vocab_size(recipe: Recipe, given: int | None) -> tuple[int, list[str]]:
     """Return the entries of the tokenizer, and a line for the user if they are assumed."""
-    from pretrain.data.tokenizers.expected_size import expected_vocab_size  # noqa: PLC0415
+    from pretrain.data.tokenizers.load import expected_vocab_size  # noqa: PLC0415
 
     if given is not None:
         return given, []

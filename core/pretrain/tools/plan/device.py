@@ -10,8 +10,7 @@ from pretrain.model.requests import compute_dtype
 from pretrain.plugins.backend import Backend, Unavailable
 from pretrain.plugins.host.discovery import installed_backends
 from pretrain.plugins.host.manager import load
-from pretrain.plugins.host.members import device_count, named, take_device
-from pretrain.plugins.host.readiness import availability
+from pretrain.plugins.host.members import availability, device_count, named, take_device
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

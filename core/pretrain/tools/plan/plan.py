@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pretrain.recipe.layout import lay_out
-from pretrain.recipe.sections.engine.offload import OffloadOptimizerSection, OffloadParamSection
+from pretrain.recipe.sections.engine import OffloadOptimizerSection, OffloadParamSection
 from pretrain.tools.plan.step_time import step_time
 from pretrain.tools.plan.trace.stage_tracing import TraceSubject, trace_stages
 

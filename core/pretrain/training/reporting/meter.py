@@ -1,30 +1,122 @@
-"""Measurements between two logged lines, and the record that is logged of them."""
+"""Measurements between two log lines, kept on the device without waiting for it, and the record that is logged."""
 
 from __future__ import annotations
 
 import dataclasses
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import torch
+import torch.distributed as dist
 from torch import Tensor
 
+from pretrain.model.requests import compute_dtype
+from pretrain.report.flops import Speedometer, flops_per_sequence
 from pretrain.report.records import EventRecord, TrainRecord
-from pretrain.report.timers import across_ranks
+from pretrain.report.timers import PhaseTimers, across_ranks
+from pretrain.training.reporting.stragglers import Stragglers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    import torch
-
-    from pretrain.engine.protocol import Engine
+    from pretrain.engine.protocol import Engine, Step
     from pretrain.recipe import Recipe
-    from pretrain.report.flops import Speedometer
-    from pretrain.report.timers import PhaseTimers
+    from pretrain.report.hang.position import Position
+    from pretrain.training.gc_control import GcControl
     from pretrain.training.progress import Progress
-    from pretrain.training.reporting.interval import Interval, TakenStep, Totals
+    from pretrain.training.rank_setup import RankSetup
     from pretrain.training.reporting.run_logger import RunLogger
-    from pretrain.training.reporting.stragglers import SlowRank, Stragglers
+    from pretrain.training.reporting.stragglers import LocalClock, SlowRank
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Totals:
+    """Result of an interval, equal on all ranks.
+
+    Attributes:
+        lm_loss: mean over the iterations that were not skipped and whose loss was finite; None if there was none.
+        nan_iterations: iterations whose loss was not finite on some rank, and that were not skipped.
+    """
+
+    lm_loss: float | None
+    nan_iterations: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TakenStep:
+    """A step, and what it was taken with.
+
+    Attributes:
+        step: its result.
+        batch: its global batch, samples.
+        learning_rate: of its update.
+    """
+
+    step: Step
+    batch: int
+    learning_rate: float
+
+
+class Interval:
+    """The iterations since the last logged line."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._sums = torch.zeros(3, device=device)  # finite losses, their number, losses that are not finite
+        self._started = 0.0
+        self.skipped_in_a_row = 0
+        self.last_step: TakenStep | None = None
+        self.start()
+
+    def start(self) -> None:
+        """Begin a new interval; the clock runs."""
+        self._sums.zero_()
+        self.iterations = 0
+        self.samples = 0
+        self.skipped_iterations = 0
+        self.withheld_iterations = 0
+        self.last_step = None
+        self.seconds = 0.0
+        self.resume()
+
+    def add(self, step: Step, samples: int, learning_rate: float) -> None:
+        """Count a step; does not wait for the device."""
+        self.iterations += 1
+        self.last_step = TakenStep(step=step, batch=samples, learning_rate=learning_rate)
+        self.samples += samples
+        self.skipped_iterations += step.skipped
+        self.withheld_iterations += step.withheld
+        self.skipped_in_a_row = self.skipped_in_a_row + 1 if step.skipped else 0
+        if step.loss is not None and not (step.skipped or step.withheld):
+            finite = torch.isfinite(step.loss)
+            self._sums += torch.stack((torch.where(finite, step.loss, 0.0), finite.float(), (~finite).float()))
+
+    def wait(self) -> None:
+        """Wait until the device has taken the steps so far: their time is theirs."""
+        self._sums.tolist()
+
+    def pause(self) -> None:
+        """Stop the clock, which leaves out evaluations and checkpoints."""
+        now = time.perf_counter()
+        self.seconds += now - self._started
+        self._started = now
+
+    def resume(self) -> None:
+        """Start the clock again."""
+        self._started = time.perf_counter()
+
+    def take(self) -> Totals:
+        """Stop the clock, wait for the device, and return the sums over all ranks; all ranks call it together."""
+        sums = self._sums.clone()
+        dist.all_reduce(sums)
+        not_finite = self._sums[2:].clone()
+        dist.all_reduce(not_finite, op=dist.ReduceOp.MAX)
+        loss, count = sums[:2].tolist()
+        totals = Totals(lm_loss=loss / count if count else None, nan_iterations=int(not_finite.item()))
+        self.pause()
+        return totals
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,6 +131,7 @@ class Meter:
         speedometer: turns an interval into throughput.
         device: where the engine's tensors are.
         memory_peak: bytes, or None where the device cannot tell.
+        garbage: collected where no step waits.
         stragglers: names the slowest rank; None if there is one rank alone, or if it is switched off.
     """
 
@@ -49,14 +142,47 @@ class Meter:
     speedometer: Speedometer
     device: torch.device
     memory_peak: Callable[[], int | None]
+    garbage: GcControl
     stragglers: Stragglers | None = None
 
+    @classmethod
+    def of(
+        cls,
+        setup: RankSetup,
+        logger: RunLogger,
+        position: Position,
+        garbage: GcControl,
+        clock: LocalClock | None,
+        *,
+        reads_data: bool,
+    ) -> Meter:
+        """Return the meter of a rank, whose timers move its position; `reads_data` says whether its stages read any."""
+        recipe, backend, device = setup.recipe, setup.plugins.backend, setup.device
+        synchronize = partial(_synchronize, device) if recipe.logging.log_timers else None
+        return cls(
+            recipe=recipe,
+            logger=logger,
+            timers=PhaseTimers(synchronize=synchronize, position=position),
+            interval=Interval(device),
+            speedometer=Speedometer(
+                seq_length=recipe.model.seq_length,
+                flops_per_sequence=flops_per_sequence(recipe.model, setup.padded_vocab_size),
+                world_size=setup.world.world_size,
+                peak_flops=backend.peak_flops(compute_dtype(recipe)),
+            ),
+            device=device,
+            memory_peak=lambda: backend.memory().peak,
+            garbage=garbage,
+            stragglers=None if clock is None else Stragglers(clock, device, reads_data=reads_data),
+        )
+
     @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Measure a phase whose time is not the steps': an evaluation or a checkpoint."""
+    def pausing(self) -> Iterator[None]:
+        """Stop the clock of the steps for an evaluation or a checkpoint; garbage is collected at its end."""
         self.interval.pause()
-        with self.timers.phase(name):
-            yield
+        yield
+        self.garbage.collect()
+        self.interval.resume()
 
     def log(self, totals: Totals, taken: TakenStep, engine: Engine, progress: Progress) -> None:
         """Log the interval and begin a new one; all ranks call it together.
@@ -136,3 +262,7 @@ class Meter:
             "params_norm": engine.parameters_norm().item() if self.recipe.logging.log_params_norm else None,
             **{name: value.item() if isinstance(value, Tensor) else value for name, value in step.metrics.items()},
         }
+
+
+def _synchronize(device: torch.device) -> None:
+    getattr(torch.get_device_module(device), "synchronize", torch.accelerator.synchronize)()

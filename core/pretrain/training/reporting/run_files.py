@@ -6,10 +6,12 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
 
+import torch.distributed as dist
+
 from pretrain.atomic_files import replacing
-from pretrain.data.token_files.entropy import unigram_entropy
+from pretrain.data.token_files.reading import unigram_entropy
 from pretrain.errors import RunError
-from pretrain.recipe.yaml_text import to_yaml
+from pretrain.recipe.load import to_yaml
 from pretrain.report.environment_file import FILE as ENVIRONMENT
 from pretrain.report.environment_file import describe_environment, write_environment
 from pretrain.report.flops import parameter_count
@@ -21,40 +23,40 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from pretrain.data.tokenizers.tokenizer import Tokenizer
-    from pretrain.plugins.host.manager import Plugins
     from pretrain.plugins.negotiation.kernel_table import KernelTable
-    from pretrain.recipe import Recipe
-    from pretrain.recipe.layout import Layout
     from pretrain.report.environment_file import Begin
+    from pretrain.training.rank_setup import RankSetup
     from pretrain.training.reporting.run_logger import RunLogger
 
 RECIPE = "recipe.yml"
 REPORT = "report.html"
 
 
-def write(
-    recipe: Recipe,
-    plugins: Plugins,
-    table: KernelTable,
-    layout: Layout,
-    run_dir: Path,
-    *,
-    devices: Sequence[str],
-    begin: Begin,
-) -> None:
+def describe(logger: RunLogger, setup: RankSetup, table: KernelTable, run_dir: Path, remark: str, begin: Begin) -> None:
+    """Write the files that describe a run, and log its head, on rank 0; all ranks call it together.
+
+    The remark is on the checkpoint that the run starts from, "" without one.
+    """
+    devices: list[str] = [""] * setup.world.world_size
+    dist.all_gather_object(devices, setup.plugins.backend.describe().get("device", str(setup.device)))
+    if setup.world.rank == 0:
+        write(setup, table, run_dir, devices, begin)
+        log_head(logger, setup, table, run_dir, remark)
+
+
+def write(setup: RankSetup, table: KernelTable, run_dir: Path, devices: Sequence[str], begin: Begin) -> None:
     """Write the resolved recipe and environment.json.
 
     Where the run goes on as it was, what it has logged before counts on (`pretrain plan --measured`).
     """
     run_dir.mkdir(parents=True, exist_ok=True)
-    text = to_yaml(recipe).encode()
+    text = to_yaml(setup.recipe).encode()
     environment = describe_environment(
-        backend=plugins.backend,
-        provider=plugins.provider,
+        backend=setup.plugins.backend,
+        provider=setup.plugins.provider,
         devices=devices,
         kernels=table.to_json(),
-        layout=dataclasses.asdict(layout),
+        layout=dataclasses.asdict(setup.layout),
         begin=begin,
     )
     environment["started_after"] = _begin_of_part(run_dir, text, environment)
@@ -76,34 +78,27 @@ def _begin_of_part(run_dir: Path, recipe: bytes, environment: Mapping[str, Any])
         return begin
 
 
-def log_header(
-    logger: RunLogger,
-    recipe: Recipe,
-    plugins: Plugins,
-    table: KernelTable,
-    layout: Layout,
-    tokenizer: Tokenizer,
-    run_dir: Path,
-    remark: str,
-) -> None:
+def log_head(logger: RunLogger, setup: RankSetup, table: KernelTable, run_dir: Path, remark: str) -> None:
     """Log the model, its layout over the ranks, the kernels, and what plugins have to say."""
-    for notice in plugins.notices:
-        logger.note(notice)
-    parameters = parameter_count(recipe.model, recipe.padded_vocab_size(tokenizer.vocab_size))
-    logger.note(f"run directory: {run_dir}")
-    logger.note(kernel_table_text(table))
-    logger.note(
-        f"{parameters / 1e6:,.1f} M parameters, {recipe.precision.dtype}; "
-        f"{layout.world_size} rank{'s' * (layout.world_size > 1)}: "
-        f"tensor {layout.tensor_model_parallel_size} x pipeline {layout.pipeline_model_parallel_size} x "
-        f"data {layout.data_parallel_size}"
-    )
+    recipe, layout = setup.recipe, setup.layout
+    parameters = parameter_count(recipe.model, setup.padded_vocab_size)
+    lines = [
+        *setup.plugins.notices,
+        f"run directory: {run_dir}",
+        kernel_table_text(table),
+        (
+            f"{parameters / 1e6:,.1f} M parameters, {recipe.precision.dtype}; "
+            f"{layout.world_size} rank{'s' * (layout.world_size > 1)}: "
+            f"tensor {layout.tensor_model_parallel_size} x pipeline {layout.pipeline_model_parallel_size} x "
+            f"data {layout.data_parallel_size}"
+        ),
+    ]
     if recipe.data.path is not None:
-        entropy = unigram_entropy(recipe.data.path, tokenizer.vocab_size)
-        logger.note(f"unigram entropy of the corpus: {entropy:.3f} nats per token; a model that learns gets below it")
-    for notice in (*recipe.notices, remark):
-        if notice:
-            logger.note(notice)
+        entropy = unigram_entropy(recipe.data.path, setup.tokenizer.vocab_size)
+        lines.append(f"unigram entropy of the corpus: {entropy:.3f} nats per token; a model that learns gets below it")
+    for line in (*lines, *recipe.notices, remark):
+        if line:
+            logger.note(line)
 
 
 def finish(logger: RunLogger, run_dir: Path, reason: str, iteration: int) -> None:

@@ -14,19 +14,20 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from pretrain.recipe import Recipe
     from pretrain.report.records import EvalRecord, EventRecord, Record, TrainRecord
     from pretrain.report.timers import Spread
     from pretrain.training.progress import Progress
+    from pretrain.training.rank_setup import RankSetup
 
 
 class RunLogger:
     """Sends each record to every output."""
 
     def __init__(
-        self, recipe: Recipe, run_dir: Path, *, rank: int, total_iterations: int, progress: Progress, resumed: bool
+        self, setup: RankSetup, run_dir: Path, total_iterations: int, progress: Progress, *, resumed: bool
     ) -> None:
         """Open the run's files on rank 0; a resumed run's later lines are dropped from them."""
+        recipe, rank = setup.recipe, setup.world.rank
         self._console = Console(total_iterations, start_iteration=progress.iteration, rank=rank)
         self._metrics: MetricsWriter | None = None
         self._metrics_fail = False
@@ -77,7 +78,7 @@ class RunLogger:
             except RunError as error:
                 self.note(
                     f"warning: {str(error).splitlines()[0]} Its lines after iteration {progress.iteration} stay, and "
-                    "come once more. The training goes on."
+                    "come once more. The training continues."
                 )
         if self._tensorboard:
             self._tensorboard.go_back(progress.iteration, progress.consumed_samples)
@@ -99,7 +100,7 @@ class RunLogger:
                 self._metrics_fail = True
                 self.note(
                     f"warning: {FILE} cannot be written ({error.strerror}): its lines are missing until it can be. "
-                    "The training goes on."
+                    "The training continues."
                 )
 
     def note(self, text: str) -> None:

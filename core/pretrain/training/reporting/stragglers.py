@@ -1,20 +1,30 @@
-"""The slowest rank of each logged interval, by the time of its own work: waiting for others is not in it."""
+"""Names the slowest rank of each logged interval, by the time of its own work without waiting for others."""
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
 from statistics import median
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from pretrain.collectives import rank_rows
+from pretrain.model.layer import CoreAttention
 from pretrain.report.plain_text import rank_names
-from pretrain.training.rank_rows import rank_rows
+from pretrain.training.event import Event
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from pretrain.training.reporting.local_clock import LocalClock
+    from torch import nn
+    from torch.utils.hooks import RemovableHandle
+
+    from pretrain.engine.protocol import Step
+
 
 TOLERATED = 0.10
 """Share by which a rank may be slower than the median of the others."""
@@ -173,3 +183,91 @@ def _warning(ranks: Sequence[SlowRank], intervals: int) -> str:
 def _of_all_ranks(own: OwnTimes, device: torch.device) -> list[OwnTimes]:
     rows = rank_rows(torch.tensor([own.attention, own.data], device=device)).tolist()
     return [OwnTimes(attention=attention, data=data) for attention, data in rows]
+
+
+CALLS = 4
+"""Calls that are measured in a step: those of the rank's first layers with the first micro-batch."""
+_KEPT = 256
+"""Latest calls of an interval that are measured on a device; each holds two events."""
+
+
+class LocalClock(Event):
+    """Measures the first calls of attention kernels in a step: on the CPU by the host's clock, else by device events.
+
+    Attention without its projections has no collective inside it under tensor, sequence, pipeline and data parallelism,
+    and the same shape on all ranks. The host's clock around a whole step would measure the slowest rank on every rank.
+    Events are read when the interval ends, where the host waits for the device anyway.
+    """
+
+    def __init__(self, device: torch.device, clock: Callable[[], float] = time.perf_counter) -> None:
+        """Measure on this device."""
+        self._event, self._clock = _timing_event(device), clock
+        self._left = 0
+        self._begun: Any = None
+        self._seconds, self._calls = 0.0, 0
+        self._events: deque[tuple[Any, Any]] = deque(maxlen=_KEPT)
+        self._hooks: list[RemovableHandle] = []
+
+    def begin_step(self) -> None:
+        """Measure the next calls."""
+        self._left = CALLS
+
+    def end_step(self, iteration: int, step: Step) -> None:  # noqa: ARG002  an event's signature
+        """Measure no more calls: evaluations have other kernels' times."""
+        self._left = 0
+
+    def attach(self, models: Iterable[nn.Module]) -> None:
+        """Measure the attention of the first layers of these model chunks."""
+        found = (module for model in models for module in model.modules() if isinstance(module, CoreAttention))
+        for module in islice(found, CALLS):
+            self._hooks += module.register_forward_pre_hook(self._begin), module.register_forward_hook(self._end)
+
+    def detach(self) -> None:
+        """Measure nothing more."""
+        while self._hooks:
+            self._hooks.pop().remove()
+
+    def take(self) -> float:
+        """Return the mean seconds of a call since the last time, 0 without one; the device must be idle."""
+        seconds = self._seconds + sum(begin.elapsed_time(end) for begin, end in self._events) / 1000
+        calls = self._calls + len(self._events)
+        self._seconds, self._calls = 0.0, 0
+        self._events.clear()
+        return seconds / calls if calls else 0.0
+
+    def _begin(self, _module: nn.Module, _inputs: Any) -> None:
+        if self._left <= 0:
+            return
+        if self._event is None:
+            self._begun = self._clock()
+        else:
+            self._begun = self._event()
+            self._begun.record()
+
+    def _end(self, _module: nn.Module, _inputs: Any, _output: Any) -> None:
+        if self._left <= 0:
+            return
+        self._left -= 1
+        if self._event is None:
+            self._seconds += self._clock() - self._begun
+            self._calls += 1
+        else:
+            end = self._event()
+            end.record()
+            self._events.append((self._begun, end))
+
+
+def _timing_event(device: torch.device) -> Callable[[], Any] | None:
+    """Return what makes an event with a time; None where the device computes when it is called, or times nothing."""
+    if device.type == "cpu":
+        return None
+    try:
+        event = partial(torch.get_device_module(device).Event, enable_timing=True)  # a module may have no such class
+        begin, end = event(), event()
+        begin.record()
+        end.record()
+        end.synchronize()
+        begin.elapsed_time(end)
+    except (AttributeError, NotImplementedError, RuntimeError):
+        return None
+    return event

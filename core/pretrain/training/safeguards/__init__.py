@@ -1,1 +1,1 @@
-"""Watches over a training: losses that go wrong, replicas that differ, ranks that are slow."""
+"""Detects loss spikes, replica divergence, broken values and hangs."""

@@ -1,64 +1,54 @@
-"""Answers to a loss that has gone wrong: a warning, an update that is left out, or the way back."""
+"""Answers to a loss spike: warn, skip the update, or roll back."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from pretrain.errors import TrainingError
 from pretrain.report.hang.position import LOAD
 from pretrain.report.records import EventRecord
+from pretrain.training.event import Event
 from pretrain.training.safeguards.spike_watch import Spike
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pretrain.engine.protocol import Engine, KeepUpdate, Step
-    from pretrain.recipe import Recipe
-    from pretrain.training.progress import Progress
-    from pretrain.training.reporting.meter import Meter
-    from pretrain.training.safeguards.broken_since import BrokenSince
-    from pretrain.training.safeguards.exchange import Exchange
+    from pretrain.engine.protocol import KeepUpdate, Step
+    from pretrain.training.event import Due
+    from pretrain.training.loop import Training
+    from pretrain.training.safeguards.health import BrokenSince
     from pretrain.training.safeguards.spike_watch import SpikeWatch
-    from pretrain.training.safeguards.step_batches import StepBatches
     from pretrain.training.saving import Saving
+
+    Numbers = dict[str, float | int | str | None]
 
 MOST_ROLLBACKS = 3
 """Rollbacks to the same weights; one more spike before a step is saved ends the training."""
 MOST_IN_A_ROW = 50
-"""Updates in a row that are left out; as many fp16 overflows in a row end a training (pretrain.training.health)."""
+"""Updates in a row that are left out; as many fp16 overflows in a row end a training (`health`)."""
 
 
-@dataclass(slots=True, kw_only=True)
-class SpikeResponse:
-    """Answers to the spikes that a watch finds, the same on all ranks.
+@dataclass(slots=True)
+class SpikeResponse(Event):
+    """Answers the spikes that a watch finds, equally on all ranks.
 
-    A checkpoint is saved only when the losses up to its iteration are judged (`settle`), so that the latest one is
+    A checkpoint is saved only when the losses up to its iteration are judged, so that the latest one is
     always from before a spike that is found.
 
     Attributes:
-        recipe: with the action.
+        training: whose engine, progress, batches and meter go back.
         watch: finds spikes.
-        exchange: of the watch.
-        progress: of the training, changed in place.
-        engine: whose state goes back.
         saving: has the checkpoint; None if none are saved.
-        batches: go back too.
-        meter: logs, and goes back too.
         broken: knows which ranks made values that are not finite, and goes back too; None in fp16.
     """
 
-    recipe: Recipe
+    training: Training
     watch: SpikeWatch
-    exchange: Exchange
-    progress: Progress
-    engine: Engine
     saving: Saving | None
-    batches: StepBatches
-    meter: Meter
-    broken: BrokenSince | None = None
+    broken: BrokenSince | None
     _rollbacks: Counter[int | None] = field(default_factory=Counter, init=False)
     _withheld: int = field(default=0, init=False)
     _told_of: int = field(default=-1, init=False)
@@ -66,38 +56,35 @@ class SpikeResponse:
     @property
     def keep_update(self) -> KeepUpdate | None:
         """Decision on an update before it is made; None for actions that come after it."""
-        return self._keeps if self.recipe.train.loss_spike.action == "skip" else None
+        return self._keeps if self.training.recipe.train.loss_spike.action == "skip" else None
 
     @property
     def goes_back(self) -> bool:
         """True if a spike is answered by a rollback."""
         can_load = self.saving is not None and self.saving.latest is not None
-        return can_load and self.recipe.train.loss_spike.action == "rollback"
+        return can_load and self.training.recipe.train.loss_spike.action == "rollback"
 
-    def see(self, step: Step) -> None:
-        """Take the loss of the step that the progress has just counted."""
-        self.watch.see(self.progress.iteration, step)
+    def end_step(self, iteration: int, step: Step) -> None:
+        """Take the loss of the step."""
+        self.watch.see(iteration, step)
         self._withheld = self._withheld + 1 if step.withheld else 0
 
-    def settle(self) -> None:
-        """Judge the losses of all steps so far; all ranks call it together, before a line, a checkpoint and the end."""
-        self.watch.settle(self.exchange)
+    def after_iteration(self, due: Due) -> bool:
+        """Answer the spikes that were found; return whether the steps after the last checkpoint are taken back.
 
-    def answer(self, *, is_leaving: bool) -> bool:
-        """Answer the spikes that were found; return whether the steps after the last checkpoint are abandoned.
-
-        Args:
-            is_leaving: whether the training is asked to end here: then it does not go back. Its next part does, since
-                no checkpoint is written after the spike.
+        Before a line and a checkpoint all losses so far are judged. A training that is asked to end here does not go
+        back: its next part does, since no checkpoint is written after the spike.
 
         Raises:
-            TrainingError: it goes on and on.
+            TrainingError: spikes do not end.
             CheckpointError: the checkpoint cannot be read.
         """
+        if due.line or due.checkpoint:
+            self.watch.settle(self.training.stopping.exchange)
         while (spike := self.watch.take()) is not None:
             if not self.goes_back or self.saving is None or self.saving.latest is None:
-                self._say(spike, self.recipe.train.loss_spike.action)
-            elif is_leaving:
+                self._say(spike, self.training.recipe.train.loss_spike.action)
+            elif due.urgent:
                 self._leave(self.saving, spike)
                 return True
             else:
@@ -112,43 +99,45 @@ class SpikeResponse:
         rare.
 
         Raises:
-            TrainingError: it goes on and on.
+            TrainingError: spikes do not end.
             CheckpointError: the checkpoint cannot be read.
         """
-        is_fp16 = self.recipe.precision.dtype == "fp16"  # whose losses may be so, and are not judged
+        is_fp16 = self.training.recipe.precision.dtype == "fp16"  # whose losses may be so, and are not judged
         if is_fp16 or not self.goes_back or self.saving is None or self.saving.latest is None:
             return False
-        spike = Spike(iteration=self.progress.iteration, loss=math.nan, median=None, of="weights")
+        spike = Spike(iteration=self.training.progress.iteration, loss=math.nan, median=None, of="weights")
         self._roll_back(self.saving, spike, self.saving.latest)
         return True
 
     def _keeps(self, loss: Tensor | None) -> bool:
-        return self.watch.keeps(self.progress.iteration + 1, loss, self.exchange)
+        return self.watch.keeps(self.training.progress.iteration + 1, loss, self.training.stopping.exchange)
 
     def _say(self, spike: Spike, action: str) -> None:
         is_next, self._told_of = spike.iteration == self._told_of + 1, spike.iteration
         if is_next and action != "skip":
             return
         then = {
-            "warn": "the training goes on.",
+            "warn": "the training continues.",
             "skip": "its update is left out.",
-            "rollback": "there is no checkpoint before it to go back to.",
+            "rollback": "there is no earlier checkpoint to go back to.",
         }[action]
-        text = f"warning: {_told(spike)}: {then}"
-        self.meter.logger.event(
-            EventRecord(event="loss_spike", iteration=self.progress.iteration, text=text, numbers=_numbers(spike))
-        )
+        self._log("loss_spike", self.training.progress.iteration, f"warning: {_told(spike)}: {then}", _numbers(spike))
         if self._withheld >= MOST_IN_A_ROW:
+            threshold = self.training.recipe.train.loss_spike.threshold
             msg = (
-                f"the last {self._withheld} losses up to iteration {self.progress.iteration} were over "
-                f"train.loss_spike.threshold {self.recipe.train.loss_spike.threshold:g}, and no update was made.\n"
+                f"the last {self._withheld} losses up to iteration {self.training.progress.iteration} were over "
+                f"train.loss_spike.threshold {threshold:g}, and no update was made.\n"
                 "Start again from a checkpoint before, with a lower optimizer.lr or a higher threshold."
             )
             raise TrainingError(msg)
 
+    def _log(self, name: Literal["loss_spike", "rollback"], iteration: int, text: str, numbers: Numbers) -> None:
+        record = EventRecord(event=name, iteration=iteration, text=text, numbers=numbers)
+        self.training.meter.logger.event(record)
+
     def _leave(self, saving: Saving, spike: Spike) -> None:
-        saving.leave_out(self.progress)
-        self.meter.logger.note(
+        saving.leave_out(self.training.progress)
+        self.training.meter.logger.note(
             f"{_told(spike)}: nothing is saved after it. The next part of the run starts from iteration "
             f"{saving.latest}."
         )
@@ -158,30 +147,30 @@ class SpikeResponse:
         self._rollbacks[saving.trained_until] += 1
         if self._rollbacks[saving.trained_until] > MOST_ROLLBACKS:
             raise TrainingError(_too_many(spike, checkpoint))
-        self.watch.forget(self.exchange)
+        self.watch.forget(self.training.stopping.exchange)
         made = self._made_by()
-        with self.meter.timers.position.during(LOAD):
-            earlier, notices = saving.load_latest(self.engine)
-            self.progress.go_back(earlier)
-            self.progress.left_out.append([first, last])
-            self.batches.go_back(self.progress)
-        self.meter.timers.position.forget_steps()
-        self.meter.go_back(self.progress)
+        with self.training.meter.timers.position.during(LOAD):
+            earlier, notices = saving.load_latest(self.training.engine)
+            self.training.progress.go_back(earlier)
+            self.training.progress.left_out.append([first, last])
+            self.training.batches.go_back(self.training.progress)
+        self.training.meter.timers.position.forget_steps()
+        self.training.meter.go_back(self.training.progress)
         text = f"{_told(spike)}{made}: back to iteration {checkpoint}; iterations {first} to {last} are left out."
         numbers = _numbers(spike) | {"first_left_out": first, "last_left_out": last}
-        self.meter.logger.event(EventRecord(event="rollback", iteration=checkpoint, text=text, numbers=numbers))
+        self._log("rollback", checkpoint, text, numbers)
         for notice in notices:
-            self.meter.logger.note(notice)
+            self.training.meter.logger.note(notice)
 
     def _made_by(self) -> str:
-        """Return in words which ranks have made gradients that are not finite, and forget it."""
-        since = "" if self.broken is None else self.broken.in_words()
+        """Return which ranks have made gradients that are not finite, and forget it."""
+        since = "" if self.broken is None else self.broken.describe()
         if self.broken is not None:
             self.broken.forget()
         return since and f", gradients not finite {since}"
 
     def _stretch(self, spike: Spike, checkpoint: int) -> tuple[int, int]:
-        around = self.recipe.train.loss_spike.leave_out
+        around = self.training.recipe.train.loss_spike.leave_out
         if spike.of == "weights":  # any batch since the checkpoint may have broken them
             return checkpoint + 1, spike.iteration + around
         # A loss that is not finite comes from weights that are not: the iteration before has broken them.
@@ -201,7 +190,7 @@ def _told(spike: Spike) -> str:
     return f"loss {spike.loss:.4f} in iteration {spike.iteration}{times}"
 
 
-def _numbers(spike: Spike) -> dict[str, float | int | str | None]:
+def _numbers(spike: Spike) -> Numbers:
     return {"spike_iteration": spike.iteration, "loss": spike.loss, "median": spike.median}
 
 

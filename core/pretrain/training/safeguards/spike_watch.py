@@ -1,13 +1,14 @@
-"""The loss of each step, agreed on by all ranks, and held against those of the steps before."""
+"""Finds loss spikes: all ranks agree on the loss of each step, and compare it with the steps before."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, field
+from statistics import median
+from typing import TYPE_CHECKING, Any, Literal
 
-from pretrain.training.safeguards.loss_window import LossWindow
+import torch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,8 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from pretrain.engine.protocol import Step
-    from pretrain.training.safeguards.exchange import Exchange
-    from pretrain.training.safeguards.host_copy import HostCopies, HostCopy
+    from pretrain.training.stopping import Exchange
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,10 +46,10 @@ class _Seen:
 
 
 class SpikeWatch:
-    """A rider of the exchange (pretrain.training.safeguards.exchange) that finds spikes.
+    """Finds spikes in losses that all ranks exchange (`pretrain.training.stopping.Exchange`).
 
-    The loss of a step is on the host when the next step has been given to the device, rides in the exchange of that
-    iteration, and is judged in the one after: nothing waits for it. `settle` judges all losses so far at once. With
+    The loss of a step is on the host when the next step has been given to the device, is exchanged in that iteration,
+    and is judged in the one after: nothing waits for it. `settle` judges all losses so far at once. With
     `keeps` the loss is judged before the update, and the host waits for it in each step.
     """
 
@@ -129,3 +129,79 @@ class SpikeWatch:
         if not (seen.is_skipped or (is_spike and self._is_early)):  # no update was made
             self._window.add(loss)
         return is_spike
+
+
+WINDOW = 100
+"""Steps whose median a loss is compared with. Megatron-LM's check_for_spiky_loss also keeps 100, and compares with
+their maximum (is_unexpectedly_large in megatron/core/rerun_state_machine.py)."""
+FEWEST = 20
+"""Steps after which losses are judged: before, the first steps of a training fall too fast for a median."""
+
+
+@dataclass(slots=True)
+class LossWindow:
+    """Losses of the last `WINDOW` steps that were taken.
+
+    Attributes:
+        threshold: a loss above so many times their median is a spike.
+        losses: in nats per token, the latest last; changed in place.
+    """
+
+    threshold: float
+    losses: list[float] = field(default_factory=list)
+
+    @property
+    def median(self) -> float | None:
+        """Median of the losses; None before `FEWEST` of them."""
+        return median(self.losses) if len(self.losses) >= FEWEST else None
+
+    def is_spike(self, loss: float) -> bool:
+        """Say whether a loss is a spike; one that is not finite is always above the threshold."""
+        usual = self.median
+        return not math.isfinite(loss) or (usual is not None and loss > self.threshold * usual)
+
+    def add(self, loss: float) -> None:
+        """Add the loss of a step that was taken; one that is not finite is left out."""
+        if math.isfinite(loss):
+            self.losses.append(loss)
+            del self.losses[:-WINDOW]
+
+
+_PLACES = 4
+"""Copies that can be on their way at a time."""
+
+
+class HostCopies:
+    """Fp32 scalars on their way to the host: a copy and an event behind it, in page-locked memory if there is any."""
+
+    def __init__(self, device: torch.device, *, pin_memory: bool) -> None:
+        self._device = device
+        self._places = torch.zeros(_PLACES, pin_memory=pin_memory and device.type != "cpu")
+        self._next = 0
+
+    def start(self, value: Tensor) -> HostCopy:
+        """Begin to copy a scalar; the host does not wait."""
+        if self._device.type == "cpu":
+            return HostCopy(value.detach(), None)
+        module = torch.get_device_module(self._device)
+        if not hasattr(module, "Event"):
+            return HostCopy(value.detach().cpu(), None)
+        place = self._places[self._next]
+        self._next = (self._next + 1) % _PLACES
+        place.copy_(value.detach(), non_blocking=True)
+        event = module.Event()
+        event.record()
+        return HostCopy(place, event)
+
+
+class HostCopy:
+    """One scalar on its way."""
+
+    def __init__(self, place: Tensor, event: Any | None) -> None:
+        self._place, self._event = place, event
+
+    def value(self) -> float:
+        """Return the number, and wait until it is there; work that was given to the device later is not waited for."""
+        if self._event is not None:
+            self._event.synchronize()
+        return float(self._place.item())

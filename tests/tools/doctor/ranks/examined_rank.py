@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import torch
 
 from pretrain.cpu.backend import CpuBackend
-from pretrain.launch.run_directory.start_checks import Start
+from pretrain.launch.start_checks import Start
 from pretrain.launch.world import World
 from pretrain.recipe import make_recipe
 from pretrain.tools.doctor.finding import Finding, Verdict

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pretrain.launch.run_directory.start_checks import Start
+from pretrain.launch.start_checks import Start
 from pretrain.recipe import make_recipe
 from pretrain.tools.doctor.finding import Verdict
 from pretrain.tools.doctor.ranks import checkpoint_folder

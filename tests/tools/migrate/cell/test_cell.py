@@ -9,7 +9,7 @@ import pytest
 from pretrain.errors import MigrateError
 from pretrain.tools.migrate.cell import namespaces
 from pretrain.tools.migrate.sources.recognition import read_source
-from pretrain.tools.migrate.sources.script_source import read_capture
+from pretrain.tools.migrate.sources.script import read_capture
 from tools.migrate.cell.namespaces import needs_cell
 
 TRAINING = "torchrun pretrain_gpt.py --lr 1"

@@ -7,10 +7,11 @@ import subprocess
 
 import pytest
 
+from pretrain.errors import MigrateError
 from pretrain.tools.migrate.migration import migrate
+from pretrain.tools.migrate.setting import MigrateOptions
 from pretrain.tools.migrate.sources.recognition import read_source
-from pretrain.tools.migrate.sources.script_source import read_arguments
-from pretrain.tools.migrate.wishes import Wishes
+from pretrain.tools.migrate.sources.script import read_arguments
 from tools.migrate.cell.namespaces import needs_cell
 
 pytestmark = needs_cell
@@ -105,7 +106,28 @@ def test_the_recipe_is_that_of_the_arguments_that_bash_gives(folder, name):
     words = argv_of_bash(folder, SCRIPTS[name])
     assert [word.text for word in source.words] == words
     quoted = " ".join(f"'{word}'" for word in words)
-    assert migrate([source], Wishes(devices=8)).recipe == migrate([read_arguments(quoted)], Wishes(devices=8)).recipe
+    assert (
+        migrate([source], MigrateOptions(devices=8)).recipe
+        == migrate([read_arguments(quoted)], MigrateOptions(devices=8)).recipe
+    )
+
+
+@pytest.mark.parametrize(("arguments", "expected"), [("-t 4 -s 3 big", ("4", "3", "big")), ("", ("1", "9", "run"))])
+def test_getopts_reads_the_arguments_that_are_given(folder, arguments, expected):
+    options = 'TP=1\nwhile getopts "t:s:" o; do case $o in t) TP=$OPTARG ;; s) S=$OPTARG ;; esac; done\n'
+    words = "--tensor-model-parallel-size $TP --seed ${S:-9} --save ${1:-run}"
+    (folder / "train.sh").write_text(f"{options}shift $((OPTIND - 1))\n{TRAIN} {words}\n")
+    source = read_source("train.sh", {"@": arguments} if arguments else {})
+    assert tuple(word.text for word in source.words[-5::2]) == expected
+
+
+def test_a_placeholder_is_asked_for(folder):
+    """MindSpeed-LLM's scripts have such texts where their user has to write a path."""
+    (folder / "train.sh").write_text(f'CKPT="your model ckpt path"\n{TRAIN} --save $CKPT\n')
+    with pytest.raises(MigrateError, match=r"train.sh:2: CKPT is not known: \$CKPT\n.*Give --define CKPT=VALUE"):
+        migrate([read_source("train.sh", {})], MigrateOptions(devices=8))
+    given = read_source("train.sh", {"CKPT": "out"})
+    assert given.words[-1].text == "out"
 
 
 def test_a_deepspeed_file_of_a_strict_script_is_read_as_it_was_for_the_training(folder):
@@ -118,4 +140,4 @@ def test_a_deepspeed_file_of_a_strict_script_is_read_as_it_was_for_the_training(
     source = read_source("train.sh", {})
     assert source.files == {"ds.json": '{"train_micro_batch_size_per_gpu": 2, "train_batch_size": 8}'}
     assert not (folder / "ds.json").exists()
-    assert migrate([source], Wishes()).recipe.train.micro_batch_size == 2
+    assert migrate([source], MigrateOptions()).recipe.train.micro_batch_size == 2

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pretrain.tools.migrate.migration import migrate
-from pretrain.tools.migrate.sources.script_source import read_arguments
-from pretrain.tools.migrate.wishes import Wishes
+from pretrain.tools.migrate.setting import MigrateOptions
+from pretrain.tools.migrate.sources.script import read_arguments
 
 if TYPE_CHECKING:
     from pretrain.tools.migrate.migration import Migration
@@ -22,9 +22,9 @@ def migrated(arguments: str, *, common: str = f"{SIZES} {BATCH} {FILES} --data-p
     Args:
         arguments: after the common ones.
         common: the small training's own.
-        wishes: as `Wishes` has them.
+        wishes: as `MigrateOptions` has them.
     """
-    return migrate([read_arguments(f"{common} {arguments}")], Wishes(**wishes))
+    return migrate([read_arguments(f"{common} {arguments}")], MigrateOptions(**wishes))
 
 
 def line_of(found: Migration, written: str) -> tuple[str, str]:

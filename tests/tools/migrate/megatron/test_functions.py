@@ -10,29 +10,34 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pretrain.errors import MigrateError
-from pretrain.tools.migrate.dialects import dialect_of
-from pretrain.tools.migrate.programs.known import programs
-from pretrain.tools.migrate.setting import Place, Setting, Settings
-from pretrain.tools.migrate.translation import translate
-from pretrain.tools.migrate.values import megatron
-from pretrain.tools.migrate.values.megatron.functions import READ_BY_FUNCTIONS
+from pretrain.tools.migrate import megatron
+from pretrain.tools.migrate.megatron.meanings import READ_BY_FUNCTIONS
+from pretrain.tools.migrate.programs import programs
+from pretrain.tools.migrate.setting import Setting, Settings, SourceLine
+from pretrain.tools.migrate.translation import dialect_of, translate
 
 OF_MEGATRON = [program for program in programs().values() if program.dialect == "megatron"]
 FLAGS = {name for program in OF_MEGATRON for name in program.flags}
 
 NAMED = {
     *("zero_contigious_gradients", "zero_reduce_bucket_size", "zero_allgather_bucket_size", "zero_reduce_scatter"),
-    *("start_weight_decay", "squared_relu", "deprecated_use_mcore_models"),
+    *("start_weight_decay", "squared_relu", "deprecated_use_mcore_models", "gelu_tanh"),
 }
-"""Flags of which a function only says that they have no effect, or looks whether the version has them."""
+"""Flags of which a function only says that they have no effect, or looks whether the version has them; and a value."""
 
 
 def _texts() -> set[str]:
     """Return all texts of the modules that work values out."""
     files = Path(megatron.__file__).parent.glob("*.py")
-    trees = [ast.parse(file.read_text()) for file in files if file.name != "functions.py"]
-    nodes = (node for tree in trees for node in ast.walk(tree))
+    trees = [ast.parse(file.read_text()) for file in files if file.name not in {"meanings.py", "other_uses.py"}]
+    read = (node for tree in trees for node in tree.body if isinstance(node, ast.FunctionDef) or _is_of_names(node))
+    nodes = (node for part in read for node in ast.walk(part))
     return {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+
+
+def _is_of_names(node: ast.stmt) -> bool:
+    """Say whether a statement keeps names for functions, and is no table of meanings."""
+    return isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple | ast.Constant)
 
 
 def test_every_setting_that_a_function_reads_is_asked_for_where_it_is_not_known():
@@ -67,7 +72,7 @@ def odd_settings(draw) -> Settings:
         flag = program.flags[name]
         one = st.sampled_from(ODD.get(flag.kind, TEXTS))
         value = draw(one if flag.nargs in {None, "?"} else st.lists(one, max_size=4))
-        stated[name] = Setting(name, value, flag.spellings[0], Place("train.sh", 3))
+        stated[name] = Setting(name, value, flag.spellings[0], SourceLine("train.sh", 3))
     return Settings(program, stated, draw(st.sampled_from([None, 0, 4])))
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from pretrain.errors import MigrateError
 from pretrain.tools.migrate.migration import migrate
+from pretrain.tools.migrate.setting import MigrateOptions
 from pretrain.tools.migrate.sources.recognition import read_sources
-from pretrain.tools.migrate.wishes import Wishes
 from tools.migrate.megatron.small_training import FILES, SIZES, line_of, migrated
 
 ITERATIONS = "--train-iters 9"
@@ -82,7 +82,7 @@ def of_yaml(tmp_path, monkeypatch):
 
     def one(activation="gelu", micro="2"):
         (tmp_path / "gpt.yaml").write_text(YAML.format(activation=activation, micro=micro))
-        return migrate(read_sources(["gpt.yaml"], {}), Wishes())
+        return migrate(read_sources(["gpt.yaml"], {}), MigrateOptions())
 
     return one
 
@@ -91,12 +91,11 @@ def test_groups_of_queries_count_in_a_file_without_their_switch(of_yaml):
     assert of_yaml().recipe.model.num_query_groups == 2
 
 
-@pytest.mark.parametrize(("activation", "ours"), [("gelu", "gelu"), ("swiglu", "swiglu"), ("squaredrelu", "gelu")])
+@pytest.mark.parametrize(("activation", "ours"), [("gelu", "gelu"), ("swiglu", "swiglu")])
 def test_the_activation_of_a_file_is_its_activation_func(of_yaml, activation, ours):
     found = of_yaml(activation)
     assert found.recipe.model.activation == ours
-    fate = "not supported" if activation == "squaredrelu" else "carried over"
-    assert line_of(found, "activation_func")[0] == fate
+    assert line_of(found, "activation_func")[0] == "carried over"
     assert line_of(found, "swiglu") == ("no effect", "activation_func of the file says the activation")
     assert line_of(found, "bias_gelu_fusion")[0] == "no effect"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pretrain.tools.migrate.setting import Place, Setting, Settings
-from pretrain.tools.migrate.values.neox.functions import FUNCTIONS
-from pretrain.tools.migrate.values.neox.nested import flat
+from pretrain.tools.migrate.neox.meanings import FUNCTIONS
+from pretrain.tools.migrate.neox.objects import flat
+from pretrain.tools.migrate.setting import Setting, Settings, SourceLine
 from tools.migrate.neox.small import small_neox
 
 
@@ -15,7 +15,7 @@ def work():
     """Return a function from a key, stated settings and devices to what is worked out."""
 
     def one(key, *, devices=None, version="2026.05", **stated):
-        settings = {name: Setting(name, value, name, Place("x.yml", 3)) for name, value in stated.items()}
+        settings = {name: Setting(name, value, name, SourceLine("x.yml", 3)) for name, value in stated.items()}
         return FUNCTIONS[key](Settings(small_neox(version=version), flat(settings), devices))
 
     return one

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pretrain.tools.migrate.programs.program import Flag, Program
+from pretrain.tools.migrate.programs import Flag, Program
 
 DEFAULTS = {
     "activation": "gelu",

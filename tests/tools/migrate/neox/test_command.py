@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from pretrain.errors import MigrateError
-from pretrain.tools.migrate.setting import Asked, Place, Word
-from pretrain.tools.migrate.sources.neox_command import neox_command, neox_options
+from pretrain.tools.migrate.setting import RuntimeValue, SourceLine, Word
+from pretrain.tools.migrate.sources.neox import neox_command, neox_options
 
-PLACE = Place("run.sh", 7)
+PLACE = SourceLine("run.sh", 7)
 
 
 def words(text):
@@ -46,6 +46,6 @@ def test_what_argparse_refuses_is_refused(command):
 
 
 def test_an_unknown_word_is_asked_for():
-    unknown = Word("", PLACE, (Asked("CONFIG", PLACE, "$CONFIG"),))
+    unknown = Word("", PLACE, (RuntimeValue("CONFIG", PLACE, "$CONFIG"),))
     with pytest.raises(MigrateError, match=r"CONFIG is not known \(\$CONFIG\)\.\nGive --define CONFIG=VALUE\."):
         neox_command([*words("deepy.py train.py"), unknown])

@@ -6,12 +6,11 @@ from collections import Counter
 
 import pytest
 
-from pretrain.recipe.keys import keys_of_recipe
-from pretrain.tools.migrate.meanings.meaning import Carried, Launched, NoEffect, NotSupported, Replaced, Unread
-from pretrain.tools.migrate.meanings.neox.meanings import KEY_BY_KEY, MEANINGS, TABLES, meaning_of
-from pretrain.tools.migrate.values.neox.functions import FUNCTIONS
+from pretrain.recipe.recipe import keys_of_recipe
+from pretrain.tools.migrate.meaning import Ignored, Launched, Mapped, NoEffect, NotSupported, Replaced
+from pretrain.tools.migrate.neox.meanings import FUNCTIONS, KEY_BY_KEY, MEANINGS, TABLES, meaning_of
 
-CARRIED = {name: meaning for name, meaning in MEANINGS.items() if isinstance(meaning, Carried)}
+CARRIED = {name: meaning for name, meaning in MEANINGS.items() if isinstance(meaning, Mapped)}
 
 
 def test_a_name_is_in_one_table():
@@ -35,11 +34,11 @@ def test_a_key_that_needs_more_than_its_setting_has_a_function():
 
 def test_sentences_are_made_to_be_joined():
     fields = {
-        Carried: "how",
+        Mapped: "how",
         Replaced: "by",
         NoEffect: "why",
         NotSupported: "change",
-        Unread: "why",
+        Ignored: "why",
         Launched: "option",
     }
     texts = {name: getattr(meaning, fields[type(meaning)]) for name, meaning in MEANINGS.items()}

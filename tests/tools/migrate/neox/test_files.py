@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pretrain.errors import MigrateError
-from pretrain.tools.migrate.setting import Place
-from pretrain.tools.migrate.sources.neox_files import read_neox, recognize
-from pretrain.tools.migrate.sources.neox_yaml import read_block
-from pretrain.tools.migrate.values.neox.nested import flat
+from pretrain.tools.migrate.neox.objects import flat
+from pretrain.tools.migrate.setting import SourceLine
+from pretrain.tools.migrate.sources.neox import read_neox, recognize
+from pretrain.tools.migrate.sources.yaml_files import read_block
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_json_like_yaml_with_comments_dashes_and_trailing_commas(write):
         "optimizer": {"type": "Adam", "params": {"lr": 6.0e-4}},
     }
     found = source.settings["num_layers"]
-    assert (found.written, found.place) == ("num-layers", Place("model.yml", 3))
+    assert (found.written, found.place) == ("num-layers", SourceLine("model.yml", 3))
 
 
 def test_keys_of_objects_have_paths_and_lines_of_their_own(write):
@@ -77,7 +77,7 @@ def test_keys_of_objects_have_paths_and_lines_of_their_own(write):
 def test_several_files_are_one_source(write):
     source = read_neox([write("a.yml", "seed: 1\n"), write("b.yml", "data-path: x\n")])
     assert source.name == "a.yml b.yml"
-    assert source.settings["data_path"].place == Place("b.yml", 1)
+    assert source.settings["data_path"].place == SourceLine("b.yml", 1)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_keys_of_a_merged_object_yield_to_others():
     text = "base: &base {lr: 1, eps: 2}\nparams:\n  <<: *base\n  lr: 3\n"
     found = read_block(text, "x.yml")
     assert found == yaml.safe_load(text)
-    assert found["params"].places == {"lr": Place("x.yml", 4), "eps": Place("x.yml", 1)}
+    assert found["params"].places == {"lr": SourceLine("x.yml", 4), "eps": SourceLine("x.yml", 1)}
 
 
 TEXTS = st.text(st.characters(exclude_categories=["Nd", "Cs"]), max_size=5)

@@ -8,13 +8,13 @@ import pytest
 import yaml
 
 from pretrain.recipe.section import as_number
-from pretrain.tools.migrate.meanings.neox.meanings import MEANINGS
 from pretrain.tools.migrate.migration import migrate
-from pretrain.tools.migrate.programs.known import programs
-from pretrain.tools.migrate.sources.neox_files import read_neox
+from pretrain.tools.migrate.neox.meanings import MEANINGS
+from pretrain.tools.migrate.neox.objects import flat
+from pretrain.tools.migrate.programs import programs
+from pretrain.tools.migrate.setting import MigrateOptions
+from pretrain.tools.migrate.sources.neox import read_neox
 from pretrain.tools.migrate.sources.recognition import read_sources
-from pretrain.tools.migrate.values.neox.nested import flat
-from pretrain.tools.migrate.wishes import Wishes
 
 SEED = Path(__file__).parent.parent / "seeds" / "seed3.yml"
 RECIPE = Path(__file__).parents[4] / "recipes" / "neox20b.yml"
@@ -25,7 +25,7 @@ ELSEWHERE = {"tokenizer.file", "data.path", "kernels.attention", "kernels.triang
 
 @pytest.fixture(scope="module")
 def migrated():
-    return migrate(read_sources([str(SEED)], {}), Wishes(devices=96))
+    return migrate(read_sources([str(SEED)], {}), MigrateOptions(devices=96))
 
 
 def test_every_value_of_the_recipe_is_worked_out_or_carried(migrated):

@@ -7,8 +7,8 @@ import yaml
 
 from pretrain.errors import MigrateError
 from pretrain.tools.migrate.migration import migrate
+from pretrain.tools.migrate.setting import MigrateOptions
 from pretrain.tools.migrate.sources.recognition import read_sources
-from pretrain.tools.migrate.wishes import Wishes
 
 SMALL = {
     "num_layers": 8,
@@ -30,10 +30,12 @@ def recipe_of(tmp_path, monkeypatch):
     """Return a function from settings to a migration; its keyword `of` is --from."""
     monkeypatch.chdir(tmp_path)
 
-    def one(settings, *, of="", devices=8):
+    def one(settings, *, of="", devices=8, accepted=()):
         text = yaml.safe_dump({name: value for name, value in (SMALL | settings).items() if value is not None})
         (tmp_path / "x.yml").write_text(text)
-        return migrate(read_sources(["x.yml"], {}), Wishes(program=of, devices=devices))
+        return migrate(
+            read_sources(["x.yml"], {}), MigrateOptions(program=of, devices=devices, accepted=frozenset(accepted))
+        )
 
     return one
 
@@ -91,7 +93,7 @@ def test_defaults_are_those_of_the_version(recipe_of, version, dropout, decay):
 def test_an_older_name_chooses_an_older_version(recipe_of):
     llama = {"mlp_type": "llama", "activation": "silu", "use_bias_in_attn_linear": False, "intermediate_size": 96}
     found = recipe_of(llama)
-    assert found.taken_for.startswith("GPT-NeoX of August 2024, the newest version that takes mlp_type")
+    assert found.taken_for.startswith("GPT-NeoX of February to August 2024, the newest version that takes mlp_type")
     model = found.recipe.model
     assert (model.activation, model.ffn_hidden_size, model.add_bias_linear) == ("swiglu", 96, False)
     assert lines(found, "intermediate_size") == ["carried over: model.ffn_hidden_size"]
@@ -107,9 +109,37 @@ def test_a_type_of_fp16_is_in_the_report(recipe_of):
     fp16 = {"fp16": {"enabled": True, "type": "bfloat16"}}
     newest, first = recipe_of(fp16), recipe_of(fp16, of="gpt-neox-2.0")
     assert (newest.recipe.precision.dtype, first.recipe.precision.dtype) == ("fp16", "bf16")
-    assert lines(newest, "fp16.type")[0].startswith("not supported: GPT-NeoX of May 2026 does not read it")
+    assert lines(newest, "fp16.type")[0].startswith(
+        "not supported: GPT-NeoX of September 2024 to May 2026 does not read it"
+    )
 
 
 def test_a_run_starts_from_its_own_folder(recipe_of):
     found = recipe_of({"save": "ckpt", "load": "ckpt"}).recipe.checkpoint
     assert (found.save, found.load) == ("ckpt", "ckpt")
+
+
+def test_an_unknown_name_is_a_line_of_the_report_and_of_the_recipe(recipe_of):
+    found = recipe_of({"num-layer": 3, "our_own": "x"})
+    assert lines(found, "num-layer 3") == ["not known: nothing is taken from it. Did you mean 'num_layers'?"]
+    assert lines(found, "our_own x") == ["not known: nothing is taken from it"]
+    assert "# Not known: our_own x (x.yml:" in found.text
+    assert not found.is_complete
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        ({"moe_num_experts": 8}, "moe_num_experts"),
+        ({"use_qk_layernorm": True}, "use_qk_layernorm"),
+        ({"sliding_window_width": 128}, "sliding_window_width"),
+        ({"attention_config": [[["mamba"], 8]]}, "attention_config"),
+        ({"pos_emb": "alibi"}, "pos_emb"),
+    ],
+)
+def test_another_model_has_to_be_accepted(recipe_of, settings, name):
+    with pytest.raises(MigrateError, match=rf"^{name} \(x.yml:\d+\): .*\n.* Give --accept {name} to write it"):
+        recipe_of(settings)
+    found = recipe_of(settings, accepted=[name])
+    assert lines(found, name)[0].startswith("not supported: ")
+    assert f"# Not supported: {name} (x.yml:" in found.text

@@ -1,7 +1,8 @@
-"""Write the tables of flags in core/pretrain/tools/migrate/programs again, from clones of the four programs.
+"""Write the tables of flags in core/pretrain/tools/migrate again, from clones of the four programs.
 
 Each version's own argument parser is built by its own code (parser_probe.py), nothing is read off by hand; GPT-NeoX's
-keys are the fields of its dataclasses. To add a version, add it to VERSIONS in versions.py and run this again.
+keys are the fields of its dataclasses. A new version takes the place of the newest in VERSIONS (programs.py), unless a
+default that recipes need has changed: then it is one more.
 
 Use: python extract_flags.py --megatron-lm CLONE --megatron-deepspeed CLONE --bigscience-megatron-deepspeed CLONE
     --gpt-neox CLONE --output DIR
@@ -17,18 +18,32 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
-from pretrain.tools.migrate.programs.flag_table import COLUMNS, Row, file_of, written_row
-from pretrain.tools.migrate.programs.program import Flag
-from pretrain.tools.migrate.programs.versions import FAMILIES, VERSIONS
+from pretrain.tools.migrate.megatron.meanings import is_listed
+from pretrain.tools.migrate.programs import (
+    COLUMNS,
+    FAMILIES,
+    VERSIONS,
+    Flag,
+    FlagRow,
+    file_of,
+    program,
+    read_rows,
+    written_row,
+)
+from pretrain.tools.migrate.translation import dialect_of
 
+FACTS = {version.name: version for version in VERSIONS}
 PROBE = Path(__file__).with_name("parser_probe.py")
 
 
 def read_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for family in FAMILIES:
+        if family == "mindspeed-llm":  # what it adds to Megatron-LM's flags is written by hand
+            continue
         parser.add_argument(f"--{family}", required=True, metavar="CLONE", help="its git directory")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="where the tables are written")
     return parser.parse_args()
@@ -62,25 +77,44 @@ def to_flag(found):
 
 
 def table(flags_by_version):
-    """Return the lines of a table: equal flags of several versions are one."""
+    """Return the lines of a table: each flag as the newest version of its family defines it.
+
+    A flag whose default a recipe needs has a row for every default that it had. One that belongs to a group of which
+    pretrain only knows the beginning, "moe_*", has none.
+    """
     versions: dict[str, list[str]] = {}
     flags: dict[str, Flag] = {}
+    newest: dict[tuple, Flag] = {}
     for version, found in flags_by_version.items():
         for flag in found:
-            identity = repr(flag)  # a flag with a list as its default has no hash
-            flags[identity] = flag
-            versions.setdefault(identity, []).append(version)
-    rows = [Row(flag, tuple(versions[identity])) for identity, flag in flags.items()]
+            if flag.name not in FACTS[version].refused:
+                newest[FACTS[version].family, flag.name, repr(flag.given)] = flag
+    for version, found in flags_by_version.items():
+        needs = dialect_of(program(version)).needs
+        for own in found:
+            if FACTS[version].dialect == "megatron" and not is_listed(own.name):
+                continue
+            flag = newest.get((FACTS[version].family, own.name, repr(own.given)), own)
+            flag = replace(flag, default=own.default) if needs(flag.name) else flag
+            flags[repr(flag)] = flag  # a flag with a list as its default has no hash
+            versions.setdefault(repr(flag), []).append(version)
+    rows = [FlagRow(flag, tuple(versions[identity])) for identity, flag in flags.items()]
     rows.sort(key=lambda row: row.flag.name)  # stable: versions, then each parser's order
     return ["\t".join(COLUMNS), *map(written_row, rows)]
+
+
+def by_hand(version):
+    """Return the flags that the present table has of a program whose parser cannot be built."""
+    return [row.flag for row in read_rows(version.dialect) if version.name in row.versions]
 
 
 def main():
     arguments = vars(read_arguments())
     by_dialect: dict[str, dict[str, list[Flag]]] = {}
     for version in VERSIONS:
-        clone = arguments[version.family.replace("-", "_")]
-        by_dialect.setdefault(version.dialect, {})[version.name] = flags_of(version, clone)
+        clone = arguments.get(version.family.replace("-", "_"))
+        found = by_hand(version) if version.base else flags_of(version, clone)
+        by_dialect.setdefault(version.dialect, {})[version.name] = found
         print(version.name, len(by_dialect[version.dialect][version.name]), file=sys.stderr)
     for dialect, flags in by_dialect.items():
         (arguments["output"] / file_of(dialect)).write_text("\n".join(table(flags)) + "\n", encoding="utf-8")

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pretrain.errors import MigrateError
-from pretrain.tools.migrate.sources.argument_words import split_words
+from pretrain.tools.migrate.sources.script import split_words
 
 LIST = """\
 # shape

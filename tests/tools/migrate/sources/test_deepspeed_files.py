@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from pretrain.errors import MigrateError
-from pretrain.tools.migrate.setting import Asked, Place
-from pretrain.tools.migrate.sources.deepspeed_files import deepspeed_file
-from pretrain.tools.migrate.sources.source import Source
+from pretrain.tools.migrate.setting import RuntimeValue, SourceLine
+from pretrain.tools.migrate.sources.files import MigrateSource, deepspeed_file
 
-NAMED = Place("train.sh", 9)
+NAMED = SourceLine("train.sh", 9)
 STAGE = '{\n  "zero_optimization": {"stage": %d}\n}'
 
 
@@ -32,15 +31,15 @@ def refusal(source, path="ds.json"):
 
 def test_a_file_that_the_script_writes_comes_first(folder):
     (folder / "ds.json").write_text(STAGE % 1)
-    source = Source("train.sh", "script", files={"./ds.json": STAGE % 2})
+    source = MigrateSource("train.sh", "script", files={"./ds.json": STAGE % 2})
     found = deepspeed_file(source, "ds.json", NAMED)
     assert found.values == {"zero_optimization.stage": 2}
     assert found.places["zero_optimization.stage"] == "train.sh: ds.json:2"
 
 
 def test_a_file_written_with_unknown_values_is_refused():
-    asked = Asked("ZERO", Place("train.sh", 3), "$ZERO")
-    source = Source("train.sh", "script", unknown_files={"ds.json": (asked, asked)})
+    asked = RuntimeValue("ZERO", SourceLine("train.sh", 3), "$ZERO")
+    source = MigrateSource("train.sh", "script", unknown_files={"ds.json": (asked, asked)})
     assert refusal(source, "./ds.json") == (
         "train.sh:9: --deepspeed_config: ./ds.json: the script writes this file with values that are not known.\n"
         "Give --define ZERO=VALUE, or the finished file as one more source."
@@ -48,12 +47,12 @@ def test_a_file_written_with_unknown_values_is_refused():
 
 
 def test_a_file_written_by_another_program_is_refused():
-    source = Source("train.sh", "script", unknown_files={"ds.json": ()})
+    source = MigrateSource("train.sh", "script", unknown_files={"ds.json": ()})
     assert refusal(source).endswith("Give the finished file as one more source.")
 
 
 def test_it_is_found_in_the_working_directory_or_beside_the_script(folder):
-    source = Source("scripts/train.sh", "script")
+    source = MigrateSource("scripts/train.sh", "script")
     (folder / "scripts" / "ds.json").write_text(STAGE % 3)
     assert stage(source) == 3
     (folder / "ds.json").write_text(STAGE % 3)
@@ -63,15 +62,15 @@ def test_it_is_found_in_the_working_directory_or_beside_the_script(folder):
 
 
 def test_faults_name_the_argument(folder):
-    source = Source("train.sh", "script")
+    source = MigrateSource("train.sh", "script")
     assert refusal(source).startswith("train.sh:9: --deepspeed_config: ds.json: there is no such file.")
     (folder / "ds.json").write_text("[]")
     assert refusal(source) == (
         "ds.json: a DeepSpeed file is an object, {...}.\ntrain.sh:9: --deepspeed_config names this file."
     )
-    broken = Source("train.sh", "script", files={"ds.json": '{\n"fp16": }'})
+    broken = MigrateSource("train.sh", "script", files={"ds.json": '{\n"fp16": }'})
     assert refusal(broken).startswith("train.sh: ds.json:2: this is not JSON")
 
 
 def test_no_path_is_no_file():
-    assert deepspeed_file(Source("train.sh", "script"), "") is None
+    assert deepspeed_file(MigrateSource("train.sh", "script"), "") is None

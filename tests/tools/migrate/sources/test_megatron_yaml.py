@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pretrain.errors import MigrateError
-from pretrain.tools.migrate.sources.megatron_yaml import read_megatron_yaml
+from pretrain.tools.migrate.sources.yaml_files import read_megatron_yaml
 
 TEXT = """\
 language_model:

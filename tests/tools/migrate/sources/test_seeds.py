@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pretrain.tools.migrate.sources.deepspeed_files import deepspeed_file
+from pretrain.tools.migrate.sources.files import deepspeed_file
 from pretrain.tools.migrate.sources.recognition import read_source
 
 SEEDS = Path(__file__).parent.parent / "seeds"

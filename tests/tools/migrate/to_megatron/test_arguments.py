@@ -6,8 +6,8 @@ import shlex
 
 import pytest
 
-from pretrain.tools.migrate.programs.known import program
-from pretrain.tools.migrate.to_megatron.flag_words import TARGET, given
+from pretrain.tools.migrate.programs import program
+from pretrain.tools.migrate.to_megatron.flags import TARGET, given
 from tools.migrate.to_megatron.written import ALWAYS, added, written
 
 

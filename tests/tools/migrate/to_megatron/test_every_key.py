@@ -10,15 +10,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from pretrain.errors import RecipeError
 from pretrain.recipe.checks.effect import without_effect
-from pretrain.recipe.keys import inner_section, keys_of_recipe, walk
 from pretrain.recipe.load import make_recipe
-from pretrain.recipe.recipe import Recipe
-from pretrain.tools.migrate.meanings.meaning import Carried
-from pretrain.tools.migrate.meanings.megatron.meanings import meaning_of
-from pretrain.tools.migrate.to_megatron.arguments import FUNCTIONS, arguments_of
-from pretrain.tools.migrate.to_megatron.flag_words import TARGET
-from pretrain.tools.migrate.to_megatron.single_flags import single_flags
-from pretrain.tools.migrate.to_megatron.without_flag import WITHOUT_FLAG
+from pretrain.recipe.recipe import Recipe, inner_section, keys_of_recipe, walk
+from pretrain.tools.migrate.meaning import Mapped
+from pretrain.tools.migrate.megatron.meanings import meaning_of
+from pretrain.tools.migrate.to_megatron.arguments import FUNCTIONS, WITHOUT_FLAG, arguments_of
+from pretrain.tools.migrate.to_megatron.flags import TARGET, single_flags
 from tools.migrate.to_megatron.written import SMALL
 
 if TYPE_CHECKING:
@@ -103,7 +100,7 @@ def test_single_flags_are_those_that_give_the_key_in_the_other_direction():
     """The reverse of a meaning, and not of another's."""
     for key, name in single_flags().items():
         meaning = meaning_of(name, TARGET)
-        assert isinstance(meaning, Carried)
+        assert isinstance(meaning, Mapped)
         assert meaning.key == key
 
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from hypothesis import HealthCheck, given, settings
 
 from pretrain.tools.migrate.migration import migrate
-from pretrain.tools.migrate.sources.script_source import read_arguments
+from pretrain.tools.migrate.setting import MigrateOptions
+from pretrain.tools.migrate.sources.script import read_arguments
 from pretrain.tools.migrate.to_megatron.arguments import arguments_of
-from pretrain.tools.migrate.to_megatron.flag_words import TARGET
-from pretrain.tools.migrate.wishes import Wishes
+from pretrain.tools.migrate.to_megatron.flags import TARGET
 from tools.migrate.to_megatron.expressible import recipes
 
 if TYPE_CHECKING:
@@ -22,6 +22,6 @@ if TYPE_CHECKING:
 def test_arguments_give_the_recipe_back(recipe: Recipe):
     """No value is lost or mistaken on the way."""
     sources = [read_arguments(arguments_of(recipe).text)]
-    migration = migrate(sources, Wishes(TARGET, recipe.model_parallel_size))
+    migration = migrate(sources, MigrateOptions(TARGET, recipe.model_parallel_size))
     assert migration.recipe == recipe
     assert migration.is_complete

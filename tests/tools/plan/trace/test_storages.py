@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from pretrain.plugins.observation import observing
-from pretrain.plugins.stand_in import stand_in
+from pretrain.plugins.stand_in import observing, stand_in
 from pretrain.tools.plan.trace.planned_device import APART, DeviceFunctions
 from pretrain.tools.plan.trace.storages import StepPosition, Storages
 from pretrain.tools.plan.trace.work import Follower, Work

@@ -8,8 +8,7 @@ import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pretrain.engine import groups
-from pretrain.plugins.observation import observing, within
-from pretrain.plugins.stand_in import stand_in
+from pretrain.plugins.stand_in import observing, stand_in, within
 from pretrain.tools.plan.stage_plan import Message, Operation
 from pretrain.tools.plan.trace.planned_device import APART
 from pretrain.tools.plan.trace.storages import StepPosition, Storages

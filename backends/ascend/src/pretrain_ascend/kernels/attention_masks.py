@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from pretrain.reference import masks
+from pretrain.reference import softmax
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +36,7 @@ def kept_masks() -> Callable[[int, int, torch.device], Tensor]:
 
     They are made once, not for every layer, and shared: do not write to them.
     """
-    return functools.lru_cache(maxsize=KEPT)(masks.causal)
+    return functools.lru_cache(maxsize=KEPT)(softmax.causal)
 
 
 causal = kept_masks()

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pretrain.plugins.requests import Mask
-from pretrain.reference.masks import check_mask
+from pretrain.reference.softmax import check_mask
 from pretrain_ascend.kernels import attention_masks, operators
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pretrain.reference.masks import masked_positions
+from pretrain.reference.softmax import masked_positions
 from pretrain_ascend.kernels import operators
 
 if TYPE_CHECKING:

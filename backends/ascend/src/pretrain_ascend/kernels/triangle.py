@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pretrain.reference.attention import CausalBlocks
 from pretrain.reference.softmax import masked_softmax
-from pretrain.reference.triangle import Triangle
 from pretrain_ascend.kernels import attention_masks, softmax_limits
 from pretrain_ascend.kernels.matmuls import query_first
 from pretrain_ascend.kernels.softmax import softmax_with_seen_keys
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from pretrain.plugins.requests import AttentionRequest
-    from pretrain.reference.triangle import BlockMask
+    from pretrain.reference.attention import BlockMask
 
 
-def make(request: AttentionRequest, mask: BlockMask = attention_masks.causal) -> Triangle:
+def make(request: AttentionRequest, mask: BlockMask = attention_masks.causal) -> CausalBlocks:
     """Return an `AttentionFn` for causal masks, with dropout; `mask` makes those of the blocks.
 
     A block whose sizes the fused softmax does not take, such as one with more than 4096 keys, is computed in plain
@@ -29,4 +29,4 @@ def make(request: AttentionRequest, mask: BlockMask = attention_masks.causal) ->
             return softmax_with_seen_keys(scores, masked, request.score_divisor)
         return masked_softmax(scores, masked, request.score_divisor, in_fp32=request.softmax_in_fp32)
 
-    return Triangle(request, softmax, matmul=query_first, mask=mask)
+    return CausalBlocks(request, softmax, matmul=query_first, mask=mask)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pretrain.plugins.requests import Mask
-from pretrain.reference.masks import check_mask
+from pretrain.reference.softmax import check_mask
 from pretrain_cuda.kernels.apex_softmax_limits import GENERIC
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pretrain.plugins import installed
 from pretrain.plugins.offer import Absent, offer_unless
 from pretrain.plugins.requests import Mask
-from pretrain.reference.masks import check_mask
+from pretrain.reference.softmax import check_mask
 from pretrain_cuda.devices import architecture_of, multiprocessors_of
 from pretrain_cuda.kernels.flash_limits import (
     before_ampere,

@@ -17,7 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from pretrain.plugins.offer import offer_unless
 from pretrain.plugins.requests import Mask
 from pretrain.reference.attention import to_context
-from pretrain.reference.masks import check_mask
+from pretrain.reference.softmax import check_mask
 from pretrain_cuda.devices import AMPERE, architecture_of, multiprocessors_of
 from pretrain_cuda.kernels.flash_limits import (
     HALF,

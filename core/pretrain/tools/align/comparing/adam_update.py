@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, assert_never
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torch import Tensor
 
+    from pretrain.recipe.sections.optimizer import OptimizerName
     from pretrain.tools.align.comparing.parameters import Parameters
 
 TOLERANCE = 1e-4
@@ -85,7 +86,14 @@ class RecordedAdam:
     @property
     def is_decay_in_gradient(self) -> bool:
         """True if the weight decay is added to the gradient, not to the update."""
-        return bool(self.optimizer["name"] == "adam")
+        name: OptimizerName = self.optimizer["name"]
+        match name:
+            case "adam":
+                return True
+            case "adamw":
+                return False
+            case _:
+                assert_never(name)
 
     def decay(self, weight: Tensor) -> float:
         """Return the weight decay, which biases and norms do not have."""

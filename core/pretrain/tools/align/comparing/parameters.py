@@ -11,12 +11,11 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 
-from pretrain.checkpoint.sharded_names import weight_names
+from pretrain.checkpoint.sharded_format import weight_names
 from pretrain.tools.align.recording.folder import ModulePlace, weights_folder
 from pretrain.tools.convert.formats.sharded import index_of
-from pretrain.tools.convert.weights.model_weights import EMBEDDING, OUTPUT
-from pretrain.tools.convert.weights.optimizer_state import MAIN
-from pretrain.tools.convert.weights.sharded_tensors import sharded_tensors
+from pretrain.tools.convert.formats.sharded_tensors import sharded_tensors
+from pretrain.tools.convert.model_weights import EMBEDDING, MAIN, OUTPUT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from torch.distributed.checkpoint.metadata import Metadata
 
     from pretrain.tools.align.comparing.recording import Recording
-    from pretrain.tools.convert.weights.sharded_tensors import ShardedTensor
+    from pretrain.tools.convert.formats.sharded_tensors import ShardedTensor
 
 
 _STATE = "optimizer.state."

@@ -39,7 +39,7 @@ def record(
     """
     plugins = ready(recipe, backend_name)
     from pretrain.tools.align.recording.recorder import assembled  # noqa: PLC0415  imports megatron.core: after the bridge
-    from pretrain.training.determinism import deterministic  # noqa: PLC0415
+    from pretrain.training.rank_setup import deterministic  # noqa: PLC0415
 
     with (
         deterministic(is_wanted=recipe.train.deterministic_mode),

@@ -13,20 +13,17 @@ from megatron.core import parallel_state
 
 from pretrain.checkpoint import storage
 from pretrain.conformance.compared_part import evenly
-from pretrain.data.tokenizers.load import load_tokenizer
 from pretrain.engine import groups
 from pretrain.engine.build import build_engine
-from pretrain.plugins.negotiation.kernel_errors import naming_kernels
-from pretrain.recipe.layout import lay_out
+from pretrain.plugins.negotiation.kernels import naming_kernels
 from pretrain.report.timers import PhaseTimers
 from pretrain.tools.align.recording.folder import RankPlace, weights_folder, write_manifest
 from pretrain.tools.align.recording.sink import Samples, Sink
 from pretrain.tools.align.recording.taps import Taps
 from pretrain.tools.align.recording.visits import Visits
-from pretrain.training.batch_sizes import BatchSizes
-from pretrain.training.progress import Progress
-from pretrain.training.rank_device import rank_device
-from pretrain.training.trained_model.loaded_weights import load_weights
+from pretrain.training.progress import BatchSizes, Progress
+from pretrain.training.rank_setup import RankSetup
+from pretrain.training.trained_model import load_weights
 from pretrain.training.training_data import TrainingData
 
 if TYPE_CHECKING:
@@ -153,32 +150,29 @@ def assembled(
     recipe: Recipe, plugins: Plugins, world: World, folder: Path, *, positions: int, checkpoint: str | None
 ) -> Iterator[RecordingRun]:
     """Build engine, data and recorder on this rank, and take everything down again afterwards; see `record`."""
-    layout = lay_out(recipe, world.world_size)
-    device = rank_device(recipe, plugins, world.local_rank)
-    tokenizer = load_tokenizer(recipe.tokenizer)
+    setup = RankSetup.of(recipe, plugins, world)
     taps = Taps()
     with groups.joined(plugins.backend, world.rank, world.world_size, recipe.parallel.distributed_timeout_minutes):
         engine, kernels = build_engine(
             recipe,
             plugins,
-            tokenizer.vocab_size,
-            device,
+            setup.tokenizer.vocab_size,
+            setup.device,
             click.echo if world.rank == 0 else _ignore,
-            around=taps.around,
+            wrap_kernel=taps.around,
         )
         with naming_kernels(kernels):
             if checkpoint is not None:
                 load_weights(engine, Path(checkpoint))
             progress = Progress()
-            data = TrainingData.of(
-                recipe, tokenizer, layout, engine, progress, pin_memory=plugins.backend.pinned_memory()
-            )
-            data, _ = data.resume(progress)
+            data, _ = TrainingData.of(setup, engine, progress).resume(progress)
             if world.rank == 0:
-                write_manifest(folder, recipe, kernels.table, layout, tokenizer.vocab_size, positions=positions)
+                write_manifest(
+                    folder, recipe, kernels.table, setup.layout, setup.tokenizer.vocab_size, positions=positions
+                )
             yield RecordingRun(
                 recipe=recipe,
-                layout=layout,
+                layout=setup.layout,
                 recorder=StepRecorder(engine, taps, folder, positions=positions),
                 batches=data.training(0, PhaseTimers()),
             )

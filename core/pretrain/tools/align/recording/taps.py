@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pretrain.plugins.calls import SIGNATURES
+from pretrain.plugins.signatures import SIGNATURES
 from pretrain.tools.align.recording.call_check import CallCheck, is_checked
 
 if TYPE_CHECKING:

@@ -1,1 +1,1 @@
-"""Formats of checkpoints, ours and other programs': one file for each."""
+"""Formats of checkpoints. A program has a module that describes and reads its files, and one that writes them."""

@@ -9,8 +9,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pretrain.errors import CheckpointError
+from pretrain.recipe.section import shown
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    import torch
+
+    from pretrain.recipe.sections.model import ModelSection
+    from pretrain.tools.convert.formats.hugging_face_families import Architecture
+
 
 NAMES = {
     "num_layers": ("num_hidden_layers", "n_layer"),
@@ -140,3 +150,193 @@ def _scaling(config: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, A
     found = {length: model.get("max_position_embeddings")} | rope
     found |= {length: config[length]} if config.get(length) is not None else {}
     return {"use_rope_scaling": True} | {ours: found[name] for ours, name in SCALING.items() if name in found}
+
+
+_ONLY: dict[str, dict[str, bool]] = {
+    "gpt2": {
+        "scale_attn_weights": True,
+        "scale_attn_by_inverse_layer_idx": False,
+        "reorder_and_upcast_attn": False,
+        "add_cross_attention": False,
+    },
+    "gpt_neox": {"attention_bias": True},
+}
+"""By model_type: settings that must have this value, which is transformers' default."""
+
+_KEY = "(model."
+"""Before the setting of ours that replaces what is refused."""
+
+_NEEDED = ("rope_scaling_factor", "rope_low_freq_factor", "rope_high_freq_factor")
+
+
+def require_known(path: Path, config: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Require that our settings can express all that a config.json says of what the model computes.
+
+    Args:
+        path: of the config.json.
+        config: what is in it.
+        given: settings of the section `model` that replace those of the file.
+
+    Raises:
+        CheckpointError: they cannot; all that is too much is named.
+    """
+    kind = config.get("model_type")
+    if not isinstance(kind, str) or kind not in KNOWN:
+        msg = f"{path} says model_type {shown(kind)}.\nModels of type {', '.join(KNOWN)} are read."
+        raise CheckpointError(msg)
+    if wrong := [*_refused_of_kind(kind, config, given), *_refused_rope(config, given), *_windows(kind, config, given)]:
+        to_do = (
+            "Replace a setting that does not matter by --set model.KEY=VALUE."
+            if all(_KEY in each for each in wrong)
+            else "Recipes have no such setting: it cannot be converted."
+        )
+        msg = f"{path} has unsupported settings: {'; '.join(wrong)}.\n{to_do}"
+        raise CheckpointError(msg)
+
+
+def _refused_of_kind(kind: str, config: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[str]:
+    if "activation" not in settings_of_config(config) and "activation" not in given:
+        key = activation_key(kind)
+        yield f"{key} {shown(config[key])} (model.activation)"
+    for name, value in _ONLY.get(kind, {}).items():
+        if config.get(name, value) is not value:
+            yield f"{name} {shown(config[name])}"
+    biases = [config.get(name) or False for name in ("attention_bias", "mlp_bias")]
+    if kind == "llama" and biases not in ([False] * 2, [True] * 2) and "add_bias_linear" not in given:
+        yield f"attention_bias {shown(biases[0])} with mlp_bias {shown(biases[1])} (model.add_bias_linear)"
+    if config.get("quantization_config"):
+        yield "quantization_config (weights that are quantized)"
+
+
+def _refused_rope(config: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[str]:
+    rope = rope_of(config)
+    kind = rope_type(rope)
+    if odd := [name for name in ROPE if not isinstance(config.get(name) or {}, dict)]:
+        yield f"{odd[0]} {shown(config[odd[0]])}"
+    elif any(isinstance(value, dict) for value in rope.values()):
+        yield "rope_parameters that differ between layers"
+    elif kind not in ("default", "llama3") and "use_rope_scaling" not in given:
+        yield f"rope_type {shown(kind)} (model.use_rope_scaling)"
+    elif kind == "llama3" and (missing := [name for name in _NEEDED if rope.get(SCALING[name]) is None]):
+        yield from (f"rope_type llama3 without {SCALING[name]} (model.{name})" for name in missing if name not in given)
+    for ours in ("rotary_base", "rotary_percent"):
+        told = [place[name] for place in (rope, config) for name in NAMES[ours] if place.get(name) is not None]
+        if any(value != told[0] for value in told) and ours not in given:
+            yield f"{NAMES[ours][0]} {' and '.join(map(shown, told))} (model.{ours})"
+
+
+def _windows(kind: str, config: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[str]:
+    window = _window(kind, config)
+    length = given.get("max_position_embeddings", settings_of_config(config).get("max_position_embeddings"))
+    if window is not None and not (_are_ints(window, length) and window >= length):
+        yield f"sliding_window {shown(window)} below {shown(length)} positions (model.max_position_embeddings)"
+
+
+def _window(kind: str, config: Mapping[str, Any]) -> Any:
+    """Return how many positions some layers see; None is all.
+
+    Mistral's window holds for all layers, Qwen 2's with use_sliding_window from layer max_window_layers on. Layers of
+    other kinds, of which a config has a list, see an unknown number.
+    """
+    layers = config.get("layer_types")
+    first, number = config.get("max_window_layers", 28), config.get("num_hidden_layers")
+    if isinstance(layers, list) and any(each != "full_attention" for each in layers):
+        return config.get("sliding_window") or "of its own"
+    if kind == "qwen2":
+        is_used = config.get("use_sliding_window") and not isinstance(layers, list)
+        return (
+            config.get("sliding_window", 4096)
+            if is_used and not (_are_ints(first, number) and first >= number)
+            else None
+        )
+    return config.get("sliding_window", 4096) if kind == "mistral" else None
+
+
+def _are_ints(*values: object) -> bool:
+    return all(type(value) is int for value in values)
+
+
+_ACTIVATIONS = {
+    "gpt2": {"gelu": "gelu", "gelu_tanh": "gelu_new"},
+    "gpt_neox": {"gelu": "gelu", "gelu_tanh": "gelu_fast"},
+}
+"""As the published models of a kind call them; gelu_new and gelu_fast are one formula."""
+
+
+def config_of(
+    kind: str,
+    family: Architecture,
+    model: ModelSection,
+    vocab_size: int,
+    dtype: torch.dtype,
+    ids: Mapping[str, int | list[int] | None],
+) -> dict[str, Any]:
+    """Return what config.json holds.
+
+    Args:
+        kind: the model_type.
+        family: its architecture.
+        model: the model.
+        vocab_size: rows of the embedding.
+        dtype: of the weights.
+        ids: `bos_token_id`, `eos_token_id` and others; null where unknown, since
+            transformers' defaults are other tokens.
+    """
+    return {
+        "architectures": [family.architecture],
+        "model_type": kind,
+        "vocab_size": vocab_size,
+        **(_gpt2(model) if kind == "gpt2" else _with_rope(kind, model)),
+        activation_key(kind): _ACTIVATIONS.get(kind, {}).get(model.activation, "silu"),
+        "initializer_range": model.init_method_std,
+        "tie_word_embeddings": not model.untie_embeddings_and_output_weights,
+        "dtype": str(dtype).removeprefix("torch."),
+        **ids,
+    }
+
+
+def _gpt2(model: ModelSection) -> dict[str, Any]:
+    return {
+        "n_positions": model.max_position_embeddings,
+        "n_embd": model.hidden_size,
+        "n_layer": model.num_layers,
+        "n_head": model.num_attention_heads,
+        "n_inner": model.ffn_hidden_size,
+        "layer_norm_epsilon": model.layernorm_epsilon,
+        "resid_pdrop": model.hidden_dropout,
+        "embd_pdrop": model.hidden_dropout,
+        "attn_pdrop": model.attention_dropout,
+    }
+
+
+def _with_rope(kind: str, model: ModelSection) -> dict[str, Any]:
+    sizes = ("num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size", "max_position_embeddings")
+    common = {NAMES[name][0]: getattr(model, name) for name in sizes} | {"attention_dropout": model.attention_dropout}
+    if kind == "gpt_neox":
+        return common | {
+            "layer_norm_eps": model.layernorm_epsilon,
+            "hidden_dropout": model.hidden_dropout,
+            "use_parallel_residual": model.parallel_residual,
+            "attention_bias": True,
+            "rotary_pct": model.rotary_percent,
+            "rotary_emb_base": model.rotary_base,
+            **_written_rope(model, {"partial_rotary_factor": model.rotary_percent}),
+        }
+    biases = {"attention_bias": model.add_bias_linear, "mlp_bias": model.add_bias_linear} if kind == "llama" else {}
+    return common | {
+        "num_key_value_heads": model.num_query_groups,
+        "head_dim": model.kv_channels,
+        "rms_norm_eps": model.layernorm_epsilon,
+        "rope_theta": model.rotary_base,
+        **biases,
+        **_written_rope(model, {}),
+    }
+
+
+def _written_rope(model: ModelSection, more: dict[str, Any]) -> dict[str, Any]:
+    """Return rope's settings as transformers 5 reads them, and its scaling also as 4 does."""
+    scaling: dict[str, Any] = {"rope_type": "default"}
+    if model.use_rope_scaling:
+        scaling = {"rope_type": "llama3"} | {theirs: getattr(model, ours) for ours, theirs in SCALING.items()}
+    old = {"rope_scaling": scaling} if model.use_rope_scaling else {}
+    return {"rope_parameters": {**scaling, "rope_theta": model.rotary_base, **more}, **old}

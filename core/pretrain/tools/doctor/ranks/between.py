@@ -21,7 +21,7 @@ from pretrain.tools.doctor.ranks.step_sequence import CallThread, StepSequence
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pretrain.launch.run_directory.start_checks import Start
+    from pretrain.launch.start_checks import Start
     from pretrain.plugins.host.manager import Plugins
     from pretrain.recipe import Recipe
     from pretrain.tools.doctor.ranks.own_steps import OwnStep

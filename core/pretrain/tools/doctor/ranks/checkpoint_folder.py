@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pretrain.atomic_files import existing_folder
 from pretrain.data.tokenizers import load_tokenizer
+from pretrain.engine.optimizers.choice import state_bytes
 from pretrain.errors import DataError
-from pretrain.folders import existing_folder
-from pretrain.launch.run_directory.directory import RUNS
+from pretrain.launch.run_directory import RUNS
 from pretrain.report.flops import parameter_count
 from pretrain.tools.doctor.finding import Finding, Verdict
 from pretrain.tools.doctor.ranks.step import ExaminationStep, taking_part
@@ -23,7 +24,7 @@ from pretrain.tools.doctor.ranks.step import ExaminationStep, taking_part
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from pretrain.launch.run_directory.start_checks import Start
+    from pretrain.launch.start_checks import Start
     from pretrain.recipe import Recipe
     from pretrain.tools.doctor.ranks.status_board import StatusBoard
     from pretrain.tools.doctor.ranks.step import Answers
@@ -238,14 +239,12 @@ def _wrong(text: str, remedy: str, ranks: Iterable[int]) -> Finding:
     return Finding(check=_CHECK, verdict=Verdict.WRONG, text=text, remedy=remedy, ranks=tuple(sorted(ranks)))
 
 
-_OF_OPTIMIZER = 8
-"""Bytes a parameter of Adam's two moments, always fp32 (section `precision`)."""
 _OF_WEIGHTS = {"fp32": 4, "bf16": 2 + 4, "fp16": 2 + 4}
 """Bytes a parameter of the weights, with the fp32 main weights where they are other ones."""
 
 
 def checkpoint_bytes(recipe: Recipe) -> int | None:
-    """Return the bytes of a checkpoint: weights, main weights and both moments of every parameter.
+    """Return the bytes of a checkpoint: weights, main weights and optimizer state of every parameter.
 
     None where the tokenizer cannot be read, by whose size the embedding has its rows.
     """
@@ -255,7 +254,7 @@ def checkpoint_bytes(recipe: Recipe) -> int | None:
     except DataError:
         return None
     parameters = parameter_count(recipe.model, recipe.padded_vocab_size(tokens))
-    return parameters * (_OF_WEIGHTS[recipe.precision.dtype] + _OF_OPTIMIZER)
+    return parameters * (_OF_WEIGHTS[recipe.precision.dtype] + state_bytes(recipe.optimizer))
 
 
 _PATIENCE = 5.0

@@ -11,16 +11,13 @@ import tarfile
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, cast
 
 from pretrain.errors import MigrateError
-from pretrain.tools.migrate.cell.script_records import parse_record
-from pretrain.tools.migrate.cell.stubs import write_stubs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pretrain.tools.migrate.cell.script_records import Record
 
 SECONDS = 30
 """Time that a script may take; one that only starts programs takes less than one second."""
@@ -31,7 +28,7 @@ _HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class CellScript:
     """A script for a cell, with its values.
 
     Attributes:
@@ -69,15 +66,11 @@ class Told:
 
     status: int
     said: str
-    records: Mapping[str, Record]
+    records: Mapping[str, CellRecord]
 
 
-def run_in_cell(given: Given) -> Told:
-    """Run a script in a cell; nothing that it writes stays.
-
-    Raises:
-        MigrateError: there can be no cell on this machine, or the script does not end.
-    """
+def run_in_cell(given: CellScript) -> Told:
+    """Run a script in a cell; nothing that it writes stays."""
     path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
     missing = [name for name in _NEEDED if shutil.which(name, path=path) is None]
     if missing:
@@ -104,7 +97,7 @@ def _folder(script: Path) -> Path:
     return here if script.is_relative_to(here) else script.parent
 
 
-def _prepare(state: Path, bash: str, given: Given) -> None:
+def _prepare(state: Path, bash: str, given: CellScript) -> None:
     (state / "root").mkdir()
     inside = state / "given"
     write_stubs(inside, bash)
@@ -125,7 +118,7 @@ def _array(name: str, values: Mapping[str, str]) -> str:
     return f"declare {name}=({' '.join(f'[{key}]={shlex.quote(value)}' for key, value in values.items())})"
 
 
-def _settings(given: Given) -> str:
+def _settings(given: CellScript) -> str:
     folder = str(_folder(given.script))
     environment = {
         "PATH": f"/.cell/stubs:{os.environ.get('PATH', '/usr/bin:/bin')}",
@@ -178,3 +171,104 @@ def _no_end(script: Path) -> str:
         f"{script.name}: it has not ended after {SECONDS} seconds in the cell, where no program is waited for.\n"
         "Give a copy without what waits or works, or the training's log."
     )
+
+
+_NAMES = (
+    "python python2 python3 torchrun deepspeed deepspeed.py accelerate srun sbatch salloc mpirun mpiexec mpiexec.hydra"
+    " orterun ssh pdsh nohup nice setsid stdbuf numactl taskset timeout unbuffer nsys ncu sudo singularity apptainer"
+    " docker podman enroot conda micromamba mamba poetry uv pipenv"
+)
+"""Programs that start a training, or stand before one."""
+
+_OF_THE_MACHINE = (
+    "hostname nproc nvidia-smi npu-smi rocm-smi scontrol sinfo squeue scancel scp rsync wget curl git pip pip3 sleep"
+    " clear sh dash ksh zsh ip ifconfig ping ray kubectl apt apt-get"
+)
+"""Programs that are no part of a training; those that this machine does not have are not there in the cell either."""
+
+
+def write_stubs(state: Path, bash: str, *, captures: bool = False) -> Path:
+    """Write the stubs of a cell, or those of a capture.
+
+    Args:
+        state: folder for them, and for what they write.
+        bash: path of the shell.
+        captures: whether the command is run for real, so that only programs of a training are stood for.
+
+    Returns:
+        the folder that comes first on PATH.
+    """
+    folder = state / "stubs"
+    folder.mkdir(parents=True)
+    names = _NAMES.split() + ([] if captures else [name for name in _OF_THE_MACHINE.split() if shutil.which(name)])
+    stub = folder / ".stub"
+    stub.write_text(f"#!{bash} -p\n{(_HERE / 'stub.sh').read_text(encoding='utf-8')}", encoding="utf-8")
+    stub.chmod(0o755)
+    for name in names:
+        (folder / name).symlink_to(".stub")
+    (state / "unknown").touch()
+    return folder
+
+
+Kind = Literal["run", "sourced", "missing", "unknown", "used", "condition", "files"]
+
+
+@dataclass(frozen=True, slots=True)
+class CellRecord:
+    """One thing that happened.
+
+    Attributes:
+        kind: a program that was started, or what the script did with a value that is not known.
+        line: of the script's command.
+        source: file of that line.
+        folder: working directory.
+        words: the program and its arguments; of other kinds, a name and the command.
+        around: name of the record of the launcher that handed the command to a shell; empty for none.
+        around_at: where that shell stands among the launcher's words.
+        unknown: program whose output is part of the arguments; empty for none.
+        files: content of the JSON files that the arguments name, at that moment.
+    """
+
+    kind: Kind
+    line: int
+    source: str
+    folder: str
+    words: tuple[str, ...]
+    around: str = ""
+    around_at: int = 0
+    unknown: str = ""
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+def parse_record(data: bytes) -> CellRecord:
+    """Return a record that stub.sh or before.sh wrote."""
+    kind, line, source, folder, around, at, unknown, count, *rest = data.decode(errors="replace").split("\0")[:-1]
+    words, files = rest[: int(count)], rest[int(count) :]
+    return CellRecord(
+        cast("Kind", kind),
+        int(line),
+        source,
+        folder,
+        tuple(words),
+        around,
+        int(at),
+        unknown,
+        dict(zip(files[::2], files[1::2], strict=True)),
+    )
+
+
+def whole_commands(records: Mapping[str, CellRecord]) -> list[tuple[CellRecord, tuple[str, ...]]]:
+    """Return every program that was started, with the words of the launchers around it first.
+
+    Args:
+        records: by name; names are in the order of time.
+    """
+    started = (record for _, record in sorted(records.items()) if record.kind == "run")
+    return [(record, (*_around(record, records), *record.words)) for record in started]
+
+
+def _around(record: CellRecord, records: Mapping[str, CellRecord]) -> tuple[str, ...]:
+    launcher = records.get(record.around)
+    if launcher is None:
+        return ()
+    return (*_around(launcher, records), *launcher.words[: record.around_at])

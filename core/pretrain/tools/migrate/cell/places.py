@@ -6,18 +6,18 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pretrain.tools.migrate.setting import Place
+from pretrain.tools.migrate.setting import SourceLine
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pretrain.tools.migrate.cell.script_records import Record
+    from pretrain.tools.migrate.cell.namespaces import CellRecord
 
 
 class Places:
     """Finds a flag by searching for it: bash itself tells the line of the command alone."""
 
-    def __init__(self, name: str, text: str, called: str, records: Iterable[Record]) -> None:
+    def __init__(self, name: str, text: str, called: str, records: Iterable[CellRecord]) -> None:
         """Keep the texts of a script, and of those that it sources.
 
         Args:
@@ -36,16 +36,16 @@ class Places:
                     lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
                     self._lines[self._names[source]] = lines
 
-    def of(self, record: Record) -> Place:
+    def of(self, record: CellRecord) -> SourceLine:
         """Return the place of a command."""
-        return Place(self._names.get(record.source, next(iter(self._lines))), record.line)
+        return SourceLine(self._names.get(record.source, next(iter(self._lines))), record.line)
 
-    def line(self, place: Place) -> str:
+    def line(self, place: SourceLine) -> str:
         """Return the text of a line; empty if it is not known."""
         lines = self._lines.get(place.source, ())
         return lines[place.line - 1] if 0 < place.line <= len(lines) else ""
 
-    def of_words(self, words: Sequence[str], command: Place) -> list[Place]:
+    def of_words(self, words: Sequence[str], command: SourceLine) -> list[SourceLine]:
         """Return the place of each word; a value stands with its flag."""
         found, last = [], command
         for word in words:
@@ -54,10 +54,10 @@ class Places:
             found.append(last)
         return found
 
-    def _of_flag(self, flag: str, command: Place) -> Place:
+    def _of_flag(self, flag: str, command: SourceLine) -> SourceLine:
         pattern = re.compile(rf"^(?!\s*#).*(?<![\w-]){re.escape(flag)}(?![\w-])")
         found = [
-            Place(source, number)
+            SourceLine(source, number)
             for source, lines in self._lines.items()
             for number, line in enumerate(lines, 1)
             if pattern.search(line)
@@ -67,14 +67,14 @@ class Places:
         before = [place for place in own if place.line < command.line]
         return next(iter((*after, *before[::-1], *own, *found)), command)
 
-    def _end(self, command: Place) -> int:
+    def _end(self, command: SourceLine) -> int:
         number = command.line
-        while self.line(Place(command.source, number)).rstrip().endswith("\\"):
+        while self.line(SourceLine(command.source, number)).rstrip().endswith("\\"):
             number += 1
         return number
 
 
-def reasons_of(records: Iterable[Record], places: Places) -> Mapping[str, tuple[Place, str]]:
+def reasons_of(records: Iterable[CellRecord], places: Places) -> Mapping[str, tuple[SourceLine, str]]:
     """Return where values that are not known were made, and by which command, by their names."""
     return {
         record.words[0]: (places.of(record), record.words[1].partition("=")[2] or record.words[1])

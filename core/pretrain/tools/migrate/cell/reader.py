@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import re
-from dataclasses import dataclass, field
+import shlex
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pretrain.errors import MigrateError
-from pretrain.tools.migrate.asking import require_known
+from pretrain.tools.migrate.cell.namespaces import parse_record, whole_commands, write_stubs
 from pretrain.tools.migrate.cell.places import Places, reasons_of
-from pretrain.tools.migrate.cell.script_records import whole_commands
-from pretrain.tools.migrate.cell.trials import Trials, trainings_of
-from pretrain.tools.migrate.cell.values import MARKER, asked_in, word_of
-from pretrain.tools.migrate.setting import Asked, Word
+from pretrain.tools.migrate.cell.trials import MARKER, Trials, asked_in, trainings_of, word_of
+from pretrain.tools.migrate.setting import RuntimeValue, Word, require_known
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from pretrain.tools.migrate.cell.namespaces import Told
-    from pretrain.tools.migrate.cell.script_records import Record
-    from pretrain.tools.migrate.setting import Place
+    from pretrain.tools.migrate.cell.namespaces import CellRecord, Told
+    from pretrain.tools.migrate.setting import SourceLine
+
 
 _IS_EMPTY = re.compile(r"(?:\[\[?|test) +(?:! +)?-[nz] ")
 _BRANCH = re.compile(r"\s*(?:if|elif|while|until)\b")
@@ -42,7 +45,7 @@ class Script:
 
     commands: tuple[tuple[Word, ...], ...]
     files: Mapping[str, str] = field(default_factory=dict)
-    unknown_files: Mapping[str, tuple[Asked, ...]] = field(default_factory=dict)
+    unknown_files: Mapping[str, tuple[RuntimeValue, ...]] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
 
 
@@ -55,9 +58,6 @@ def read_script(name: str, text: str, defined: Mapping[str, str], variables: Map
         defined: values by the names of variables, which win over the script's own; "1", "2", ... are the script's
             arguments, and "@" is all of them; the name of a program is what it prints.
         variables: of its environment.
-
-    Raises:
-        MigrateError: there can be no cell, or what the script does depends on values that are not known.
     """
     trials = Trials(Path(name).resolve(), text, defined, variables)
     told = trials.run()
@@ -71,7 +71,7 @@ def read_script(name: str, text: str, defined: Mapping[str, str], variables: Map
 
 
 def script_of(
-    records: Mapping[str, Record], places: Places, varying: Mapping[int, Mapping[int, str]] | None = None
+    records: Mapping[str, CellRecord], places: Places, varying: Mapping[int, Mapping[int, str]] | None = None
 ) -> Script:
     """Return commands and files of what was written down.
 
@@ -100,7 +100,7 @@ def _called(told: Told, name: str) -> str:
     return next((source for source in sources if Path(source).name == name), name)
 
 
-def _is_there(record: Record, path: str, text: str) -> bool:
+def _is_there(record: CellRecord, path: str, text: str) -> bool:
     """Say whether a file is one of the machine, and not written by the script."""
     there = Path(record.folder) / path
     return there.is_file() and there.read_text(encoding="utf-8", errors="replace").rstrip("\n") == text
@@ -109,14 +109,14 @@ def _is_there(record: Record, path: str, text: str) -> bool:
 def _words(
     words: Sequence[str],
     places: Places,
-    command: Place,
-    reasons: Mapping[str, tuple[Place, str]],
+    command: SourceLine,
+    reasons: Mapping[str, tuple[SourceLine, str]],
     varying: Mapping[int, str],
 ) -> tuple[Word, ...]:
     found = [word_of(text, place, reasons) for text, place in zip(words, places.of_words(words, command), strict=True)]
     for at, name in varying.items():
         place = found[at].place if at < len(found) else command
-        word = Word("", place, (Asked(name, *reasons.get(name, (place, f"${name}"))),))
+        word = Word("", place, (RuntimeValue(name, *reasons.get(name, (place, f"${name}"))),))
         found[at : at + 1] = [word]
     return tuple(found)
 
@@ -137,32 +137,32 @@ def _differing(one: Sequence[str], other: Sequence[str]) -> Iterator[int]:
         yield from () if tag == "equal" else range(start, max(end, start + 1))
 
 
-def _conditions(trials: Trials, told: Told, places: Places) -> list[Asked]:
+def _conditions(trials: Trials, told: Told, places: Places) -> list[RuntimeValue]:
     """Return the values on which it depends what the script does."""
-    found: dict[str, list[Record]] = {}
+    found: dict[str, list[CellRecord]] = {}
     for record in told.records.values():
         if record.kind == "condition" or (record.kind == "used" and _decides(record, places)):
             found.setdefault(record.words[0], []).append(record)
     empty = {name for name, of in found.items() if all(_IS_EMPTY.match(record.words[1]) for record in of)}
     same = {name for name in empty if name in trials.unset and trainings_of(trials.other(name)) == trainings_of(told)}
     asked = [
-        Asked(name, places.of(record), f"depends on {record.words[1]}")
+        RuntimeValue(name, places.of(record), f"depends on {record.words[1]}")
         for name, (record, *_) in found.items()
         if name not in same and name not in trials.defined
     ]
     return [*asked, *_made_of_output(told, places)]
 
 
-def _decides(record: Record, places: Places) -> bool:
+def _decides(record: CellRecord, places: Places) -> bool:
     return _BRANCH.match(places.line(places.of(record))) is not None or record.words[1].startswith(
         ("[", "test", "case")
     )
 
 
-def _made_of_output(told: Told, places: Places) -> Iterator[Asked]:
+def _made_of_output(told: Told, places: Places) -> Iterator[RuntimeValue]:
     for record, words in whole_commands(told.records):
         if record.unknown and any(word.endswith(".py") for word in words) and not any(map(MARKER.search, words)):
-            yield Asked(record.unknown, places.of(record), f"a value is made of what {record.unknown} prints")
+            yield RuntimeValue(record.unknown, places.of(record), f"a value is made of what {record.unknown} prints")
 
 
 def _require_end(name: str, told: Told) -> None:
@@ -172,7 +172,7 @@ def _require_end(name: str, told: Told) -> None:
         raise MigrateError(msg)
 
 
-def _notices(records: Iterable[Record], places: Places) -> Iterator[str]:
+def _notices(records: Iterable[CellRecord], places: Places) -> Iterator[str]:
     shown = 0
     for record in records:
         if record.kind == "missing":
@@ -186,3 +186,34 @@ def _taken_without(name: str, text: str) -> list[str]:
     if not _TAKES_ARGUMENTS.search(re.sub(r"^\s*#.*$", "", text, flags=re.MULTILINE)):
         return []
     return [f"{name}: it is run without arguments of its own; --define @=\"8 'a b'\" gives some"]
+
+
+def capture(command: Sequence[str]) -> Script:
+    """Run a command whose training programs are stubs, and return what it would start.
+
+    Args:
+        command: such as ("bash", "train.sh").
+    """
+    bash = shutil.which("bash")
+    if bash is None:
+        msg = "--capture: there is no bash here, which its stubs need.\nGive the training's log, or its arguments."
+        raise MigrateError(msg)
+    with tempfile.TemporaryDirectory(prefix="pretrain-capture-") as folder:
+        state = Path(folder)
+        (state / "records").mkdir()
+        stubs = write_stubs(state, bash, captures=True)
+        environment = {
+            **os.environ,
+            "PATH": f"{stubs}:{os.environ.get('PATH', '')}",
+            "CELL_REAL": "1",
+            "CELL_SEEN": "0",
+        }
+        try:
+            done = subprocess.run(command, env=environment, check=False)
+        except OSError as error:
+            msg = f"--capture: {command[0]} cannot be started: {error.strerror}.\nGive a command: -- bash train.sh"
+            raise MigrateError(msg) from error
+        records = {path.name: parse_record(path.read_bytes()) for path in (state / "records").iterdir()}
+    script = script_of(records, Places(shlex.join(command), "", "", ()))
+    ended = [f"{shlex.join(command)}: it ended with exit code {done.returncode}"] if done.returncode else []
+    return replace(script, notices=(*script.notices, *ended))

@@ -8,15 +8,16 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pretrain.errors import MigrateError
-from pretrain.tools.migrate.cell.namespaces import Given, run_in_cell
-from pretrain.tools.migrate.cell.script_records import whole_commands
-from pretrain.tools.migrate.cell.values import MARKER, marker, without_placeholders
+from pretrain.tools.migrate.cell.namespaces import CellScript, run_in_cell, whole_commands
+from pretrain.tools.migrate.setting import RuntimeValue, Word
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from pretrain.tools.migrate.cell.namespaces import Told
+    from pretrain.tools.migrate.setting import SourceLine
+
 
 _MOST = 100
 _UNSET = re.compile(r"line \d+: !?(?:\$?(\w+))(?:\[[^]]*\])?: (?:unbound variable|parameter (?:null or )?not set)")
@@ -49,11 +50,7 @@ class Trials:
     arguments: list[str] = field(default_factory=list)
 
     def run(self) -> Told:
-        """Run the script until nothing is missing, and return what the last run told.
-
-        Raises:
-            MigrateError: there is no cell, or the script needs more values than any script has.
-        """
+        """Run the script until nothing is missing, and return what the last run told."""
         self.arguments = _arguments(self.defined)
         for _ in range(_MOST):
             told = run_in_cell(self._given(_ONE))
@@ -100,12 +97,12 @@ class Trials:
                 line if "awk" in line else _OF_FUNCTIONS.sub(r"${\1-}", line) for line in self.text.split("\n")
             )
 
-    def _given(self, number: str, *, other: str = "") -> Given:
+    def _given(self, number: str, *, other: str = "") -> CellScript:
         numbers = {name: _OTHER if name == other else number for name in self.numbers}
         values = {name: numbers.get(name, marker(name)) for name in self.unset}
         names = {name: value for name, value in self.defined.items() if name.isidentifier()}
         arguments = (numbers.get(str(at), value) for at, value in enumerate(self.arguments, 1))
-        return Given(
+        return CellScript(
             self.path,
             without_placeholders(self.text, self.defined),
             _options(self.text),
@@ -140,3 +137,54 @@ def _arguments(defined: Mapping[str, str]) -> list[str]:
             raise MigrateError(msg) from error
     last = max((int(name) for name in defined if name.isdecimal()), default=0)
     return [defined.get(str(at), marker(str(at))) for at in range(1, last + 1)]
+
+
+MARKER = re.compile("\u27e6([^\u27e6\u27e7]*)\u27e7")
+
+_HIDDEN = str.maketrans("<> ", "\u2039\u203a\u2423")
+_SHOWN = str.maketrans("\u2039\u203a\u2423", "<> ")
+"""Signs of a placeholder that bash would not leave alone, and those in their place."""
+
+_HOLE = r"<[A-Za-z\u0080-\U0010ffff][^<>\n|&;\"'`$]*[\w./-]>"
+_PLACEHOLDER = re.compile(
+    rf"^(?P<before>[ \t]*(?:export[ \t]+)?(?P<name>[A-Za-z_]\w*)=[\"']?)(?P<value>{_HOLE}|(?<=[\"'])[Yy]our [\w ./-]+)"
+    r"(?P<note>[ \t]*\(e\.g\.[^\n()]*\))?"
+    rf"|(?<=[\s=\"'])(?P<other>{_HOLE})",
+    re.MULTILINE,
+)
+
+
+def marker(name: str) -> str:
+    """Return the word that stands for a value."""
+    return f"\u27e6{name}\u27e7"
+
+
+def without_placeholders(text: str, defined: Mapping[str, str]) -> str:
+    """Return a script whose placeholders, NAME=<Specify path> or NAME="your path", are markers."""
+
+    def filled(found: re.Match[str]) -> str:
+        name = found["name"] or found["other"]
+        return (found["before"] or "") + defined.get(name, marker(name.translate(_HIDDEN)))
+
+    return _PLACEHOLDER.sub(filled, text)
+
+
+def word_of(text: str, place: SourceLine, reasons: Mapping[str, tuple[SourceLine, str]]) -> Word:
+    """Return a word in which what is not known is asked for.
+
+    Args:
+        text: it, with markers.
+        place: where it stands.
+        reasons: place and text of the command that made a value, by its name.
+    """
+    return Word(MARKER.sub("", text), place, asked_in(text, place, reasons))
+
+
+def asked_in(text: str, place: SourceLine, reasons: Mapping[str, tuple[SourceLine, str]]) -> tuple[RuntimeValue, ...]:
+    """Return what is asked for of a text with markers."""
+    names = dict.fromkeys(name.translate(_SHOWN) for name in MARKER.findall(text))
+    return tuple(RuntimeValue(name, *reasons.get(name, (place, _written(name)))) for name in names)
+
+
+def _written(name: str) -> str:
+    return name if name.startswith("<") else f"${name}"

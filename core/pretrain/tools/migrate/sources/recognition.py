@@ -9,22 +9,19 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from pretrain.errors import MigrateError
-from pretrain.recipe.deepspeed.settled import BLOCKS, REMOVED, SWITCHED
+from pretrain.recipe.deepspeed.key_tables import BLOCKS, REMOVED, SWITCHED
 from pretrain.recipe.deepspeed.translate import KEYS
-from pretrain.recipe.keys import keys_of_recipe
-from pretrain.tools.migrate.sources.argument_log import has_arguments, read_log
-from pretrain.tools.migrate.sources.deepspeed_files import read_deepspeed
-from pretrain.tools.migrate.sources.megatron_yaml import is_megatron_yaml, read_megatron_yaml
-from pretrain.tools.migrate.sources.neox_files import read_neox, recognize
-from pretrain.tools.migrate.sources.neox_yaml import read_block
-from pretrain.tools.migrate.sources.read_names import names_read
-from pretrain.tools.migrate.sources.script_source import read_list, read_shell
-from pretrain.tools.migrate.sources.source_text import read_text
+from pretrain.recipe.recipe import keys_of_recipe
+from pretrain.tools.migrate.sources.files import read_deepspeed, read_text
+from pretrain.tools.migrate.sources.log import has_arguments, read_log
+from pretrain.tools.migrate.sources.neox import read_neox, recognize
+from pretrain.tools.migrate.sources.script import names_read, read_list, read_shell
+from pretrain.tools.migrate.sources.yaml_files import is_megatron_yaml, read_block, read_megatron_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pretrain.tools.migrate.sources.source import Source
+    from pretrain.tools.migrate.sources.files import MigrateSource
 
 _RECOGNIZED = (
     "Recognized are a shell script that starts a training, a list of its arguments, its log from the start,\n"
@@ -37,17 +34,14 @@ _DEEPSPEED = {path.partition(".")[0] for path in (*KEYS, *SWITCHED, *BLOCKS, *RE
 _PROGRAM = re.compile(r"\.py\b|\b(?:python\d?|torchrun|deepspeed|srun|mpirun|mpiexec)\b")
 
 
-def read_sources(names: Sequence[str], defined: Mapping[str, str]) -> tuple[Source, ...]:
+def read_sources(names: Sequence[str], defined: Mapping[str, str]) -> tuple[MigrateSource, ...]:
     """Read all sources; GPT-NeoX's files become one, as GPT-NeoX merges them.
 
     Args:
         names: files.
         defined: as in `read_source`.
-
-    Raises:
-        MigrateError: as in `read_source`, or GPT-NeoX's files give a name twice.
     """
-    found: dict[str, Source | MigrateError] = {}
+    found: dict[str, MigrateSource | MigrateError] = {}
     for name in names:
         try:
             found[name] = read_source(name, defined)
@@ -64,27 +58,24 @@ def read_sources(names: Sequence[str], defined: Mapping[str, str]) -> tuple[Sour
     return (*merged, *others)
 
 
-def _is_neox_file(name: str, source: Source | MigrateError) -> bool:
+def _is_neox_file(name: str, source: MigrateSource | MigrateError) -> bool:
     """Return whether it is a YAML file, and not a script that names some."""
     if isinstance(source, MigrateError) or source.kind != "neox":
         return False
     return all(setting.place is not None and setting.place.source == name for setting in source.settings.values())
 
 
-def _may_be_settings(name: str, source: Source | MigrateError) -> bool:
+def _may_be_settings(name: str, source: MigrateSource | MigrateError) -> bool:
     unknown = isinstance(source, MigrateError) and _UNKNOWN in str(source)
     return unknown and PurePath(name).suffix.lower() in {".yml", ".yaml", ".json"}
 
 
-def read_source(name: str, defined: Mapping[str, str]) -> Source:
+def read_source(name: str, defined: Mapping[str, str]) -> MigrateSource:
     """Read a source of any kind.
 
     Args:
         name: a file.
         defined: values of variables, and of a script's arguments "1", "2", ...
-
-    Raises:
-        MigrateError: it is not of a kind that is recognized, or cannot be read.
     """
     content = read_text(name)
     text = content.text
@@ -99,7 +90,7 @@ def read_source(name: str, defined: Mapping[str, str]) -> Source:
     return _settings_file(name, text, defined) or _script_or_list(name, text, defined)
 
 
-def _settings_file(name: str, text: str, defined: Mapping[str, str]) -> Source | None:
+def _settings_file(name: str, text: str, defined: Mapping[str, str]) -> MigrateSource | None:
     """Read JSON or YAML; None if it is neither."""
     if _is_deepspeed(text):
         return read_deepspeed(name, text)
@@ -142,11 +133,7 @@ def _is_recipe(data: Mapping[str, Any]) -> bool:
 
 
 def _yaml(name: str, text: str) -> dict[str, Any] | None:
-    """Return a mapping of YAML; None for a text that does not look like one.
-
-    Raises:
-        MigrateError: its name or its first sign say that it is one, but it is not.
-    """
+    """Return a mapping of YAML; None for a text that does not look like one."""
     ending = PurePath(name).suffix.lower() in {".yml", ".yaml", ".json"}
     braces = text.lstrip().startswith("{") and re.match(r'\s*\{\s*(?:#[^\n]*\n\s*)*["}]', text)
     if not ending and not braces and not re.match(r"(?:[ \t]*(?:#[^\n]*|---[ \t]*)?\r?\n)*[\w-]+:(?:\s|$)", text):
@@ -156,7 +143,7 @@ def _yaml(name: str, text: str) -> dict[str, Any] | None:
     return read_block(text, name)
 
 
-def _script_or_list(name: str, text: str, defined: Mapping[str, str]) -> Source:
+def _script_or_list(name: str, text: str, defined: Mapping[str, str]) -> MigrateSource:
     lines = [line.strip() for line in text.split("\n")]
     first = next((line for line in lines if line and not line.startswith("#")), "")
     if re.match(r"--\w", first):

@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pretrain.recipe.checks.effect import without_effect
-from pretrain.recipe.keys import walk
-from pretrain.recipe.recipe import Recipe
-from pretrain.recipe.section import Section
-from pretrain.recipe.shown import shown
-from pretrain.tools.migrate.to_megatron import flags_of_layout, flags_of_length, flags_of_model, flags_of_text
-from pretrain.tools.migrate.to_megatron.answer import NOTHING, Answer
-from pretrain.tools.migrate.to_megatron.single_flags import answer_of, single_flags, value_of
-from pretrain.tools.migrate.to_megatron.without_flag import WITHOUT_FLAG
+from pretrain.recipe.recipe import Recipe, walk
+from pretrain.recipe.section import Section, shown
+from pretrain.tools.migrate.to_megatron import (
+    layout,
+    model,
+)
+from pretrain.tools.migrate.to_megatron.flags import NOTHING, Answer, answer_of, single_flags, value_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from pydantic.fields import FieldInfo
 
-    from pretrain.tools.migrate.to_megatron.answer import Function, Words
+    from pretrain.tools.migrate.to_megatron.flags import Function, Words
+
 
 FUNCTIONS: Mapping[str, Function] = {
-    **flags_of_model.FUNCTIONS,
-    **flags_of_text.FUNCTIONS,
-    **flags_of_length.FUNCTIONS,
-    **flags_of_layout.FUNCTIONS,
+    **model.FUNCTIONS,
+    **model.TEXT_FUNCTIONS,
+    **layout.LENGTH_FUNCTIONS,
+    **layout.FUNCTIONS,
 }
 """Functions by the key whose flags they return, for keys that one flag alone does not give."""
 
@@ -70,10 +70,15 @@ def _answer(recipe: Recipe, key: str, field: FieldInfo, idle: frozenset[str]) ->
         return FUNCTIONS[key](recipe)
     if any(around in idle for around in _with_sections(key)):
         return NOTHING
-    if key in WITHOUT_FLAG:
-        return NOTHING if _is_default(value_of(recipe, key), field) else Answer(change=WITHOUT_FLAG[key])
     name = single_flags().get(key)
-    return NOTHING if name is None else answer_of(recipe, key, name)
+    if name is not None:
+        return answer_of(recipe, key, name)
+    change = WITHOUT_FLAG.get(key) or next((_SECTIONS[each] for each in _with_sections(key) if each in _SECTIONS), "")
+    if not change:
+        return NOTHING
+    value = value_of(recipe, key)
+    is_said = key in WITHOUT_FLAG or not isinstance(value, Section)  # of a section its keys are told
+    return NOTHING if value == field.get_default() or not is_said else Answer(change=change)
 
 
 def _value(recipe: Recipe, key: str) -> str:
@@ -84,12 +89,48 @@ def _value(recipe: Recipe, key: str) -> str:
     return f"={str(value).lower() if isinstance(value, bool) else value if isinstance(value, str) else shown(value)}"
 
 
-def _is_default(value: Any, field: FieldInfo) -> bool:
-    return bool(value == field.get_default())
-
-
 def _with_sections(key: str) -> Iterator[str]:
     """Yield a key and the sections around it."""
     while key:
         yield key
         key = key.rpartition(".")[0]
+
+
+_ROPE = "rope is scaled there with the numbers of Llama 3.1: low_freq_factor 1, high_freq_factor 4 and 8192 positions"
+_STARTS = (
+    "weights start with the standard deviation --init-method-std, those of last layers with it / sqrt(2 num_layers)"
+)
+_KERNEL = "Megatron-LM and Transformer Engine choose their kernels themselves"
+_DEEPSPEED = "it is DeepSpeed's: memory and speed can differ, the results do not"
+_SPIKE = "a loss that rises suddenly is not answered"
+_DEVICE = "it stays on the device and takes more of its memory"
+
+WITHOUT_FLAG: Mapping[str, str] = {
+    "model.rope_low_freq_factor": _ROPE,
+    "model.rope_high_freq_factor": _ROPE,
+    "model.original_max_position_embeddings": _ROPE,
+    "model.parallel_residual": "attention and MLP come one after the other: it is another model",
+    "model.embedding_layernorm": "the embedding's output is not normalized: it is another model",
+    "model.init_method": _STARTS,
+    "model.output_layer_init_method": _STARTS,
+    "tokenizer.vocab_size": "no tokenizer is trained: its file has to be there",
+    "data.corpus": "no token file is built: it has to be there, pretrain data build makes it",
+    "data.index": "samples come in the order of Megatron-LM's index files, which is another",
+    "train.kill_switch_path": "no file ends the training; --exit-signal-handler saves and exits at SIGTERM",
+    "train.loss_spike.threshold": _SPIKE,
+    "train.loss_spike.action": _SPIKE,
+    "train.loss_spike.leave_out": _SPIKE,
+    "logging.hang_after_seconds": "a rank that hangs ends the run when its collectives time out, without a report",
+    "optimizer.name": "weight decay is decoupled from the gradient: Megatron-LM's adam is adamw",
+    "checkpoint.keep": "all checkpoints are kept",
+    "evaluation.target_loss": "no loss to reach is checked at the end",
+    "evaluation.prompt": "no text is continued at the end",
+    "evaluation.prompt_tokens": "no text is continued at the end",
+    "engine.deepspeed_config": _DEEPSPEED,
+    "engine.zero.offload_optimizer.device": _DEVICE,
+    "engine.zero.offload_param.device": _DEVICE,
+}
+"""What changes, a sentence without its period, by "section.key"."""
+
+_SECTIONS = {"engine.zero": _DEEPSPEED, "kernels": _KERNEL}
+"""The same for all other keys of a section."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
-from pretrain.recipe.checks import problems_of
+from pretrain.recipe.checks.effect import problems_of
 from pretrain.recipe.checks.shape import indivisible_by_tensor_size
 from pretrain.recipe.layout import Layout, global_batch_sizes
 from pretrain.recipe.stages import balanced_layers

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
+from pretrain.engine.optimizers.choice import state_bytes as optimizer_state_bytes
 from pretrain.model.requests import compute_dtype
 from pretrain.tools.plan.stage_plan import Costs, Message, Operation
 from pretrain.tools.plan.step_parts import step_parts
@@ -205,14 +206,14 @@ def stage_peak(recipe: Recipe, choice: LayoutChoice, pieces: Pieces, load: Stage
 def state_bytes(recipe: Recipe, choice: LayoutChoice, parameters: int) -> tuple[int, int]:
     """Return the bytes of weights, gradients and optimizer, and those that the update takes in passing.
 
-    Main weights in fp32 and two moments are 12 bytes of a parameter beside weights of 2 bytes, 8 beside fp32 weights
+    Main weights in fp32 and Adam's moments are 12 bytes of a parameter beside weights of 2 bytes, 8 beside fp32 ones
     (Rajbhandari et al. 2020, arXiv:1910.02054, section 3.1). The update makes fp32 gradients of fp16 and bf16 ones.
     """
     zero, data = choice.zero, choice.data
     weight = compute_dtype(recipe).itemsize
     is_megatron = recipe.engine.name == "megatron"
     gradient = FP32 if is_megatron and recipe.precision.grad_reduce_in_fp32 else weight
-    main = 3 * FP32 if weight < FP32 else 2 * FP32
+    main = optimizer_state_bytes(recipe.optimizer) + (FP32 if weight < FP32 else 0)
     offload = recipe.engine.zero
     if offload.offload_param.device != "none":
         weight = 0

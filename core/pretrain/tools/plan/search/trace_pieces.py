@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from pretrain.model.requests import compute_dtype
 from pretrain.recipe.layout import Layout
-from pretrain.recipe.sections.engine.engine import EngineSection
-from pretrain.recipe.sections.recompute import RecomputeSection
+from pretrain.recipe.sections.engine import EngineSection
+from pretrain.recipe.sections.parallel import RecomputeSection
 from pretrain.tools.plan.trace.stage_tracing import TraceSubject, in_processes, trace_subject
 from pretrain.tools.plan.trace.trace_summary import of_step
 

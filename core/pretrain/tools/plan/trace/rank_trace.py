@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pretrain.engine import groups
 from pretrain.engine.build import build_engine
-from pretrain.plugins import observation
+from pretrain.plugins.stand_in import observing
 from pretrain.report.timers import PhaseTimers
 from pretrain.tools.plan.trace.planned_device import DeviceFunctions, PlannedDevice
 from pretrain.tools.plan.trace.storages import StepPosition, Storages
@@ -90,7 +90,7 @@ def trace_rank(
             _functions_of(plugins.backend, device),
             FakeTensorMode(allow_non_fake_inputs=True),
             follower,
-            observation.observing(follower),
+            observing(follower),
         ):
             engine, kernels = build_engine(recipe, plugins, vocab_size, device, notices.append, planned=planned)
             work.names.update(_group_names())

@@ -10,8 +10,8 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pretrain.cores import available_cores
 from pretrain.errors import BackendError, PretrainError
+from pretrain.machine import available_cores
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -172,7 +172,8 @@ def trace_subject(subject: TraceSubject, *, rank: int, micro_batches: Sequence[i
 
 def install_for(subject: TraceSubject) -> Plugins:
     """Install the bridges for a plan in this process, which must not train; return the device's plugins."""
-    from pretrain.bridge import megatron, planning  # noqa: PLC0415
+    from pretrain.bridge import megatron  # noqa: PLC0415
+    from pretrain.bridge.megatron import planning  # noqa: PLC0415
     from pretrain.plugins.host.manager import load  # noqa: PLC0415
     from pretrain.plugins.host.members import named  # noqa: PLC0415
     from pretrain.tools.plan.trace.planned_device import PlannedDevice  # noqa: PLC0415

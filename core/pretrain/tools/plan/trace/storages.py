@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pretrain.plugins import observation
+from pretrain.plugins.stand_in import current_operation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -129,7 +129,7 @@ class StepPosition:
         module = self._modules[-1] if self._modules else ""
         node = torch._C._current_autograd_node()  # noqa: SLF001  torch has no public name for it
         kind = None if node is None else type(node).__name__
-        key = self._at, module, observation.operation(), kind
+        key = self._at, module, current_operation(), kind
         place = self._places.get(key)
         if place is None:
             place = replace(

@@ -181,7 +181,7 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return output
 
     def begin(self) -> None:
-        """Record the beginning of a stand-in's pass: `pretrain.plugins.observation.Observer`."""
+        """Record the beginning of a stand-in's pass: `pretrain.plugins.stand_in.Observer`."""
         self._begin = len(self._storages.blocks)
 
     def end(self, operation: str, read: Iterable[Any], written: Iterable[Any], *, is_backward: bool) -> None:

@@ -12,9 +12,9 @@ from pretrain_ascend.kernels.attention_masks import kept_masks
 
 if TYPE_CHECKING:
     from pretrain.plugins.requests import AttentionRequest
-    from pretrain.reference.triangle import Triangle
+    from pretrain.reference.attention import CausalBlocks
 
 
-def make(request: AttentionRequest) -> Triangle:
+def make(request: AttentionRequest) -> CausalBlocks:
     """Return an `AttentionFn` for the fake tensors of one mode."""
     return triangle.make(request, kept_masks())

@@ -8,7 +8,7 @@ import torch
 
 from pretrain.plugins.requests import Mask
 from pretrain.plugins.stand_in import stand_in
-from pretrain.reference.masks import check_mask
+from pretrain.reference.softmax import check_mask
 from pretrain_cuda.kernels.apex_softmax import Softmax
 from pretrain_cuda.kernels.apex_softmax_limits import GENERIC
 

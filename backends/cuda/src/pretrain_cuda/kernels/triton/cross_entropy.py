@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch.autograd.function import once_differentiable
 
-from pretrain.reference.vocabulary import own_slice
+from pretrain.reference.cross_entropy import own_slice
 
 if TYPE_CHECKING:
     from torch import Tensor

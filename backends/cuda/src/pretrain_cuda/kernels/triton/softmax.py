@@ -9,7 +9,7 @@ import triton
 from torch.autograd.function import once_differentiable
 
 from pretrain.plugins.requests import Mask
-from pretrain.reference.masks import check_mask
+from pretrain.reference.softmax import check_mask
 from pretrain_cuda.kernels.triton.softmax_long import backward_long, forward_long
 from pretrain_cuda.kernels.triton.softmax_tile import backward_tile, forward_tile
 

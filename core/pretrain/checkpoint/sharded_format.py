@@ -1,0 +1,162 @@
+"""Files and names of a sharded checkpoint: common.pt, torch's index, and the weights' names.
+
+megatron-core stacks the weights of all layers under one key, with the layer as the first dimension; norms have the
+names of Transformer Engine's layers that contain them (TransformerLayer.sharded_state_dict).
+torch reads the index with plain pickle, which may run code; it is checked before.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+import re
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from pretrain.checkpoint import checksums, torch_file
+from pretrain.checkpoint.folder import WITHOUT_CHECKSUMS, iteration_of
+from pretrain.errors import DamageError, MisnamedError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from torch.distributed.checkpoint.metadata import Metadata
+
+
+COMMON, BACKEND = "common.pt", "metadata.json"
+PREFIX, MAIN = "optimizer.state", "fp32_param"
+"""Beginning of the keys of an optimizer's state, and the name among them of main weights."""
+
+OPTIMIZER = ("optimizer", "chained")
+_OTHERS = (*OPTIMIZER, "rng", "rerun")
+"""Beginnings of keys that are not of weights."""
+
+
+def common_of(folder: Path) -> dict[str, Any]:
+    """Return what all ranks share.
+
+    torch_file reads it: megatron-core's own reader runs code where TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD is set.
+
+    Raises:
+        CheckpointError: it holds objects that could run code.
+        DamageError: it is cut off; or this program wrote checksums beside it, and they are missing.
+        MisnamedError: it is of another iteration than its folder.
+    """
+    common = torch_file.read(folder / COMMON)
+    if not isinstance(common, dict):
+        msg = f"{folder / COMMON} holds no values by name."
+        raise DamageError(msg)
+    if is_ours(common) and common["format"] != WITHOUT_CHECKSUMS and not checksums.are_there(folder):
+        foreign = checksums.are_foreign(folder)
+        what, copy = ("another program's", "the checkpoint's own there") if foreign else ("missing", "it there again")
+        msg = f"{folder / checksums.FILE} is {what}.\nCopy {copy}, or take another checkpoint."
+        raise DamageError(msg)
+    told, named = iteration_told(common), iteration_of(folder.name)
+    if None not in (told, named) and told != named:
+        msg = f"{folder} holds iteration {told}, and its name says {named}.\nGive it the name of its iteration."
+        raise MisnamedError(msg)
+    return common
+
+
+def is_ours(common: dict[str, Any]) -> bool:
+    """Say whether this program wrote a checkpoint."""
+    return "format" in common and isinstance(common.get("progress"), dict)
+
+
+def iteration_told(common: dict[str, Any]) -> int | None:
+    """Return the iteration that a checkpoint tells; None without one."""
+    found: int | None = (common["progress"] if is_ours(common) else common).get("iteration")
+    return found
+
+
+def is_weight(key: str) -> bool:
+    """Say whether a key of the index is of a weight."""
+    return not key.startswith(_OTHERS) and "_extra_state" not in key
+
+
+INDEX = ".metadata"
+_DATA_MODULES = tuple(f"torch.distributed.checkpoint.{name}" for name in ("filesystem", "metadata", "planner"))
+_RECORDS = {("torch", "Size"), ("torch.serialization", "_get_layout"), ("collections", "OrderedDict")}
+
+
+def read_index(directory: Path) -> Metadata:
+    """Return the index; refuse anything that is not the data of an index.
+
+    Raises:
+        pickle.UnpicklingError: it is damaged, or holds something else.
+        OSError: it cannot be read.
+    """
+    from torch.distributed.checkpoint.metadata import Metadata  # noqa: PLC0415  half a second that other formats are spared
+
+    if (directory / INDEX).exists() and not (directory / INDEX).is_file():  # a pipe would be waited for
+        msg = f"{INDEX} is no file"
+        raise pickle.UnpicklingError(msg)
+    with (directory / INDEX).open("rb") as file:
+        found = _Unpickler(file).load()
+    if not isinstance(found, Metadata):
+        msg = f"{INDEX} is no index"
+        raise pickle.UnpicklingError(msg)
+    return found
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        """Return dtypes and torch's own records; a dotted name would reach what a module imports."""
+        if "." not in name and (module in _DATA_MODULES or module == "torch" or (module, name) in _RECORDS):
+            found = super().find_class(module, name)
+            if (module, name) in _RECORDS or isinstance(found, torch.dtype) or _is_record(found, module):
+                return found
+        msg = f"{INDEX} holds {module}.{name}, which is not part of an index"
+        raise pickle.UnpicklingError(msg)
+
+
+def _is_record(found: Any, module: str) -> bool:
+    is_data = dataclasses.is_dataclass(found) or (isinstance(found, type) and issubclass(found, Enum))
+    return is_data and found.__module__ == module
+
+
+_LAYER = re.compile(r"decoder\.layers\.(\d+)\.(.+)")
+_STACKED = "decoder.layers."
+_NORMS = {
+    "input_layernorm.": "self_attention.linear_qkv.layer_norm_",
+    "pre_mlp_layernorm.": "mlp.linear_fc1.layer_norm_",
+}
+
+
+def sharded_name(name: str) -> tuple[str, int | None]:
+    """Return the key of a weight of ours, and its layer: its place in the key's first dimension, None without."""
+    found = _LAYER.fullmatch(name)
+    if found is None:
+        return name, None
+    rest = found[2]
+    for ours, theirs in _NORMS.items():
+        if rest.startswith(ours):
+            rest = theirs + rest.removeprefix(ours)
+    return _STACKED + rest, int(found[1])
+
+
+def weight_names(key: str, layers: int) -> list[tuple[str, int | None]]:
+    """Return our names of the weights under a key, each with its place in the first dimension; none for other state.
+
+    Args:
+        key: of a sharded checkpoint. Megatron-LM also writes keys that have the number of their layer.
+        layers: size of the first dimension.
+    """
+    if not is_weight(key):
+        return []
+    numbered = _LAYER.fullmatch(key)
+    if numbered is not None:
+        return [(f"{_STACKED}{numbered[1]}.{_ours(numbered[2])}", None)]
+    if key.startswith(_STACKED):
+        rest = _ours(key.removeprefix(_STACKED))
+        return [(f"{_STACKED}{number}.{rest}", number) for number in range(layers)]
+    return [(key, None)]
+
+
+def _ours(rest: str) -> str:
+    for ours, theirs in _NORMS.items():
+        if rest.startswith(theirs):
+            return ours + rest.removeprefix(theirs)
+    return rest

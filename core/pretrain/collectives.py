@@ -1,0 +1,65 @@
+"""Agreement of all ranks on an error, an answer or a few numbers.
+
+A rank that fails, or that sees other files, would otherwise leave the others waiting in their next collective.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch.distributed as dist
+
+from pretrain.errors import PretrainError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+
+T = TypeVar("T")
+
+
+def first_problem(problem: str | None) -> str | None:
+    """Return the problem of the lowest rank that has one, on every rank. All ranks call it together."""
+    problems = [problem] * dist.get_world_size()
+    dist.all_gather_object(problems, problem)
+    return next((each for each in problems if each is not None), None)
+
+
+def on_rank0(ask: Callable[[], T]) -> T:
+    """Return the result of `ask` on rank 0, on every rank. Collective: every rank calls it.
+
+    A shared file system may show a file to one rank and not yet to another.
+
+    Raises:
+        PretrainError: raised by `ask` on rank 0, then on every rank.
+        Exception: any other one of `ask` on rank 0; on the others it is a RuntimeError with its type and text.
+    """
+    outcome: list[Any] = [None, None]
+    own: Exception | None = None
+    if dist.get_rank() == 0:
+        try:
+            outcome[0] = ask()
+        except PretrainError as error:
+            outcome[1] = own = error
+        except Exception as error:  # noqa: BLE001  whatever it is, the other ranks wait for this one's answer
+            own = error
+            outcome[1] = RuntimeError(f"rank 0 has failed with {type(error).__name__}: {error}")
+    dist.broadcast_object_list(outcome)
+    answer, problem = outcome
+    if problem is not None:
+        raise problem if own is None else own
+    found: T = answer
+    return found
+
+
+def rank_rows(own: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
+    """Return the vectors [n] of all ranks of the group, [ranks, n], on their device; collective.
+
+    As a sum with zeros: not every library gathers int64.
+    """
+    rows = own.new_zeros(dist.get_world_size(group), len(own))
+    rows[dist.get_rank(group)] = own
+    dist.all_reduce(rows, group=group)
+    return rows

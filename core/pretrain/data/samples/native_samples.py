@@ -1,0 +1,221 @@
+"""Samples of `data.index: native`: their order is computed, so no index is built, written or waited for."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from pretrain.data.samples.weighted_interleave import Phase
+from pretrain.data.token_files.reading import TokenFile, split_range
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy.typing as npt
+    from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class NativeSamples:
+    """Samples of one or several token files, by their position in the training.
+
+    Attributes:
+        parts: the token files, by identity.
+        phase: chooses the file of a position.
+        format: converts ids to a sample.
+        length: number of samples that the training reads.
+    """
+
+    parts: Mapping[str, Windows]
+    phase: Phase
+    format: SampleFormat
+    length: int
+
+    @classmethod
+    def of(cls, parts: list[tuple[Windows, float]], format_: SampleFormat, length: int) -> NativeSamples:
+        """Start from sample 0; a file that is named twice gets the sum of its weights."""
+        weights: dict[str, float] = {}
+        for windows, weight in parts:
+            weights[windows.identity] = weights.get(windows.identity, 0.0) + weight
+        by_identity = {windows.identity: windows for windows, _ in parts}
+        return cls(parts=by_identity, phase=Phase(0, weights), format=format_, length=length)
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, position: int) -> dict[str, Tensor]:
+        """Return the sample at a position of the training."""
+        if not self.phase.begin <= position < self.length:
+            msg = f"{position} is not in range({self.phase.begin}, {self.length})"
+            raise IndexError(msg)
+        name, number = self.phase.at(position)
+        return self.format(self.parts[name][number])
+
+    def resume(self, position: int, saved: Mapping[str, Any] | None) -> NativeSamples:
+        """Return the samples from `position` on of a training whose checkpoint holds `saved`.
+
+        Args:
+            position: samples that the training has read.
+            saved: result of `blend` at that time; None if it is unknown, as after another `data.index`.
+        """
+        before = Phase.from_mapping(saved) if saved else Phase(position, self.phase.weights)
+        return replace(self, phase=before.resume(position, self.phase.weights))
+
+    def blend(self) -> dict[str, Any]:
+        """Return the state for a checkpoint."""
+        return self.phase.to_mapping() | {"paths": {name: windows.prefix for name, windows in self.parts.items()}}
+
+    def describe(self, position: int) -> list[str]:
+        """Return a line for each token file: its weight, and the samples read of it before a position."""
+        total, read = sum(self.phase.weights.values()), self.phase.read_before(position)
+        return [
+            f"{windows.prefix}: weight {self.phase.weights[name] / total:.4g}, {read.get(name, 0):,} samples read, "
+            f"{windows.per_epoch:,} make an epoch"
+            for name, windows in self.parts.items()
+        ]
+
+
+class Windows:
+    """Consecutive runs of seq_length + 1 ids of a split, shuffled.
+
+    An epoch holds every token of the split once, except for fewer than `seq_length` at its two ends, which differ from
+    epoch to epoch. The last id of a window is only a label, and is the first id of the next window.
+
+    Attributes:
+        prefix: of the token files.
+        identity: hash of the content of the files; it and the seed alone determine the order.
+        per_epoch: number of samples in an epoch.
+    """
+
+    def __init__(self, file: TokenFile, identity: str, bounds: tuple[float, float], seq_length: int, seed: int) -> None:
+        """Find the split in the index of a token file.
+
+        Args:
+            file: mapped token file.
+            identity: of the file; given, because computing it reads from the disk, and it serves every split.
+            bounds: of the split, as a share of the sequences (as Megatron cuts it).
+            seq_length: tokens of a sample.
+            seed: of all shuffles.
+        """
+        self.prefix, self.identity, self._file = str(file.prefix), identity, file
+        sequences = split_range(bounds, file.lengths.size)
+        self._first, self._size = file.tokens_before(sequences.start), file.tokens_in(sequences)
+        self._seq_length, self._seed = seq_length, seed
+        self.per_epoch = (self._size - 1) // seq_length
+
+    def __getitem__(self, number: int) -> npt.NDArray[Any]:
+        """Return the ids of a sample, [seq_length + 1], mapped from the file; epochs follow one another without end."""
+        begin, shuffled = self._epoch(number // self.per_epoch)
+        begin += shuffled(number % self.per_epoch) * self._seq_length
+        return self._file.tokens[begin : begin + self._seq_length + 1]
+
+    @cached_property
+    def _file(self) -> TokenFile:
+        return TokenFile.open(self.prefix)  # in a data worker
+
+    @cached_property
+    def _epoch(self) -> Any:
+        return lru_cache(maxsize=2)(self._start_epoch)
+
+    def _start_epoch(self, epoch: int) -> tuple[int, Permutation]:
+        """Return the begin of an epoch's first window, in tokens of the file, and the epoch's order."""
+        key = blake2b(f"{self._seed} {self.identity} {epoch}".encode()).digest()
+        surplus = self._size - 1 - self.per_epoch * self._seq_length
+        shift = int.from_bytes(key[:8], "little") % (surplus + 1)
+        return self._first + shift, Permutation(self.per_epoch, key)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the mapped files: a data worker maps them itself."""
+        return {name: value for name, value in self.__dict__.items() if name not in {"_file", "_epoch"}}
+
+
+_ROUNDS = 6
+
+
+class Permutation:
+    """A keyed bijection of range(size): one element takes a few microseconds and no memory.
+
+    A Feistel network of six rounds over a x b >= size cells, with BLAKE2b as its round function, iterated until the
+    result is below size (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002). As a and b are about the
+    root of size, few cells lie outside.
+
+    Example:
+        shuffled = Permutation(5, b"key")
+        sorted(shuffled(index) for index in range(5))  # [0, 1, 2, 3, 4]
+    """
+
+    def __init__(self, size: int, key: bytes) -> None:
+        """Choose the bijection of `key`.
+
+        Args:
+            size: of the range, at least 1.
+            key: at most 64 bytes.
+        """
+        self.size = size
+        rows = math.isqrt(size - 1) + 1
+        self._sides = rows, -(-size // rows)
+        self._keyed = blake2b(key=key, digest_size=8)
+
+    def __call__(self, index: int) -> int:
+        """Return the place of `index`, which is in range(size)."""
+        if not 0 <= index < self.size:
+            msg = f"{index} is not in range({self.size})"
+            raise IndexError(msg)
+        index = self._scrambled(index)
+        while index >= self.size:
+            index = self._scrambled(index)
+        return index
+
+    def _scrambled(self, cell: int) -> int:
+        rows, columns = self._sides
+        changed, kept = cell // columns, cell % columns  # in range(rows) and range(columns)
+        for number in range(_ROUNDS):
+            modulus = columns if number % 2 else rows
+            changed, kept = kept, (changed + self._round(number, kept)) % modulus
+        return changed * columns + kept
+
+    def _round(self, number: int, value: int) -> int:
+        digest = self._keyed.copy()
+        digest.update(bytes([number]) + value.to_bytes(8, "little"))
+        return int.from_bytes(digest.digest(), "little")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SampleFormat:
+    """Options of section `data` for the ends of documents; the result equals that of megatron-core's GPTDataset."""
+
+    eod: int
+    eod_mask_loss: bool
+    reset_position_ids: bool
+    reset_attention_mask: bool
+
+    def __call__(self, ids: npt.NDArray[Any]) -> dict[str, Tensor]:
+        """Return the sample, as `pretrain.data.samples.datasets.Datasets` describes it, of ids [seq_length + 1]."""
+        ids = ids.astype(np.int64)  # the only copy, from the mapped file
+        tokens = ids[:-1]
+        is_end = tokens == self.eod
+        positions = np.arange(tokens.size)
+        sample = {
+            "tokens": tokens,
+            "labels": ids[1:],
+            "loss_mask": np.where(is_end & self.eod_mask_loss, np.float32(0), np.float32(1)),
+            "position_ids": positions - _document_begins(is_end, positions) if self.reset_position_ids else positions,
+        }
+        if self.reset_attention_mask:
+            document = _document_begins(is_end, positions)
+            is_future = positions[None, :] > positions[:, None]
+            sample["attention_mask"] = (is_future | (document[None, :] != document[:, None]))[None]
+        return {key: torch.from_numpy(np.ascontiguousarray(value)) for key, value in sample.items()}
+
+
+def _document_begins(is_end: npt.NDArray[np.bool_], positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the begin of each token's document; an end-of-document token belongs to the document that it ends."""
+    begins = np.zeros_like(positions)
+    begins[1:] = np.maximum.accumulate(np.where(is_end, positions + 1, 0))[:-1]
+    return begins

@@ -1,0 +1,86 @@
+"""Stamp beside token files: the fingerprint of their tokenizer and, for a shard, the digest of its corpus."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pretrain.atomic_files import replacing
+from pretrain.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pretrain.data.tokenizers import Tokenizer
+
+
+_CORPUS = "corpus"
+"""Key of the corpus digest; absent for builds without shards, and for shards of older versions."""
+
+
+def stamp_path(prefix: str | Path) -> Path:
+    """Return the path of the file for the token files of `prefix`."""
+    return Path(f"{prefix}.tokenizer.json")
+
+
+def write_stamp(path: Path, tokenizer: Tokenizer, corpus: str | None = None) -> None:
+    """Write the fingerprint of `tokenizer`, and for a shard its `corpus_digest`."""
+    content = {"fingerprint": tokenizer.fingerprint, "vocab_size": tokenizer.vocab_size, "eod": tokenizer.eod}
+    with replacing(path) as stream:
+        stream.write(_as_bytes(content if corpus is None else content | {_CORPUS: corpus}))
+
+
+def check_stamp(prefix: str | Path, tokenizer: Tokenizer) -> None:
+    """Raise DataError if the data was made with another tokenizer; data without a note (Megatron's) passes."""
+    made_with = _read(prefix)
+    if made_with is not None and made_with["fingerprint"] != tokenizer.fingerprint:
+        msg = (
+            f"{prefix} was made with another tokenizer ({made_with.get('vocab_size')} tokens) than the recipe's "
+            f"({tokenizer.vocab_size} tokens).\nName that tokenizer in section tokenizer, or build the data again. "
+            f"If both give the same ids, remove {stamp_path(prefix)}."
+        )
+        raise DataError(msg)
+
+
+def common_stamp(prefixes: Sequence[Path]) -> bytes | None:
+    """Return the note for the merged files of all `prefixes`, or None if one of them has none.
+
+    Raises:
+        DataError: they were made with different tokenizers, are shards of different builds, or a note is damaged.
+    """
+    notes = {prefix: note for prefix in prefixes if (note := _read(prefix)) is not None}
+    corpora = {prefix: note.pop(_CORPUS) for prefix, note in notes.items() if _CORPUS in note}
+    if different := _different(notes):
+        msg = f"{different} were made with different tokenizers; their tokens mean different text."
+        raise DataError(msg)
+    if different := _different(corpora):
+        msg = (
+            f"{different} are shards of different builds: of other files, or with another --json-key, --append-eod, "
+            "--clean or --min-length.\nIf files were added to the inputs between two tasks, build all shards again."
+        )
+        raise DataError(msg)
+    return _as_bytes(notes[prefixes[0]]) if all(prefix in notes for prefix in prefixes) else None
+
+
+def _different(values: dict[Path, Any]) -> str | None:
+    """Return the names of two files with different values."""
+    pairs = pairwise(values.items())
+    return next((f"{first} and {other}" for (first, one), (other, another) in pairs if one != another), None)
+
+
+def _read(prefix: str | Path) -> dict[str, Any] | None:
+    path = stamp_path(prefix)
+    try:
+        note = json.loads(path.read_bytes())
+        return {**note, "fingerprint": note["fingerprint"]}
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as exc:
+        msg = f"{path} is damaged: {exc}.\nIf the data was made with the recipe's tokenizer, remove this file."
+        raise DataError(msg) from exc
+
+
+def _as_bytes(note: dict[str, Any]) -> bytes:
+    return json.dumps(note, indent=2).encode() + b"\n"

@@ -1,0 +1,174 @@
+"""Requirements of ZeRO-3 with optimizer state or weights in files (`device: nvme`)."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from pretrain.bridge.deepspeed.zero_swapped_tensors import SubGroups, is_in_file
+from pretrain.collectives import first_problem
+from pretrain.engine.deepspeed import swap_folders
+from pretrain.engine.extension import Extension, load_extension
+from pretrain.errors import BackendError, PretrainError, RecipeError
+from pretrain.model.requests import compute_dtype
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pretrain.model.gpt import GPT
+    from pretrain.recipe import Recipe
+
+
+_OPTIMIZER = "engine.zero.offload_optimizer"
+_PARAM = "engine.zero.offload_param"
+
+
+def prepare(recipe: Recipe, notify: Callable[[str], None]) -> None:
+    """Claim folders and load async_io if the recipe has `device: nvme`; all ranks call it together, before the model.
+
+    Args:
+        recipe: what is trained.
+        notify: shows the user a line: that something is compiled.
+
+    Raises:
+        PretrainError: on all ranks, when one of them has no async_io or cannot use its folder; or on one that may not
+            lock the memory of the weights' buffers.
+    """
+    optimizer, param = recipe.engine.zero.offload_optimizer, recipe.engine.zero.offload_param
+    paths = {}
+    if optimizer.device == "nvme":
+        paths[_OPTIMIZER] = str(optimizer.nvme_path)
+    if param.device == "nvme":
+        paths[_PARAM] = str(param.nvme_path)
+    if not paths:
+        return
+    swap_folders.claim({f"{key}.nvme_path": path for key, path in paths.items()}, dist.get_rank())
+    try:
+        require_async_io(f"{next(iter(paths))}.device", notify)
+        if param.device == "nvme":
+            _require_memory(_PARAM, param.buffer_count * param.buffer_size * compute_dtype(recipe).itemsize)
+    except PretrainError:
+        swap_folders.release()
+        raise
+
+
+def require_room(recipe: Recipe, groups: Sequence[dict[str, Any]]) -> None:
+    """Check that the largest sub-group fits where DeepSpeed will put it, and that its memory may be locked.
+
+    Args:
+        recipe: what is trained.
+        groups: parameter groups of the split model.
+
+    Raises:
+        RecipeError: `fast_init` would find the buffers of weights too small, or the memory may not be locked.
+    """
+    zero = recipe.engine.zero
+    if zero.offload_optimizer.device != "nvme":
+        return
+    largest = max(max(_sub_groups(group["params"], zero.sub_group_size)) for group in groups)
+    if zero.offload_optimizer.fast_init and largest > zero.offload_param.buffer_size:
+        msg = (
+            f"{_PARAM}.buffer_size: {zero.offload_param.buffer_size} is too small for {_OPTIMIZER}.fast_init, which "
+            f"reads a sub-group of {largest} elements into a buffer.\n"
+            f"Give at least that, or a smaller engine.zero.sub_group_size, or {_OPTIMIZER}.fast_init: false."
+        )
+        raise RecipeError(msg)
+    _require_memory(_OPTIMIZER, zero.offload_optimizer.buffer_count * largest * torch.float32.itemsize)
+
+
+def report_in_memory(recipe: Recipe, model: GPT, optimizer: Any, notify: Callable[[str], None]) -> None:
+    """Notify the user if nothing is in files although the recipe asks for it; DeepSpeed does not.
+
+    Args:
+        recipe: what is trained.
+        model: split.
+        optimizer: as `deepspeed.initialize` returned it.
+        notify: shows the user a line.
+    """
+    zero = recipe.engine.zero
+    if zero.offload_optimizer.device == "nvme":
+        groups = SubGroups(optimizer)
+        if not any(groups.is_in_files(number) for number in range(len(groups))):
+            notify(f"{_OPTIMIZER}: nothing is in files; every sub-group has less than 1 MiB for this rank")
+    if zero.offload_param.device == "nvme" and not any(map(is_in_file, model.parameters())):
+        notify(
+            f"{_PARAM}: no weight is in a file; they fit into max_in_cpu: {zero.offload_param.max_in_cpu} elements of "
+            "host memory, or have less than 1 MiB each"
+        )
+
+
+def _sub_groups(parameters: Sequence[Any], size: int) -> list[int]:
+    """Return this rank's elements of each sub-group, as _create_fp16_sub_groups of stage 3 makes them."""
+    sizes = [0]
+    for parameter in parameters:
+        if sizes[-1] >= size:
+            sizes.append(0)
+        sizes[-1] += parameter.ds_tensor.ds_numel
+    return sizes
+
+
+def _require_memory(key: str, size: int) -> None:
+    """Check that memory may be locked: DeepSpeed aborts the process otherwise (deepspeed_pin_tensor_t::alloc)."""
+    if can_lock(size):
+        return
+    msg = (
+        f"{key}: nvme locks {size / 2**20:.0f} MiB of memory, of each rank, which the system refuses (ulimit -l).\n"
+        f"Raise the limit (ulimit -l unlimited; docker run --ulimit memlock=-1), or lower {key}.buffer_count"
+        f"{' or buffer_size' if key == _PARAM else ' or engine.zero.sub_group_size'}."
+    )
+    raise RecipeError(msg)
+
+
+PIN_MEMORY = Extension(name="pin_memory", builder="PinMemoryBuilder", title="pin_memory", duration="less than a minute")
+ASYNC_IO = Extension(
+    name="async_io",
+    builder="AsyncIOBuilder",
+    title="async_io",
+    duration="some minutes",
+    library="libaio (package libaio-dev of Debian and Ubuntu, libaio-devel of Red Hat, libaio of Arch)",
+    first=PIN_MEMORY,  # else the builder compiles it, and waits forever for the file lock of a run that was killed
+)
+
+
+def require_async_io(key: str, notify: Callable[[str], None]) -> None:
+    """Load DeepSpeed's async_io, or compile it; all ranks call it together, after the bridge has imported DeepSpeed.
+
+    Args:
+        key: the recipe's key that asks for files.
+        notify: shows the user a line: that something is compiled.
+
+    Raises:
+        BackendError: on all ranks, when one of them lacks it.
+    """
+    problem = first_problem(load_extension(ASYNC_IO, notify))
+    if problem is not None:
+        msg = f"{key}: nvme needs DeepSpeed's async_io, but {problem}.\nFix that, or let {key} be cpu."
+        raise BackendError(msg)
+
+
+_ON_FAULT = 1  # MLOCK_ONFAULT of <sys/mman.h>
+
+
+def can_lock(size: int) -> bool:
+    """Say whether this process may lock `size` more bytes; no page is touched, so that it takes no time.
+
+    The system decides: the limit (`ulimit -l`) does not apply to every user. A system without mlock2 is taken to
+    allow it.
+    """
+    lock = getattr(ctypes.CDLL(None), "mlock2", None)
+    if lock is None or not size:
+        return True
+    try:
+        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError:
+        return False
+    start = ctypes.c_char.from_buffer(memory)
+    try:
+        return bool(lock(ctypes.byref(start), ctypes.c_size_t(size), _ON_FAULT) == 0)
+    finally:
+        del start
+        memory.close()  # which unlocks it

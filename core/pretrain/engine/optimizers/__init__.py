@@ -1,0 +1,1 @@
+"""The optimizers: a file for each, chosen by `choice`."""

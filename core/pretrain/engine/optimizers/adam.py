@@ -1,0 +1,67 @@
+"""Adam and AdamW: the state, the settings of megatron-core, and the class for DeepSpeed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pretrain.plugins.signatures import OptimizerKernels
+    from pretrain.recipe import Recipe
+    from pretrain.recipe.sections.optimizer import OptimizerSection
+
+STATES = ("exp_avg", "exp_avg_sq")
+"""Running means of the gradient and of its square."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdamOptimizer:
+    """See `pretrain.engine.optimizers.choice.Optimizer`.
+
+    Attributes:
+        is_decoupled: AdamW: weight decay shrinks the weights beside Adam's step and is no part of the gradient.
+    """
+
+    is_decoupled: bool
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        """The two moments."""
+        return STATES
+
+    def for_megatron(self, kernels: OptimizerKernels) -> type[Any]:
+        """Return the negotiated Adam."""
+        return kernels.adam
+
+    def megatron_config(self, section: OptimizerSection) -> dict[str, Any]:
+        """Return arguments of OptimizerConfig."""
+        return {
+            "optimizer": "adam",
+            "decoupled_weight_decay": self.is_decoupled,
+            "adam_beta1": section.adam_beta1,
+            "adam_beta2": section.adam_beta2,
+            "adam_eps": section.adam_eps,
+        }
+
+    def for_deepspeed(
+        self, recipe: Recipe, kernels: OptimizerKernels, notify: Callable[[str], None], *, planned: bool
+    ) -> Callable[[list[dict[str, Any]]], Any]:
+        """Return the negotiated Adam, or that of the host where the state is kept there."""
+        from pretrain.engine.optimizers.host_adam import counted, host_adam  # noqa: PLC0415  it imports torch
+
+        is_on_host = recipe.engine.zero.offload_optimizer.device != "none"
+        adam: Any = host_adam(recipe, notify, planned=planned) if is_on_host else counted(kernels.adam)
+        return partial(adam, **self.arguments(recipe.optimizer))
+
+    def arguments(self, section: OptimizerSection) -> dict[str, Any]:
+        """Return what apex's FusedAdam is called with."""
+        return {
+            "lr": 0.0,  # the schedule sets it
+            "betas": (section.adam_beta1, section.adam_beta2),
+            "eps": section.adam_eps,
+            "weight_decay": section.weight_decay,
+            "adam_w_mode": self.is_decoupled,
+        }

@@ -1,0 +1,248 @@
+"""A run on one of several nodes: its attempts end and begin together on all of them, as node 0 decides."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import socket
+import time
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pretrain.errors import LaunchError, PretrainError
+from pretrain.exit_codes import ExitCode
+from pretrain.launch.job import Job
+from pretrain.launch.nodes.attempt import AttemptPlan
+from pretrain.launch.nodes.nodes import largest_fitting
+from pretrain.launch.nodes.quorum import ARRIVAL_TIMEOUT, NodesAbsent, RunEnded
+from pretrain.launch.nodes.rendezvous import Rendezvous
+from pretrain.launch.nodes.reports import signalled_node
+from pretrain.launch.nodes.store_client import is_served_again
+from pretrain.launch.preparation import PreparedRun
+from pretrain.launch.processes.failure import CRASH, USER_ERROR, Failure
+from pretrain.launch.processes.signals import exit_with_signal, stop_signals_exit
+from pretrain.launch.ranks import run_children
+from pretrain.launch.restarts import NO_RESTARTS, Restarts, RunProgress, announce, show_end, with_remark
+from pretrain.launch.run_lock import require_shared, this_process
+from pretrain.recipe.layout import lay_out
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pretrain.launch.job import AnyJob
+    from pretrain.launch.nodes.nodes import Nodes
+    from pretrain.launch.nodes.quorum import Arrival
+    from pretrain.launch.placement import Placement
+    from pretrain.launch.restarts import RestartPolicy
+    from pretrain.launch.world import World
+
+    RunRanks = Callable[[AnyJob, Sequence[World], Rendezvous], Failure | None]
+
+_CUT_OFF = "node 0 cannot be reached from here; this node tries for 15 minutes, and takes part again when it can."
+
+
+def run_node(
+    placement: Placement, job: AnyJob, policy: RestartPolicy, run_ranks: RunRanks = run_children
+) -> Failure | None:
+    """Run the job on this node, again as node 0 decides where there are restarts.
+
+    Node 0 then prepares the run and holds its directory; without restarts rank 0 does.
+
+    Returns:
+        why the run failed, or has stopped before its end; None if it is complete.
+
+    Raises:
+        PretrainError: the run cannot be prepared, or its directory is not shared.
+        SystemExit: a signal asked this node to end; the others end too.
+    """
+    loss: Failure | None = None
+    with ExitStack() as lock, stop_signals_exit():
+        while True:
+            try:
+                return _take_part(placement, job, policy, lock, run_ranks, loss)
+            except RunEnded as ended:  # of the loss of node 0, or of the way to it
+                loss = ended.failure
+                notice = f"--rdzv {placement.nodes.rendezvous}: {_CUT_OFF}\n"
+                endpoint = placement.nodes.endpoint()
+                if not policy.limit or not is_served_again(endpoint, ARRIVAL_TIMEOUT, notice):
+                    return loss
+
+
+def _take_part(
+    placement: Placement,
+    job: AnyJob,
+    policy: RestartPolicy,
+    lock: ExitStack,
+    run_ranks: RunRanks,
+    loss: Failure | None,
+) -> Failure | None:
+    """Join the run until it has ended; returns and raises as `run_node`.
+
+    After a `loss` of node 0, the loss is returned where the run cannot be joined: it has ended meanwhile.
+
+    Raises:
+        RunEnded: node 0 cannot be reached any more.
+    """
+    try:
+        rendezvous = Rendezvous(placement.nodes, policy)
+    except LaunchError:
+        if loss is None:
+            raise
+        return loss
+    try:
+        failure = _Node(rendezvous, placement, job, policy, lock).run(run_ranks)
+    except SystemExit as ended:
+        rendezvous.end(signalled_node(rendezvous.place, ended.code if isinstance(ended.code, int) else CRASH))
+        raise
+    except PretrainError as error:
+        rendezvous.end(Failure(rank=0, when=time.time(), exit_code=USER_ERROR, text=str(error)))
+        raise
+    except RunEnded:
+        raise
+    except Exception as error:
+        rendezvous.end(Failure.of(error, 0, with_traceback=True))
+        raise
+    else:
+        if policy.limit or rendezvous.serves:  # without restarts the reports of the others say it
+            rendezvous.end(failure)
+        return failure
+    finally:
+        rendezvous.leave()
+
+
+def run_node_of_hostfile(nodes: Nodes, make_placement: Callable[[], Placement], job: Job) -> Failure | None:
+    """Run the job on one node of a hostfile, once; the launcher of all nodes reads in the rendezvous how they end.
+
+    Returns:
+        a failure that no launcher has read, so that only this node's output can say why; None otherwise.
+
+    Raises:
+        LaunchError: this node could not join the rendezvous.
+        SystemExit: a signal ended this node, and no launcher has read that.
+    """
+    rendezvous = Rendezvous(nodes)  # until it has joined a signal ends this process at once
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, exit_with_signal)
+    code: int = CRASH
+    try:
+        failure = _run_node_of_hostfile(rendezvous, make_placement, job)
+        if rendezvous.serves:
+            rendezvous.end(failure)
+        code = failure.exit_code if failure else ExitCode.COMPLETE
+        if failure is None or failure.stopped:  # the launcher reads it
+            return None
+        return None if rendezvous.launcher_has_read() else failure
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else CRASH
+        if not rendezvous.launcher_has_read():
+            raise
+        return None
+    finally:
+        rendezvous.leave(code)
+
+
+def _run_node_of_hostfile(rendezvous: Rendezvous, make_placement: Callable[[], Placement], job: Job) -> Failure | None:
+    """Return the failure of this node; whatever ends it is reported, so that no other node waits for it."""
+    try:
+        rendezvous.wait_for_launcher()
+        return _Node(rendezvous, make_placement(), job, NO_RESTARTS, ExitStack()).run(run_children)
+    except RunEnded as ended:
+        return ended.failure
+    except PretrainError as error:
+        host, failure = socket.gethostname(), Failure.of(error, 0, with_traceback=False)
+        text = f"{host}: {error}"
+        node = dataclasses.replace(failure, text=text, of_launcher=True, place=rendezvous.place, host=host)
+        return _reported_to_all(rendezvous, node)
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else CRASH
+        _reported_to_all(rendezvous, dataclasses.replace(Failure.from_exit_code(0, code), asked=True))
+        raise
+    except Exception as error:  # noqa: BLE001  a plugin that cannot be imported, a system without memory for a process
+        return _reported_to_all(rendezvous, Failure.of(error, 0, with_traceback=True))
+
+
+def _reported_to_all(rendezvous: Rendezvous, failure: Failure) -> Failure:
+    """Return the failure of the run, which ends it also on nodes that still wait for the others."""
+    reported = rendezvous.report(failure)
+    rendezvous.end(reported)
+    return reported
+
+
+class _Node:
+    """One node of a run."""
+
+    def __init__(
+        self, rendezvous: Rendezvous, placement: Placement, job: AnyJob, policy: RestartPolicy, lock: ExitStack
+    ) -> None:
+        self._rendezvous = rendezvous
+        self._placement = placement
+        self._job = job
+        self._policy = policy
+        self._lock = lock
+        self._restarts = Restarts(policy, self._progress)
+
+    def run(self, run_ranks: RunRanks) -> Failure | None:
+        """Return why the last attempt failed, or why the run ended while this node waited; None if it ended well.
+
+        Raises:
+            RunEnded: node 0 cannot be reached any more.
+        """
+        begin = self._begin if self._rendezvous.serves else self._join
+        if self._placement.needs_own_machine:
+            self._rendezvous.require_own_machine()
+        try:
+            while True:
+                try:
+                    worlds = begin()  # it prepares the job, too
+                    failure = run_ranks(self._job, worlds, self._rendezvous)
+                except NodesAbsent as absent:
+                    failure = absent.failure
+                if not self._policy.limit:
+                    return failure
+                failure, verdict = self._rendezvous.settle(failure, self._restarts.judge)
+                if verdict.wait is None:
+                    break
+                announce(failure, verdict)
+                if self._rendezvous.serves:
+                    self._rendezvous.back_off(verdict.wait)
+        except RunEnded as ended:
+            if ended.of_loss:
+                raise
+            return ended.failure
+        if failure is None or failure.stopped:
+            show_end(self._restarts)
+        return failure and with_remark(failure, verdict)
+
+    def _begin(self) -> list[World]:
+        """Choose the nodes of an attempt, and prepare a run with restarts if it is the first one."""
+        members = self._rendezvous.meet(self._placement.nproc, self._choose)
+        if not self._policy.limit or not isinstance(self._job, Job):
+            return self._rendezvous.begin(members)
+        if self._job.prepared:
+            self._job = self._job.started_again()
+        else:
+            self._job = self._job.prepared_by_launcher(self._placement.recipe, self._lock)
+        run_dir = str(Path(str(self._job.run_dir)).absolute())
+        plan = AttemptPlan(run_dir=run_dir, resume=self._job.resume == "run", holder=this_process())
+        return self._rendezvous.begin(members, plan)
+
+    def _join(self) -> list[World]:
+        worlds, plan = self._rendezvous.join(self._placement.nproc)
+        if plan is not None and isinstance(self._job, Job):
+            require_shared(Path(plan.run_dir), plan.holder)
+            self._job = self._job.as_prepared(PreparedRun(Path(plan.run_dir), plan.resume))
+        return worlds
+
+    def _choose(self, nodes: Sequence[Arrival], wanted: int) -> Sequence[Arrival]:
+        recipe = self._placement.recipe
+        if len(nodes) == wanted:
+            lay_out(recipe, sum(node.ranks for node in nodes))
+            return nodes
+        fewest = self._policy.fewest_nodes or wanted
+        return nodes[: largest_fitting([node.ranks for node in nodes], fewest, partial(lay_out, recipe))]
+
+    def _progress(self) -> RunProgress:
+        job = self._job
+        return RunProgress.of_run(self._placement.recipe, Path(str(job.run_dir)) if isinstance(job, Job) else Path())

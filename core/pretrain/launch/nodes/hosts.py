@@ -1,0 +1,175 @@
+"""A run on the hosts of a hostfile: a node on each, and again on all, or on those that answer, after a failure."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import secrets
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pretrain.atomic_files import existing_folder
+from pretrain.errors import LaunchError
+from pretrain.launch.nodes.host_environment import exported_variables, remove, variables_file, warn_of_own_variables
+from pretrain.launch.nodes.nodes import HOSTFILE_NODE, HOSTFILE_SLOTS, largest_fitting
+from pretrain.launch.nodes.pdsh import UnreachedError, pdsh_command, rendezvous_endpoint, require_pdsh
+from pretrain.launch.processes.failure import CRASH, Failure
+from pretrain.launch.processes.supervision import supervise
+from pretrain.launch.restarts import NO_RESTARTS, Restarts, run_attempts
+from pretrain.launch.run_directory import RUNS, check_run_dir, new_run_dir
+from pretrain.launch.run_lock import remove_unused
+from pretrain.plugins.host.discovery import find_backend
+from pretrain.plugins.host.manager import load_alone
+from pretrain.recipe.layout import lay_out
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pretrain.launch.job import Job
+    from pretrain.launch.nodes.hostfile import Hosts
+    from pretrain.launch.restarts import RestartPolicy
+    from pretrain.recipe import Recipe
+
+    RunOnHosts = Callable[[Hosts, Job, int, float | None], Failure | None]
+
+_PATIENCE = 60.0
+"""Seconds that hosts get to send word at a restart that may leave them out: they have started Python and imported
+torch a while ago."""
+
+
+def start_hosts(
+    hosts: Hosts, job: Job, recipe: Recipe | None = None, policy: RestartPolicy = NO_RESTARTS
+) -> Failure | None:
+    """Check what can be checked here, and run the job on every host; rank 0 will prepare the run.
+
+    Args:
+        hosts: of the run.
+        job: of their ranks.
+        recipe: of the job; needed for restarts.
+        policy: of restarts.
+
+    Returns and raises as `pretrain.launch.start.start`.
+    """
+    require_pdsh()
+    check_run_dir(Path(job.run_dir) if job.run_dir else None, job.resume)
+    if policy.limit and recipe is not None:
+        return run_host_attempts(hosts, job, recipe, policy, partial(run_on_hosts, may_restart=True))
+    return run_on_hosts(hosts, job)
+
+
+def run_on_hosts(
+    hosts: Hosts, job: Job, attempt: int = 0, patience: float | None = None, *, may_restart: bool = False
+) -> Failure | None:
+    """Run `pretrain run --nnodes ...` on every host, and wait for all.
+
+    Args:
+        hosts: of the run.
+        job: of their ranks.
+        attempt: number of starts before.
+        patience: seconds that hosts get to send word; None: as long as their first start may take.
+        may_restart: whether another attempt may follow, which must not meet nodes of this one.
+    """
+    backend = load_alone(find_backend(job.backend)).backend
+    identity = secrets.token_hex(8)
+    slots = ",".join(str(host.slots) for host in hosts.members)
+    variables = exported_variables(os.environ, backend) | {HOSTFILE_NODE: identity, HOSTFILE_SLOTS: slots}
+    warn_of_own_variables(os.environ, backend)
+    endpoint = rendezvous_endpoint(hosts, os.environ, attempt)
+    nodes = ["--nnodes", str(len(hosts.members)), "--rdzv", ":".join(map(str, endpoint))]
+    run = [sys.executable, "-P", "-m", "pretrain.cli.main", *job.arguments(), *nodes]
+    # ssh may be configured to hand variables on.
+    environment = {name: value for name, value in os.environ.items() if name not in backend.own_variables}
+    from pretrain.launch.nodes.launcher_member import LauncherMember  # noqa: PLC0415  torch is slow: after the checks
+    from pretrain.launch.nodes.remote_nodes import RemoteNodes  # noqa: PLC0415
+
+    folder = existing_folder(Path(job.run_dir) if job.run_dir else RUNS)
+    with variables_file(folder, variables) as file:
+        command = pdsh_command(hosts, run, file)
+        # Every node has read its variables before it joins.
+        all_came = partial(remove, file)
+        member = LauncherMember(endpoint, hosts.names, identity, all_came, patience, at_restart=attempt > 0)
+        with RemoteNodes(command, environment, member, may_restart=may_restart) as remote:
+            return supervise(remote)
+
+
+def run_host_attempts(
+    hosts: Hosts, job: Job, recipe: Recipe, policy: RestartPolicy, run_on_hosts: RunOnHosts
+) -> Failure | None:
+    """Run the job on the hosts, again after a failure; this process names the run directory if the user does not.
+
+    Returns:
+        why the last attempt failed; None if it did not.
+
+    Raises:
+        PretrainError: the hosts cannot be reached, or those that are left do not fit the recipe.
+        SystemExit: a signal asked the run to end.
+    """
+    made = None if job.run_dir else new_run_dir(Path(recipe.source).stem)
+    job = job if made is None else dataclasses.replace(job, run_dir=str(made))
+    restarts = Restarts.of_run(policy, recipe, Path(str(job.run_dir)))
+    attempt = _Attempt(hosts, job, recipe, policy, restarts, run_on_hosts)
+    try:
+        return run_attempts(attempt.run, restarts)
+    finally:
+        if made is not None:
+            remove_unused(made)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Attempt:
+    hosts: Hosts
+    job: Job
+    recipe: Recipe
+    policy: RestartPolicy
+    restarts: Restarts
+    run_on_hosts: RunOnHosts
+    starts: itertools.count[int] = dataclasses.field(default_factory=itertools.count)
+
+    def run(self) -> Failure | None:
+        """Run the job on all hosts; at a restart that may, without those that send no word."""
+        count = self.restarts.count
+        if not count:
+            return self.run_on_hosts(self.hosts, self.job, next(self.starts), None)
+        again = dataclasses.replace(self.job, resume="auto")
+        if self.policy.fewest_nodes is None:
+            return self._run_on(self.hosts, again, None)
+        hosts = self.hosts
+        while True:
+            failure = self._run_on(hosts, again, _PATIENCE)
+            if failure is None or not failure.absent:
+                return failure
+            click.echo(failure.text.splitlines()[0], err=True)
+            hosts = self._smaller(hosts, failure)
+
+    def _run_on(self, hosts: Hosts, job: Job, patience: float | None) -> Failure | None:
+        try:
+            failure = self.run_on_hosts(hosts, job, next(self.starts), patience)
+        except UnreachedError as error:
+            failure = Failure(rank=0, when=time.time(), exit_code=CRASH, text=str(error), absent=error.hosts)
+        if failure is not None and failure.passing:  # no user's mistake: the run had begun
+            return dataclasses.replace(failure, exit_code=CRASH)
+        return failure
+
+    def _smaller(self, hosts: Hosts, failure: Failure) -> Hosts:
+        """Return as many of the hosts that can take part as the layout takes.
+
+        Raises:
+            LaunchError: they are fewer than allowed.
+            RecipeError: no number of them fits.
+        """
+        left = hosts.without(failure.absent)
+        fewest = self.policy.fewest_nodes or 1
+        if left is None or len(left.members) < fewest:
+            msg = f"{failure.text.splitlines()[0]}\n--allow-fewer-nodes {fewest}: fewer than that are left."
+            raise LaunchError(msg)
+        members = left.members
+        count = largest_fitting([host.slots for host in members], fewest, partial(lay_out, self.recipe))
+        fitting = left.without([host.name for host in members[count:]]) or left
+        click.echo(f"restart without {', '.join(failure.absent)}: {fitting}", err=True)
+        return fitting

@@ -1,0 +1,183 @@
+"""pdsh, which starts a node on every host of a hostfile over ssh, and asks the hosts for their addresses."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pretrain.errors import LaunchError
+from pretrain.exit_codes import of_signal
+from pretrain.launch.nodes.host_environment import with_variables
+from pretrain.launch.processes.signals import stop_signals_handled
+from pretrain.launch.scheduler_variables import port_variable
+from pretrain.launch.world import port_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pretrain.launch.nodes.hostfile import Hosts
+
+_MAX_FANOUT = 1024
+"""Hosts that pdsh reaches at the same time; the others would start only when those have ended."""
+_RANK = "%n"
+"""pdsh's word for the number of a host among those of -w."""
+_TIMEOUT = 60.0
+"""Seconds that all hosts get to answer; a thousand processes of ssh keep a login node busy for some of them."""
+_PERIOD = 0.1
+_END_TIMEOUT = 5.0
+"""Seconds that pdsh then gets to end them."""
+_SSH_OPTIONS = "-o BatchMode=yes -o ConnectTimeout=20"
+_ANSWER = re.compile(r"pretrain-node (\d+)(.*)")
+_NAMED = 8
+"""Hosts that an error names at most."""
+
+
+class UnreachedError(LaunchError):
+    """Hosts have not answered.
+
+    Attributes:
+        hosts: their names.
+    """
+
+    def __init__(self, why: dict[str, str]) -> None:
+        """Name the hosts, each with what ssh says."""
+        self.hosts = tuple(why)
+        named = ", ".join(f"{name} ({reason})" for name, reason in list(why.items())[:_NAMED])
+        more = f" and {len(why) - _NAMED} more" if len(why) > _NAMED else ""
+        super().__init__(
+            f"--hostfile: ssh does not reach {named}{more}.\n"
+            f"ssh must reach every host without a password: try `ssh {self.hosts[0]} true`."
+        )
+
+
+def require_pdsh() -> None:
+    """Check that the programs that reach the hosts are installed here.
+
+    Raises:
+        LaunchError: one is not.
+    """
+    if missing := [program for program in ("pdsh", "ssh") if shutil.which(program) is None]:
+        msg = (
+            f"--hostfile: not on the PATH: {', '.join(missing)}.\n"
+            "Install pdsh and an ssh client (Debian, Ubuntu, Fedora: the packages pdsh and openssh-client), or start "
+            "every host yourself: --nnodes and --rdzv."
+        )
+        raise LaunchError(msg)
+
+
+def rendezvous_endpoint(hosts: Hosts, environ: Mapping[str, str], attempt: int = 0) -> tuple[str, int]:
+    """Return address and port of the rendezvous, on the first host; all hosts must answer.
+
+    Args:
+        hosts: of the run.
+        environ: MASTER_ADDR and MASTER_PORT count, if the user has set them; MASTER_ADDR while its host is there.
+        attempt: number of starts before; each has a port of its own, unless the user has set one, since a node of
+            one before may still serve that one's.
+
+    Raises:
+        UnreachedError: ssh does not reach a host.
+        LaunchError: MASTER_PORT is no port, or the first host has no address.
+    """
+    port = port_variable(environ, port_of(os.getpid() + attempt))
+    first = host_addresses(_pdsh(hosts), hosts.names)[0]  # names may be known to ssh alone
+    if environ.get("MASTER_ADDR") and not hosts.is_first_lost:
+        return environ["MASTER_ADDR"], port
+    if not first:
+        msg = (
+            f"--hostfile: `hostname -I` gives no address on {hosts.names[0]}.\n"
+            "Set MASTER_ADDR to an address of the first host that all hosts reach."
+        )
+        raise LaunchError(msg)
+    return first[0], port
+
+
+def pdsh_command(hosts: Hosts, run: Sequence[str], variables: Path) -> list[str]:
+    """Return pdsh and its arguments.
+
+    Args:
+        hosts: of the run.
+        run: the command of all nodes, to which each adds --node-rank.
+        variables: file of the environment variables of every node; see `variables_file`.
+    """
+    node = with_variables(variables, [*run, "--node-rank", _RANK])
+    return [*_pdsh(hosts), f"cd {_quoted(str(Path.cwd()))} && {' '.join(map(_quoted, node))}"]
+
+
+def _pdsh(hosts: Hosts) -> list[str]:
+    return ["pdsh", "-R", "ssh", "-S", "-f", str(_MAX_FANOUT), "-w", ",".join(hosts.names)]
+
+
+def _quoted(word: str) -> str:
+    """Quote a word for the shells of the hosts, and for pdsh, which replaces %n, %h and %u."""
+    return word if word == _RANK else shlex.quote(word).replace("%", "%%")
+
+
+def host_addresses(pdsh: Sequence[str], names: Sequence[str]) -> list[list[str]]:
+    """Return the addresses of each host, as `hostname -I` gives them there.
+
+    Args:
+        pdsh: the program with its options and the hosts.
+        names: of the hosts.
+
+    Must be called in the main thread.
+
+    Raises:
+        UnreachedError: a host does not answer.
+        SystemExit: Ctrl-C, SIGTERM or SIGHUP has come.
+    """
+    options = " ".join(filter(None, [os.environ.get("PDSH_SSH_ARGS_APPEND"), _SSH_OPTIONS]))
+    environment = os.environ | {"PDSH_SSH_ARGS_APPEND": options}
+    answers, errors = _output([*pdsh, "-b", "echo pretrain-node %n $(hostname -I)"], environment)
+    found = {int(node): addresses.split() for node, addresses in _ANSWER.findall(answers.decode())}
+    why = {name: _reason(name, errors.decode(errors="replace")) for node, name in enumerate(names) if node not in found}
+    if why:
+        raise UnreachedError(why)
+    return [found[node] for node in range(len(names))]
+
+
+def _output(command: Sequence[str], environment: Mapping[str, str]) -> tuple[bytes, bytes]:
+    """Return what pdsh writes in time; after the timeout, or a signal to this process, no ssh is left.
+
+    Each ssh has a session of its own. With -b, pdsh ends all of them on SIGINT.
+    """
+    stopped: list[int] = []  # an exception of a handler could come before the program is known here
+    deadline, pipe = time.monotonic() + _TIMEOUT, subprocess.PIPE
+    with (
+        stop_signals_handled(lambda number, _: stopped.append(number)),
+        subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, start_new_session=True
+        ) as program,
+    ):
+        ended, output = _written(program, _PERIOD)
+        while not ended and not stopped and time.monotonic() < deadline:
+            ended, output = _written(program, _PERIOD)
+        if not ended:
+            program.send_signal(signal.SIGINT)
+            _, output = _written(program, _END_TIMEOUT)
+            program.kill()
+    if stopped:
+        raise SystemExit(of_signal(stopped[0]))
+    return output
+
+
+def _written(program: subprocess.Popen[bytes], seconds: float) -> tuple[bool, tuple[bytes, bytes]]:
+    """Return whether a program ends in time, and what it has written by then."""
+    try:
+        return True, program.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired as late:
+        return False, (late.stdout or b"", late.stderr or b"")
+
+
+def _reason(name: str, errors: str) -> str:
+    """Return what ssh says last about a host; pdsh writes the name before it, perhaps without the domain."""
+    host = name.rpartition("@")[2]
+    lines = (line.partition(": ") for line in errors.splitlines())
+    said = [words for label, _, words in lines if label in {host, host.partition(".")[0]}]
+    return said[-1] if said else "no answer"

@@ -1,0 +1,161 @@
+"""Reports of an attempt's end that nodes share, and the failures of nodes themselves."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import time
+from contextlib import suppress
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from torch.distributed import DistError
+
+from pretrain.launch.processes.failure import CRASH, USER_ERROR, Failure, root_cause
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import timedelta
+
+    from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+
+    from pretrain.launch.nodes.store_client import StoreClient
+
+_FAILURE, _STOPPED, _TOLD = "failure", "stopped", "told"
+"""Keys of an attempt: the failure that says most about its end so far; why the ranks have stopped without one; the
+failure of a rank that writes a checkpoint before it ends, which ends no other rank."""
+
+REQUESTS = "reports"
+"""Key of the run: how many times a report has been asked for."""
+
+
+class Reports:
+    """Reports of one attempt; every method raises DistError where the store is lost or silent."""
+
+    def __init__(self, store: StoreClient | PrefixStore) -> None:
+        """Use the store of the attempt's keys."""
+        self._store = store
+
+    def failure(self) -> Failure | None:
+        """Return the failure that says most about the end so far."""
+        return self._read(_FAILURE)
+
+    def stopped(self) -> Failure | None:
+        """Return why the ranks have left before the end of the training without a failure."""
+        return self._read(_STOPPED)
+
+    def told(self) -> Failure | None:
+        """Return the failure of a rank that still writes a checkpoint."""
+        return self._read(_TOLD)
+
+    def keep(self, own: Failure) -> Failure:
+        """Return the failure that was reported before; this node's replaces it if it says more about the end.
+
+        A node that was asked to end has the last word; and a cause says more than its consequence.
+        """
+        text = json.dumps(asdict(own))
+        kept = self._store.compare_set(_FAILURE, "", text).decode()
+        first = Failure(**json.loads(kept))
+        if (own.asked, not own.lost_peer) <= (first.asked, not first.lost_peer):
+            return first
+        self._store.compare_set(_FAILURE, kept, text)
+        return own
+
+    def keep_stop(self, stop: Failure) -> None:
+        """Keep why the ranks have stopped; a node that was asked to has the last word: nothing is restarted then."""
+        text = json.dumps(asdict(stop))
+        if stop.asked:
+            self._store.set(_STOPPED, text)
+        else:
+            self._store.compare_set(_STOPPED, "", text)
+
+    def tell(self, failures: Sequence[Failure]) -> None:
+        """Keep the cause among failures of ranks that still write a checkpoint; it ends nothing yet."""
+        causes = [failure for failure in failures if not failure.lost_peer]
+        if causes:
+            self._store.compare_set(_TOLD, "", json.dumps(asdict(root_cause(causes))))
+
+    def _read(self, key: str) -> Failure | None:
+        return Failure(**json.loads(self._store.get(key))) if self._store.check([key]) else None
+
+
+class SharedReportRequests:
+    """Requests for a report of the ranks of all nodes, which SIGUSR1 makes at any launcher."""
+
+    def __init__(self, store: StoreClient) -> None:
+        """Begin; requests of before do not count."""
+        self._store = store
+        self._wanted = False
+        self._passed_on = self._count(0) or 0
+
+    def ask(self) -> None:
+        """Have the ranks of all nodes get SIGUSR1, those here too, with the next calls of `came`."""
+        self._wanted = True
+
+    def came(self) -> bool:
+        """Say whether some node has asked since the last call."""
+        wanted, self._wanted = self._wanted, False
+        asked = self._count(int(wanted))
+        if asked is None:
+            return False
+        is_new, self._passed_on = asked > self._passed_on, asked
+        return is_new
+
+    def _count(self, more: int) -> int | None:
+        with suppress(DistError):
+            return self._store.add(REQUESTS, more)
+        return None
+
+
+def silent_node(place: int, host: str, seconds: float) -> Failure:
+    """Return the loss of a node whose launcher has given no sign for so long."""
+    return _failure(
+        f"Node {place} ({host}) has given no sign for {seconds:.0f} s: "
+        "its launcher was killed, or the host or the network between is down.",
+        place=place,
+        host=host,
+    )
+
+
+def lost_node_0(endpoint: str | None) -> Failure:
+    """Return the loss of the node that serves the rendezvous."""
+    return _failure(
+        f"--rdzv {endpoint}: node 0, which serves the rendezvous, cannot be reached any more from "
+        f"{socket.gethostname()}.\nIt cannot be replaced: give the command again on all nodes, with --resume auto."
+    )
+
+
+def absent_nodes(endpoint: str | None, there: int, wanted: int, waited: timedelta, *, at_restart: bool) -> Failure:
+    """Return the failure of nodes that have not come: a user error at first, a loss at a restart."""
+    text = (
+        f"--rdzv {endpoint}: {there} of {wanted} nodes have come within {waited}.\n"
+        "Give the same command on every node; --allow-fewer-nodes restarts without some."
+    )
+    return _failure(text, CRASH if at_restart else USER_ERROR)
+
+
+def shared_node_rank(endpoint: str | None, rank: int | None, hosts: Sequence[str]) -> Failure:
+    """Return the user error of nodes that have the same --node-rank."""
+    text = (
+        f"--rdzv {endpoint}: --node-rank {rank} was given on {len(hosts)} nodes ({', '.join(hosts)}).\n"
+        "Give each node its own, or none."
+    )
+    return _failure(text, USER_ERROR)
+
+
+def signalled_node(place: int | None, code: int) -> Failure:
+    """Return the reason that other nodes show when a signal has ended this one.
+
+    Args:
+        place: of this node; None if it has none yet.
+        code: 128 + the signal's number.
+    """
+    name = signal.Signals(code - 128).name if code > 128 else f"exit code {code}"
+    here = socket.gethostname()
+    node = f"The node on {here}" if place is None else f"Node {place} ({here})"
+    return _failure(f"{node} was asked to end by {name}.", asked=True)
+
+
+def _failure(text: str, exit_code: int = CRASH, **more: Any) -> Failure:
+    return Failure(rank=0, when=time.time(), exit_code=exit_code, text=text, of_launcher=True, **more)

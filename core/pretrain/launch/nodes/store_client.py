@@ -1,0 +1,220 @@
+"""Client of a TCP store whose calls time out, and its connection to the node that serves the store."""
+
+from __future__ import annotations
+
+import queue
+import socket
+import sys
+import threading
+import time
+import weakref
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from torch.distributed import DistError, PrefixStore, TCPStore  # type: ignore[attr-defined]
+
+from pretrain.errors import LaunchError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from torch.distributed import Store  # type: ignore[attr-defined]
+
+_PATIENCE = 5.0
+"""Seconds that the store gets for an answer."""
+_SHORT_PATIENCE = 0.1
+"""Seconds for an answer while the question before has none: a caller that asks again and again is not held up."""
+_TRY = 5.0
+"""Seconds for one try to connect."""
+_PERIOD = 0.2
+
+
+class StoreSilenceError(DistError):
+    """A store that has not answered in time; perhaps it does later."""
+
+
+class _Answer:
+    def __init__(self) -> None:
+        self.there = threading.Event()
+        self.wanted = True
+        self.value: Any = None
+        self.problem: str | None = None
+
+
+class _StoreThread:
+    """The thread that asks a store, one question after the other; a call into torch cannot be interrupted.
+
+    Attributes:
+        broken: why the connection is lost, for which there is no remedy; None so far.
+        silent: a question was not answered in time, and still is not.
+        patience: seconds for each answer, whatever was before; None: `_PATIENCE`.
+    """
+
+    def __init__(self) -> None:
+        self.broken: str | None = None
+        self.silent = False
+        self.patience: float | None = None
+        self._questions: queue.SimpleQueue[tuple[Callable[[], Any], _Answer] | None] = queue.SimpleQueue()
+        weakref.finalize(self, self._questions.put, None)
+        # The thread knows this object only while it asks, so that it ends with its last user.
+        threading.Thread(target=_ask, args=(self._questions, weakref.ref(self)), daemon=True, name="store").start()
+
+    def ask(self, question: Callable[[], Any]) -> Any:
+        if self.broken is not None:
+            raise DistError(self.broken)
+        answer = _Answer()
+        self._questions.put((question, answer))
+        patience = (_SHORT_PATIENCE if self.silent else _PATIENCE) if self.patience is None else self.patience
+        # Signals are handled during this wait.
+        if not answer.there.wait(patience):
+            answer.wanted, self.silent = False, True
+            msg = "the store does not answer"
+            raise StoreSilenceError(msg)
+        if answer.problem is not None:
+            raise DistError(answer.problem)
+        return answer.value
+
+
+def _ask(questions: queue.SimpleQueue[Any], thread_of: weakref.ref[_StoreThread]) -> None:
+    while (asked := questions.get()) is not None:
+        question, answer = asked
+        thread = thread_of()
+        if answer.wanted and thread is not None and thread.broken is None:
+            try:
+                answer.value = question()
+            except Exception as error:  # noqa: BLE001  it is the asker's
+                answer.problem = thread.broken = str(error) or type(error).__name__
+            thread.silent = False
+        elif thread is not None:
+            answer.problem = thread.broken
+        answer.there.set()
+        del asked, question, answer, thread
+
+
+class StoreClient:
+    """Store whose calls raise `DistError` once the connection is lost, and `StoreSilenceError` if it is slow.
+
+    Calls are those of torch's store, from any thread; keys that `get` reads must be there.
+    """
+
+    def __init__(self, store: Store, thread: _StoreThread | None = None) -> None:
+        """Take over a connected store; `thread` is given if another one shares its connection."""
+        self._store = store
+        self._thread = thread or _StoreThread()
+
+    def within(self, prefix: str) -> StoreClient:
+        """Return the store of the keys that begin with the prefix."""
+        return StoreClient(PrefixStore(prefix, self._store), self._thread)
+
+    @contextmanager
+    def patient(self, seconds: float) -> Iterator[None]:
+        """Give the store so long for each answer in a block whose caller has nothing else to do."""
+        before, self._thread.patience = self._thread.patience, seconds
+        try:
+            yield
+        finally:
+            self._thread.patience = before
+
+    def get(self, key: str) -> bytes:
+        """Return the value of a key that is there."""
+        return bytes(self._ask(lambda store: store.get(key)))
+
+    def set(self, key: str, value: str) -> None:
+        """Set a key."""
+        self._ask(lambda store: store.set(key, value))
+
+    def check(self, keys: list[str]) -> bool:
+        """Say whether all the keys are there."""
+        return bool(self._ask(lambda store: store.check(keys)))
+
+    def add(self, key: str, amount: int) -> int:
+        """Return the counter after adding to it; it begins at 0."""
+        return int(self._ask(lambda store: store.add(key, amount)))
+
+    def compare_set(self, key: str, expected: str, value: str) -> bytes:
+        """Set a key if it has the expected value, "" also for none; return what it has then."""
+        return bytes(self._ask(lambda store: store.compare_set(key, expected, value)))
+
+    def _ask(self, question: Callable[[Store], Any]) -> Any:
+        store = self._store
+        return self._thread.ask(lambda: question(store))
+
+
+def connect(endpoint: tuple[str, int], timeout: timedelta) -> TCPStore:
+    """Connect once.
+
+    Args:
+        endpoint: host and port.
+        timeout: of the store's calls.
+
+    Raises:
+        DistError: nothing answers there, or no store.
+    """
+    # A socket of its own first: the store's constructor waits for its timeout, and is deaf to signals meanwhile.
+    try:
+        socket.create_connection(endpoint, timeout=_TRY).close()
+    except OSError as error:
+        raise DistError(str(error)) from error
+    store = TCPStore(*endpoint, is_master=False, timeout=timedelta(seconds=_TRY), wait_for_workers=False)
+    store.set_timeout(timeout)
+    return store
+
+
+def connect_within(endpoint: tuple[str, int], timeout: timedelta) -> TCPStore:
+    """Connect as soon as the store is there.
+
+    Raises:
+        DistError: it did not come in time.
+    """
+    deadline = time.monotonic() + timeout.total_seconds()
+    while True:
+        try:
+            return connect(endpoint, timeout)
+        except DistError as error:
+            if time.monotonic() > deadline:
+                msg = f"nothing has answered within {timeout}: {str(error).splitlines()[0]}"
+                raise DistError(msg) from error
+        time.sleep(_PERIOD)
+
+
+def is_served_again(endpoint: tuple[str, int], timeout: timedelta, notice: str) -> bool:
+    """Wait until a host can be reached that is cut off; return False if it never can, or nothing serves there any more.
+
+    Args:
+        endpoint: host and port.
+        timeout: of the wait.
+        notice: written once if there is something to wait for.
+    """
+    deadline = time.monotonic() + timeout.total_seconds()
+    while time.monotonic() < deadline:
+        try:
+            socket.create_connection(endpoint, timeout=_TRY).close()
+        except ConnectionRefusedError:
+            return False
+        except OSError:
+            sys.stderr.write(notice)
+            notice = ""
+            time.sleep(_PERIOD)
+        else:
+            return True
+    return False
+
+
+def is_here(host: str) -> bool:
+    """Say whether the host's address is one of this machine's, so that a socket can be bound to it.
+
+    Raises:
+        LaunchError: the host is not known here.
+    """
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+    except OSError as exc:
+        msg = f"--rdzv: the host '{host}' is not known here ({exc.strerror})."
+        raise LaunchError(msg) from exc
+    with socket.socket(family, kind) as probe:
+        try:
+            probe.bind(address)
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,212 @@
+"""Placement of a run: all checks before anything is started or written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pretrain.errors import BackendError, DataError, RecipeError
+from pretrain.launch.memory_notice import device_in, memory_notice, part_of_this_machine
+from pretrain.launch.nodes.nodes import Nodes
+from pretrain.launch.start_checks import built_inputs
+from pretrain.plugins.host.discovery import find_backend
+from pretrain.recipe import load_recipe
+from pretrain.recipe.layout import lay_out
+from pretrain.recipe.load import to_yaml
+from pretrain.report.flops import flops_per_sequence, parameter_count
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pretrain.launch.nodes.hostfile import Hosts
+    from pretrain.launch.world import World
+    from pretrain.plugins.host.discovery import Installed
+    from pretrain.plugins.host.manager import Plugins
+    from pretrain.recipe import Recipe
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Placement:
+    """Placement of a run: recipe, device and number of ranks.
+
+    Attributes:
+        recipe: valid, and fitting the number of ranks where that is known.
+        backend: the plugin; its device is there, unless the ranks are those of a hostfile.
+        nodes: where this node's ranks belong.
+        nproc: ranks of this node.
+        world_size: ranks of all nodes, taken as equal where each starts its own.
+        needs_own_machine: a second node of the hostfile on this machine would take the same devices.
+        hosts: those of a hostfile; then `nodes` and `nproc` do not matter.
+        absent: reason that the device cannot be used here, in a --dry-run.
+        notice: a line for the user about the number of ranks; empty if it is the expected one.
+        memory_notice: a line for the user if a training cannot fit into the devices; else empty.
+    """
+
+    recipe: Recipe
+    backend: Installed
+    nodes: Nodes
+    nproc: int
+    world_size: int
+    needs_own_machine: bool = False
+    hosts: Hosts | None = None
+    absent: str = ""
+    notice: str = ""
+    memory_notice: str = ""
+
+
+def make_placement(
+    path: Path,
+    overrides: tuple[str, ...],
+    backend_name: str,
+    *,
+    nodes: Nodes,
+    nproc: int | None,
+    world: World | None,
+    needs_device: bool = True,
+) -> Placement:
+    """Check recipe, backend, device and layout, the cheapest first.
+
+    Args:
+        path: the recipe's file.
+        overrides: "section.key=value".
+        backend_name: value of `--backend`.
+        nodes: see `Nodes`.
+        nproc: ranks to start on this node; None: one for each device, or for as many of them as the recipe's batch and
+            model-parallel size fit; tensor x pipeline where processes are not bound to devices.
+        world: this rank's place, if another program started the ranks; then `nodes` and `nproc` do not matter.
+        needs_device: whether it is an error that the device cannot be used here.
+
+    Raises:
+        RecipeError: the recipe is wrong, or the ranks do not fit it.
+        BackendError: the backend is missing, broken or without a device.
+    """
+    from pretrain.plugins.host.members import device_count  # noqa: PLC0415  slow, as `_device`
+
+    recipe = load_recipe(path, overrides)
+    if nproc and nodes.count == 1:
+        lay_out(recipe, nproc)
+    backend = find_backend(backend_name)
+    plugins, absent, detail = _device(backend, needs_device=needs_device)
+    notice = memory = ""
+    if world is not None:
+        nproc, world_size = world.local_world_size, world.world_size
+    else:
+        if nproc is None:
+            nproc, notice = _default_nproc(recipe, device_count(plugins), nodes.count)
+        world_size = nproc * nodes.count
+        if not absent:
+            device = part_of_this_machine(nproc) if device_count(plugins) is None else device_in(plugins, detail)
+            memory = memory_notice(recipe, overrides, world_size, device)
+    if world is not None or nodes.count == 1:
+        lay_out(recipe, world_size)
+    return Placement(
+        recipe=recipe,
+        backend=backend,
+        nodes=nodes,
+        nproc=nproc,
+        world_size=world_size,
+        needs_own_machine=nodes.of_hostfile and device_count(plugins) is not None,
+        absent=absent,
+        notice=notice,
+        memory_notice=memory,
+    )
+
+
+def _default_nproc(recipe: Recipe, devices: int | None, nodes: int) -> tuple[int, str]:
+    """Return the largest number of ranks per node that fits the recipe, with equal nodes, and a notice about it."""
+    if not devices:
+        return -(-recipe.model_parallel_size // nodes), ""
+    fitting = next((nproc for nproc in range(devices, 0, -1) if _fits(recipe, nproc * nodes)), devices)
+    if fitting == devices:
+        return devices, ""
+    notice = (
+        f"{fitting} of {devices} devices are used: global_batch_size {recipe.train.global_batch_size} and a "
+        f"model-parallel size of {recipe.model_parallel_size} fit no more (--nproc and train.global_batch_size "
+        "set both)"
+    )
+    return fitting, notice
+
+
+def _fits(recipe: Recipe, world_size: int) -> bool:
+    try:
+        lay_out(recipe, world_size)
+    except RecipeError:
+        return False
+    return True
+
+
+def make_hosted_placement(path: Path, overrides: tuple[str, ...], backend_name: str, hosts: Hosts) -> Placement:
+    """Check recipe, backend and layout for the ranks of a hostfile.
+
+    The device is left to the ranks: this machine need not have one.
+
+    Raises:
+        RecipeError: the recipe is wrong, or the ranks do not fit it.
+        BackendError: the backend is not installed.
+    """
+    recipe = load_recipe(path, overrides)
+    try:
+        lay_out(recipe, hosts.slots)
+    except RecipeError as error:
+        msg = f"{hosts.file}: {hosts.slots} slots ({hosts}), a rank for each.\n{error}"
+        raise RecipeError(msg) from error
+    backend = find_backend(backend_name)
+    return Placement(recipe=recipe, backend=backend, nodes=Nodes(), nproc=0, world_size=hosts.slots, hosts=hosts)
+
+
+def _device(backend: Installed, *, needs_device: bool) -> tuple[Plugins, str, str]:
+    """Import the backend, which is slow, after the recipe was read.
+
+    Returns:
+        the backend's plugins; the reason if it has no device; and its words about the devices if it has some.
+    """
+    from pretrain.plugins.host.manager import load_alone  # noqa: PLC0415
+    from pretrain.plugins.host.members import require_device  # noqa: PLC0415
+
+    plugins = load_alone(backend)
+    try:
+        answer = require_device(plugins)
+    except BackendError as error:
+        if needs_device:
+            raise
+        return plugins, str(error).splitlines()[0], ""
+    return plugins, "", answer.detail
+
+
+def describe(placement: Placement) -> str:
+    """Return the complete recipe as YAML, with layout, size and notices as comments at its end."""
+    recipe, layout = placement.recipe, lay_out(placement.recipe, placement.world_size)
+    batch = recipe.train.global_batch_size
+    lines = [
+        placement.absent or placement.backend.label,
+        f"hosts: {placement.hosts}; started by pdsh" if placement.hosts else "",
+        (
+            f"ranks: {layout.world_size} = tensor {layout.tensor_model_parallel_size} x "
+            f"pipeline {layout.pipeline_model_parallel_size} x data {layout.data_parallel_size}"
+        ),
+        f"layers of each stage: {layout.stages}" if layout.pipeline_model_parallel_size > 1 else "",
+        (
+            f"batch: {batch} samples = micro batch {layout.micro_batch_size} x data {layout.data_parallel_size} x "
+            f"{layout.num_microbatches(batch)} micro batches a step"
+        ),
+        *_size(recipe),
+        *(placement.notice, placement.memory_notice, built_inputs(recipe), *recipe.notices),
+    ]
+    return "\n".join([to_yaml(recipe).rstrip(), "", *(f"# {line}" for line in lines if line)])
+
+
+def _size(recipe: Recipe) -> list[str]:
+    """Return parameters and FLOPs, if the tokenizer that they depend on exists already."""
+    from pretrain.data.tokenizers import load_tokenizer  # noqa: PLC0415  only here
+
+    try:
+        vocab_size = recipe.padded_vocab_size(load_tokenizer(recipe.tokenizer).vocab_size)
+    except DataError as error:
+        why = str(error).splitlines()[0]
+        return [f"parameters: {parameter_count(recipe.model, 0):,} without the vocabulary's, which is unknown: {why}"]
+    tokens = recipe.train.global_batch_size * recipe.model.seq_length
+    flops = flops_per_sequence(recipe.model, vocab_size) * recipe.train.global_batch_size
+    return [
+        f"parameters: {parameter_count(recipe.model, vocab_size):,}, vocabulary padded to {vocab_size}",
+        f"step: {tokens:,} tokens, {flops / 1e12:.4g} model TFLOP",
+    ]

@@ -1,0 +1,273 @@
+"""Restarts of a run: their limits, and the decision after each failure between a restart and the end."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import click
+
+from pretrain.errors import LaunchError, PretrainError
+from pretrain.launch.processes.failure import CRASH
+from pretrain.launch.processes.signals import stop_signals_exit
+from pretrain.report.metrics import FILE as METRICS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pretrain.checkpoint.folder import CheckpointFolder
+    from pretrain.launch.processes.failure import Failure
+    from pretrain.recipe import Recipe
+
+
+_TAIL = 64 * 1024
+"""Bytes at the end of metrics.jsonl that are read."""
+_FIRST_WAIT, _LONGEST_WAIT = 1.0, 60.0
+_DOUBLINGS = 6
+_VARYING = re.compile(r"0x[0-9a-fA-F]+|\d+")
+"""Addresses, ports, process ids, times: they differ between two failures that have one cause."""
+_LINE = 160
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RestartPolicy:
+    """Limits of restarts after a failure: their number, and that of the nodes.
+
+    Attributes:
+        limit: restarts in all, `--max-restarts`.
+        fewest_nodes: nodes with which it goes on where others do not come back, `--allow-fewer-nodes`; None: it waits
+            for all.
+    """
+
+    limit: int = 0
+    fewest_nodes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.fewest_nodes is not None and not self.limit:
+            msg = (
+                f"--allow-fewer-nodes {self.fewest_nodes} is about restarts, of which there are none.\n"
+                "Pass --max-restarts N as well, or leave it out."
+            )
+            raise LaunchError(msg)
+
+    def require_nodes(self, count: int) -> None:
+        """Check that fewer nodes are fewer than those of the run.
+
+        Raises:
+            LaunchError: they are not.
+        """
+        if self.fewest_nodes is not None and self.fewest_nodes >= count:
+            msg = (
+                f"--allow-fewer-nodes {self.fewest_nodes} is not below the number of nodes, {count}.\n"
+                "It is the number with which the run still goes on: pass fewer, or leave it out."
+            )
+            raise LaunchError(msg)
+
+
+NO_RESTARTS = RestartPolicy()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunProgress:
+    """Iterations up to which a run has come, as its files show it, whatever state a failure has left them in.
+
+    Attributes:
+        saved: that of the latest checkpoint; None without one.
+        logged: the last one in metrics.jsonl; None without any.
+    """
+
+    saved: int | None
+    logged: int | None
+
+    @classmethod
+    def of_run(cls, recipe: Recipe, run_dir: Path) -> RunProgress:
+        """Return how far a run has come; what is missing or damaged counts as not there."""
+        from pretrain.checkpoint.folder import CheckpointFolder  # noqa: PLC0415  only after a failure
+
+        return cls(saved=_saved(CheckpointFolder.of(recipe, run_dir)), logged=_logged(run_dir / METRICS))
+
+
+def _saved(folder: CheckpointFolder) -> int | None:
+    with suppress(PretrainError, OSError, ValueError):
+        latest, there = folder.latest(), folder.iterations()
+        # A single one need not be named: the run was killed just before that.
+        return there[0] if latest is None and len(there) == 1 else latest
+    return None
+
+
+def _logged(path: Path) -> int | None:
+    """Return the iteration of the last complete line."""
+    with suppress(OSError), path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
+        for line in reversed(file.read().splitlines()):
+            with suppress(ValueError):
+                record = json.loads(line)
+                if isinstance(record, dict) and isinstance(record.get("iteration"), int):
+                    return int(record["iteration"])
+    return None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Decision:
+    """Decision after a failure; plain values, sent to other nodes.
+
+    Attributes:
+        wait: seconds before the restart; None: the run ends.
+        text: line about the restart, or lines about why there is none; may be empty.
+    """
+
+    wait: float | None = None
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    failure: Failure
+    progress: RunProgress
+
+    def repeats(self, before: _Seen) -> bool:
+        """Say whether the same rank or node failed with the same words, without progress in between."""
+        now, then = self.failure, before.failure
+        # A report of all ranks comes from any of them.
+        of_one = now.of_launcher or now.rank == then.rank
+        same = of_one and (now.place, now.host, _words(now)) == (then.place, then.host, _words(then))
+        return same and self.progress == before.progress
+
+
+class Restarts:
+    """Counts the restarts of a run, and judges its failures.
+
+    Attributes:
+        count: restarts so far.
+    """
+
+    def __init__(self, policy: RestartPolicy, look: Callable[[], RunProgress]) -> None:
+        """Begin a run; `look` returns how far it has come, and is called after each failure."""
+        self.count = 0
+        self._limit = policy.limit
+        self._look = look
+        self._last: _Seen | None = None
+        self._in_a_row = 0
+
+    @classmethod
+    def of_run(cls, policy: RestartPolicy, recipe: Recipe, run_dir: Path) -> Restarts:
+        """Begin a run whose directory is known."""
+        return cls(policy, partial(RunProgress.of_run, recipe, run_dir))
+
+    def judge(self, failure: Failure) -> Decision:
+        """Decide what follows from a failure.
+
+        A user error, and a signal or a time limit that asked the run to end, are no reason for a restart; a signal that
+        a rank got alone is one, also if all have saved. The failure of before at the same iteration, with no checkpoint
+        or logged iteration between, is none. A restart that could not begin is tried again: the run had begun, so the
+        cause may pass.
+        """
+        passing = failure.passing and self.count > 0
+        if failure.asked or (failure.expected and not passing):
+            return Decision()
+        seen, before = _Seen(failure, self._look()), self._last
+        if not passing:
+            self._last = seen
+        if before is not None and not passing and seen.repeats(before):
+            return Decision(text=_repeated(before, seen))
+        if self.count >= self._limit:
+            return Decision(
+                text=f"No restart is left of {self._limit}. {_remedy(seen.progress)}" if self._limit else ""
+            )
+        gained = before is None or seen.progress.saved != before.progress.saved
+        self._in_a_row = 0 if gained else self._in_a_row + 1
+        self.count += 1
+        wait = min(_LONGEST_WAIT, _FIRST_WAIT * 2 ** min(self._in_a_row, _DOUBLINGS))
+        return Decision(wait=wait, text=f"restart {self.count} of {self._limit} in {wait:g} s, {_from(seen.progress)}")
+
+    def summary(self) -> str:
+        """Return the line at the end of a run; "" without a restart."""
+        if not self.count:
+            return ""
+        return f"ended after {self.count} restart{'s' if self.count > 1 else ''}"
+
+
+def with_remark(failure: Failure, verdict: Decision) -> Failure:
+    """Return the failure as it is shown at the end, with the reason that there is no restart.
+
+    One that may pass is no user error then: the run had begun.
+    """
+    if not verdict.text:
+        return failure
+    exit_code = CRASH if failure.passing else failure.exit_code
+    return dataclasses.replace(failure, text=f"{failure.text}\n{verdict.text}", exit_code=exit_code)
+
+
+def _from(progress: RunProgress) -> str:
+    return "from the beginning" if progress.saved is None else f"from the checkpoint of iteration {progress.saved}"
+
+
+def _remedy(progress: RunProgress) -> str:
+    if progress.saved is None:
+        return "There is no checkpoint yet."
+    return f"--resume continues from the checkpoint of iteration {progress.saved}."
+
+
+def _repeated(before: _Seen, seen: _Seen) -> str:
+    where = (
+        f"after iteration {seen.progress.logged}" if seen.progress.logged is not None else "before the first iteration"
+    )
+    return (
+        f"No restart: the same failure came twice {where}, without progress in between.\n"
+        f"first: {_shortest(before.failure)}\n"
+        f"then:  {_shortest(seen.failure)}\n"
+        f"Remove the cause. {_remedy(seen.progress)}"
+    )
+
+
+def _words(failure: Failure) -> str:
+    return _VARYING.sub("#", failure.text)
+
+
+def _shortest(failure: Failure) -> str:
+    """Return rank and essence of a failure in one line: the last line of a traceback, the first one of a message."""
+    lines = failure.text.splitlines() or [""]
+    line = lines[-1] if lines[0].startswith("Traceback") else lines[0]
+    return line[:_LINE] if failure.of_launcher else f"rank {failure.rank}: {line[:_LINE]}"
+
+
+def run_attempts(attempt: Callable[[], Failure | None], restarts: Restarts) -> Failure | None:
+    """Call `attempt` until it does not fail, or its failure is not followed by a restart.
+
+    Returns:
+        the last failure, or why the last attempt has stopped, with the reason that there is no restart; None if the
+        training is complete.
+
+    Raises:
+        SystemExit: a signal asked the run to end; 128 + its number.
+        PretrainError: of an attempt.
+    """
+    with stop_signals_exit():
+        while (failure := attempt()) is not None:
+            verdict = restarts.judge(failure)
+            if verdict.wait is None:
+                break
+            announce(failure, verdict)
+            time.sleep(verdict.wait)
+        if failure is None or failure.stopped:
+            show_end(restarts)
+    return failure and with_remark(failure, verdict)
+
+
+def announce(failure: Failure | None, verdict: Decision) -> None:
+    """Show a failure, which may be known to another node alone, and the restart that follows it."""
+    click.echo(f"{failure}\n{verdict.text}" if failure else verdict.text, err=True)
+
+
+def show_end(restarts: Restarts) -> None:
+    """Show how many restarts a run has had, if any."""
+    if summary := restarts.summary():
+        click.echo(summary, err=True)

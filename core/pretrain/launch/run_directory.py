@@ -1,0 +1,138 @@
+"""Checks and creation of a run directory."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+from pretrain.atomic_files import existing_folder
+from pretrain.errors import RunError
+from pretrain.recipe import load_recipe
+
+Resume = Literal["no", "run", "auto"]
+"""Value of `--resume`: not given; given alone, so that the run must be there; or `auto`, to go on or to start."""
+RUNS = Path("runs")
+_OF_A_RUN = ("recipe.yml", "metrics.jsonl", "checkpoints")
+
+
+def holds_run(run_dir: Path) -> bool:
+    """Say whether a run has begun in the directory."""
+    return any((run_dir / name).exists() for name in _OF_A_RUN)
+
+
+def check_run_dir(run_dir: Path | None, resume: Resume) -> bool:
+    """Check that the directory holds a run if it is to be resumed, and none if one is started.
+
+    Args:
+        run_dir: as given; None for a new one.
+        resume: with "auto" it may hold a run or not, also one without any complete file, but it must be given.
+
+    Returns:
+        whether the run of the directory is continued.
+
+    Raises:
+        RunError: it does not.
+    """
+    if run_dir is not None and str(run_dir) in {"", "."}:
+        msg = "--run-dir: an empty path, or the working directory itself.\nName a folder for the run."
+        raise RunError(msg)
+    if run_dir is None:
+        if resume != "no":
+            msg = "--resume auto needs a folder that is the same each time: pass --run-dir DIR."
+            if resume == "run":
+                msg = f"--resume needs the run to continue: pass --run-dir DIR.{_latest()}"
+            raise RunError(msg)
+        return False
+    if run_dir.exists() and not run_dir.is_dir():
+        msg = f"--run-dir {run_dir}: not a directory."
+        raise RunError(msg)
+    _check_writable(run_dir)
+    held = [name for name in _OF_A_RUN if (run_dir / name).exists()]
+    if resume == "run" and "recipe.yml" not in held:
+        msg = (
+            f"--run-dir {run_dir} holds no run to resume (no recipe.yml).\n"
+            "Leave out --resume to start one there; --resume auto starts or resumes."
+        )
+        raise RunError(msg)
+    if held and resume == "no":
+        msg = (
+            f"--run-dir {run_dir} already holds a run ({', '.join(held)}).\n"
+            "Pass --resume to continue it (--resume auto in a script that is repeated), or another --run-dir."
+        )
+        raise RunError(msg)
+    return bool(held)
+
+
+def new_run_dir(name: str) -> Path:
+    """Create and return runs/NAME-DATE-TIME; a number is added if another run has just taken that."""
+    stem = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    for attempt in itertools.count(1):
+        run_dir = RUNS / (stem if attempt == 1 else f"{stem}-{attempt}")
+        try:
+            run_dir.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        return run_dir
+    raise AssertionError
+
+
+def _check_writable(run_dir: Path) -> None:
+    """Check that the directory exists or can be made."""
+    nearest = existing_folder(run_dir)
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        msg = f"--run-dir {run_dir}: {nearest} is not a writable folder.\nName another one."
+        raise RunError(msg)
+
+
+def _latest() -> str:
+    runs = [path.parent for path in RUNS.glob("*/recipe.yml")]
+    return f"\nThe latest here is {max(runs, key=lambda run: run.stat().st_mtime)}." if runs else ""
+
+
+RECIPE = "recipe.yml"
+
+
+def is_run(path: Path) -> bool:
+    """Say whether a path is the directory of a run."""
+    return (path / RECIPE).is_file()
+
+
+def recipe_of(path: Path) -> Path | None:
+    """Return the recipe of the run of a checkpoint; None if there is none nearby.
+
+    Args:
+        path: a run directory, the folder of its checkpoints, or the folder of one.
+    """
+    folders = (path, *path.absolute().parents[:2])
+    found = next((folder / RECIPE for folder in folders if is_run(folder)), None)
+    if found is not None:
+        return found
+    runs = (_run_that_saves_into(folder) for folder in folders[:2])
+    return next((run / RECIPE for run in runs if run is not None and is_run(run)), None)
+
+
+def checkpoints_of(path: Path) -> Path:
+    """Return the folder in which a run saves its checkpoints, if the path is a run directory; else the path itself.
+
+    Raises:
+        RecipeError: the run's recipe cannot be read.
+    """
+    if not is_run(path):
+        return path
+    from pretrain.checkpoint.folder import CheckpointFolder  # noqa: PLC0415  --help needs none of it
+
+    return CheckpointFolder.of(load_recipe(path / RECIPE), path).path
+
+
+def _run_that_saves_into(folder: Path) -> Path | None:
+    """Return the run directory that a folder of checkpoints elsewhere names as its owner."""
+    from pretrain.checkpoint.owner import OWNER  # noqa: PLC0415  as above
+
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        return Path(json.loads((folder / OWNER).read_text())["run_dir"])
+    return None

@@ -1,1 +1,0 @@
-"""The run directory: its checks, its lock, and its preparation before the ranks train."""

@@ -1,0 +1,182 @@
+"""Detection of ranks and nodes that another program started: by variables of torchrun and of schedulers."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from typing import TYPE_CHECKING
+
+from pretrain.errors import LaunchError
+from pretrain.launch import slurm
+from pretrain.launch.scheduler_variables import OwnNode, integer_variable, port_variable
+from pretrain.launch.world import LOCALHOST, World, port_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_MPI_RANK, _MPI_SIZE = "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"
+"""Variables that each process of Open MPI's mpirun has."""
+_MPI_LOCAL_SIZE = "OMPI_COMM_WORLD_LOCAL_SIZE"
+
+
+def current_world(environ: Mapping[str, str] | None = None) -> World | None:
+    """Return this process's place if another program started it as a rank, else None.
+
+    torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT) win over Open MPI's and Slurm's,
+    because torchrun is often started by srun; Open MPI's win over Slurm's, because mpirun reaches its hosts by srun.
+
+    Args:
+        environ: `os.environ` if None.
+
+    Raises:
+        LaunchError: some of the variables are missing or not numbers.
+    """
+    environ = os.environ if environ is None else environ
+    if _kubeflow_node(environ, wanted=False):
+        return None
+    if "RANK" in environ and "WORLD_SIZE" in environ:
+        return _torchrun_world(environ)
+    return _mpi_world(environ) or slurm.current_world(environ)
+
+
+def own_node(*, wanted: bool, environ: Mapping[str, str] | None = None) -> OwnNode | None:
+    """Return the node on which this process starts the ranks itself, if a scheduler started it on each of several.
+
+    A process that mpirun or srun has started alone on its node is a rank, unless it is to be a node.
+
+    Args:
+        wanted: the command has options of nodes.
+        environ: `os.environ` if None.
+
+    Raises:
+        LaunchError: some of the variables are missing or not numbers.
+    """
+    environ = os.environ if environ is None else environ
+    if {"RANK", "WORLD_SIZE", "LOCAL_RANK"} <= environ.keys():
+        return None
+    node = _kubeflow_node(environ, wanted=wanted)
+    if node is None and _MPI_RANK in environ:
+        node = _mpi_node(environ) if wanted else None
+    elif node is None:
+        node = _skypilot_node(environ) or (slurm.own_node(environ) if wanted else None)
+    return node if node is not None and node.count > 1 else None
+
+
+def _torchrun_world(environ: Mapping[str, str]) -> World:
+    missing = [name for name in ("LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT") if name not in environ]
+    if missing:
+        msg = (
+            f"RANK and WORLD_SIZE are set, but not {', '.join(missing)}.\n"
+            "Start the ranks with torchrun, srun or mpirun, or unset RANK and WORLD_SIZE: pretrain then starts its "
+            "own. If they count nodes, pass --nnodes $WORLD_SIZE."
+        )
+        raise LaunchError(msg)
+    # LOCAL_SIZE and CROSS_RANK are DeepSpeed's words (deepspeed/launcher/launch.py).
+    rank = integer_variable(environ, "RANK")
+    local_world_size = integer_variable(environ, "LOCAL_WORLD_SIZE", integer_variable(environ, "LOCAL_SIZE", 1))
+    return World(
+        rank=rank,
+        world_size=integer_variable(environ, "WORLD_SIZE"),
+        local_rank=integer_variable(environ, "LOCAL_RANK"),
+        local_world_size=local_world_size,
+        node_rank=integer_variable(
+            environ, "GROUP_RANK", integer_variable(environ, "CROSS_RANK", rank // local_world_size)
+        ),
+        master_addr=environ["MASTER_ADDR"],
+        master_port=port_variable(environ),
+    )
+
+
+def _mpi_world(environ: Mapping[str, str]) -> World | None:
+    """Return this process's place if mpirun started it with others.
+
+    mpirun does not pass the address of rank 0: MASTER_ADDR is required unless all ranks are on one host.
+    """
+    if not _is_one_of_several(environ):
+        return None
+    rank, world_size = integer_variable(environ, _MPI_RANK), integer_variable(environ, _MPI_SIZE)
+    local_world_size = integer_variable(environ, _MPI_LOCAL_SIZE)
+    master_addr = environ.get("MASTER_ADDR") or (LOCALHOST if local_world_size == world_size else "")
+    if not master_addr:
+        msg = (
+            "mpirun started this rank on one of several hosts, but MASTER_ADDR is not set.\n"
+            "Name the host of rank 0: mpirun -x MASTER_ADDR=HOST."
+        )
+        raise LaunchError(msg)
+    return World(
+        rank=rank,
+        world_size=world_size,
+        local_rank=integer_variable(environ, "OMPI_COMM_WORLD_LOCAL_RANK"),
+        local_world_size=local_world_size,
+        node_rank=rank // local_world_size,  # OMPI_COMM_WORLD_NODE_RANK is the rank within the node
+        master_addr=master_addr,
+        master_port=_mpi_port(environ),
+    )
+
+
+def _mpi_node(environ: Mapping[str, str]) -> OwnNode | None:
+    """Return the node of this process if mpirun started one on each of several nodes."""
+    if not _is_one_of_several(environ) or integer_variable(environ, _MPI_LOCAL_SIZE) > 1:
+        return None
+    host = environ.get("MASTER_ADDR")
+    return OwnNode(
+        by="mpirun",
+        count=integer_variable(environ, _MPI_SIZE),
+        rank=integer_variable(environ, _MPI_RANK),
+        rendezvous=f"{host}:{_mpi_port(environ)}" if host else None,
+    )
+
+
+def _is_one_of_several(environ: Mapping[str, str]) -> bool:
+    return _MPI_RANK in environ and integer_variable(environ, _MPI_SIZE) > 1
+
+
+def _mpi_port(environ: Mapping[str, str]) -> int:
+    # The name of the job differs between jobs and is the same on all hosts.
+    return port_variable(environ, port_of(zlib.crc32(environ.get("PMIX_NAMESPACE", "").encode())))
+
+
+def _kubeflow_node(environ: Mapping[str, str], *, wanted: bool) -> OwnNode | None:
+    """Return the node that this pod of a PyTorchJob or TrainJob is.
+
+    PET_NNODES and PET_NODE_RANK are words for torchrun's options. A PyTorchJob sets RANK and WORLD_SIZE too, or alone
+    in its old versions, and there RANK counts pods; with LOCAL_RANK they are those of a rank that torchrun started.
+
+    Args:
+        environ: the environment.
+        wanted: RANK and WORLD_SIZE without LOCAL_RANK count as a node's outside of pods, too.
+
+    Raises:
+        LaunchError: a variable is not a number: PET_NNODES of an elastic job is a range, such as 1:4.
+    """
+    if "LOCAL_RANK" in environ:
+        return None
+    by_options = {"PET_NNODES", "PET_NODE_RANK"} <= environ.keys()
+    by_ranks = {"RANK", "WORLD_SIZE"} <= environ.keys() and (wanted or "KUBERNETES_SERVICE_HOST" in environ)
+    if not (by_options or by_ranks):
+        return None
+    host = environ.get("PET_MASTER_ADDR") or environ.get("MASTER_ADDR")
+    port = port_variable(environ, 0, "PET_MASTER_PORT" if "PET_MASTER_PORT" in environ else "MASTER_PORT")
+    nproc = environ.get("PET_NPROC_PER_NODE", "")
+    return OwnNode(
+        by="PyTorchJob",
+        count=integer_variable(environ, "PET_NNODES" if by_options else "WORLD_SIZE"),
+        rank=integer_variable(environ, "PET_NODE_RANK" if by_options else "RANK"),
+        rendezvous=f"{host}:{port}" if host and port else None,
+        nproc=int(nproc) if nproc.isdecimal() else None,  # "auto" and "gpu" are all devices, as here
+    )
+
+
+def _skypilot_node(environ: Mapping[str, str]) -> OwnNode | None:
+    """Return the node that this machine is in a SkyPilot task, whose command is started once on each."""
+    if not {"SKYPILOT_NUM_NODES", "SKYPILOT_NODE_RANK"} <= environ.keys():
+        return None
+    addresses = environ.get("SKYPILOT_NODE_IPS", "").split()
+    # Two tasks of one cluster may share its machines.
+    port = port_variable(environ, port_of(zlib.crc32(environ.get("SKYPILOT_TASK_ID", "").encode())))
+    return OwnNode(
+        by="SkyPilot",
+        count=integer_variable(environ, "SKYPILOT_NUM_NODES"),
+        rank=integer_variable(environ, "SKYPILOT_NODE_RANK"),
+        rendezvous=f"{addresses[0]}:{port}" if addresses else None,
+    )

@@ -1,0 +1,230 @@
+"""Checks of a run before its first iteration: one list, which the run, --dry-run and the doctor walk.
+
+A check raises the error with which the run ends, and changes nothing. What needs the device, the built model or all
+ranks is checked where it is used: abilities of the device, kernels, the content of a checkpoint and its schedule.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from pretrain.data.needed import own_corpus, samples_needed
+from pretrain.errors import DataError, PretrainError, RunError
+from pretrain.launch.run_directory import RUNS, check_run_dir, holds_run
+from pretrain.launch.run_lock import FILE as LOCK
+from pretrain.launch.run_lock import require_free
+from pretrain.report.metrics import FILE as METRICS
+from pretrain.report.metrics import appended, read_metrics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pretrain.data.needed import SampleCounts
+    from pretrain.launch.run_directory import Resume
+    from pretrain.recipe import Recipe
+
+
+class Where(Enum):
+    """Process of a run that makes a check."""
+
+    LAUNCHER = "before the ranks start, without torch; rank 0 where it has no launcher of ours"
+    RANK0 = "before it joins the others"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Start:
+    """A run that is about to start.
+
+    Attributes:
+        recipe: complete.
+        run_dir: its directory; None for a new one.
+        resume: value of `--resume`.
+    """
+
+    recipe: Recipe
+    run_dir: Path | None
+    resume: Resume
+
+    @property
+    def goes_on(self) -> bool:
+        """True if the run of the directory is continued."""
+        return self.resume != "no" and self.run_dir is not None and holds_run(self.run_dir)
+
+
+class StartCheck(NamedTuple):
+    """A check.
+
+    Attributes:
+        name: its subject, as the doctor calls it.
+        look: raises a PretrainError where the run cannot start.
+        where: see `Where`.
+    """
+
+    name: str
+    look: Callable[[Start], None]
+    where: Where = Where.LAUNCHER
+
+    def problem(self, start: Start) -> PretrainError | None:
+        """Return what is wrong; None where nothing is."""
+        try:
+            self.look(start)
+        except PretrainError as error:
+            return error
+        return None
+
+
+def require_startable(start: Start, where: Where) -> None:
+    """Make the checks of one process.
+
+    Raises:
+        PretrainError: of the first that finds something wrong.
+    """
+    for check in CHECKS:
+        if check.where is where:
+            check.look(start)
+
+
+def folders_of_checkpoints(recipe: Recipe, run_dir: Path | None) -> Iterator[Path]:
+    """Yield the folders outside of the run directory that the run must have for itself."""
+    if not isinstance(recipe.checkpoint.save, str):
+        return
+    folder = Path(recipe.checkpoint.save)
+    if run_dir is None or run_dir.absolute() not in folder.absolute().parents:
+        yield folder
+        around = folder.resolve().parent
+        if (around / LOCK).exists():  # the directory of a run that saves there by default, and may still run
+            yield around
+
+
+def _run_directory(start: Start) -> None:
+    check_run_dir(start.run_dir, start.resume)
+    require_free(start.run_dir or RUNS)
+
+
+def _metrics(start: Start) -> None:
+    if start.run_dir is None or not (start.run_dir / METRICS).exists():
+        return
+    appended(start.run_dir / METRICS).close()
+    if start.goes_on:
+        read_metrics(start.run_dir / METRICS)
+
+
+def _checkpoint_folder(start: Start) -> None:
+    from pretrain.checkpoint.owner import require_own  # noqa: PLC0415  --help needs none of it
+
+    require_own(start.recipe, start.run_dir, resume=start.goes_on)
+    for folder in folders_of_checkpoints(start.recipe, start.run_dir):
+        require_free(folder)
+
+
+def _kill_switch(start: Start) -> None:
+    path = start.recipe.train.kill_switch_path
+    if path is not None and Path(path).exists():
+        msg = f"train.kill_switch_path: {path} exists, which ends a training.\nRemove it to start one."
+        raise RunError(msg)
+
+
+def _inputs(start: Start) -> None:
+    recipe = start.recipe
+    require_inputs(recipe, samples_needed(recipe, recipe.train.train_iters or 0))
+    if built_inputs(recipe):
+        own_corpus().require_buildable(recipe)
+
+
+def _sample_indices(start: Start) -> None:
+    from pretrain.data.samples.checks import check_cache  # noqa: PLC0415  numpy: after the recipe has been read
+
+    check_cache(start.recipe.data)
+
+
+def _starting_checkpoint(start: Start) -> None:
+    from pretrain.checkpoint.starting_checkpoint import require_of_recipe, starting_directory  # noqa: PLC0415
+    from pretrain.data.tokenizers import load_tokenizer  # noqa: PLC0415  both as above
+
+    recipe = start.recipe
+    directory = starting_directory(recipe, start.run_dir, resume=start.goes_on)
+    if directory is not None:
+        size = None if built_inputs(recipe) else load_tokenizer(recipe.tokenizer).vocab_size
+        given = recipe.checkpoint.load
+        is_given = given is not None and directory.parent == Path(given)
+        require_of_recipe(directory, recipe, size, weights_only=is_given and recipe.checkpoint.finetune)
+
+
+CHECKS = (
+    StartCheck("run directory", _run_directory),
+    StartCheck("metrics", _metrics),
+    StartCheck("kill switch", _kill_switch),
+    StartCheck("checkpoint folder", _checkpoint_folder),
+    StartCheck("data", _inputs),
+    StartCheck("sample indices", _sample_indices),
+    StartCheck("starting checkpoint", _starting_checkpoint, Where.RANK0),
+)
+"""All checks, the cheapest first."""
+
+
+def require_inputs(recipe: Recipe, samples: SampleCounts) -> None:
+    """Check the tokenizer and the token files; files that `data.corpus` builds may be missing.
+
+    Args:
+        recipe: of the run.
+        samples: that are read from each split.
+
+    Raises:
+        PretrainError: one is missing, damaged, too small, or of another tokenizer, and what to do; of several, one line
+            for each.
+    """
+    problems = [problem for look in _checks(recipe, samples) if (problem := _problem(look))]
+    if len(problems) == 1:
+        raise problems[0]
+    if problems:
+        lines = [str(problem).splitlines()[0] for problem in problems]
+        msg = f"{len(problems)} inputs are missing or damaged; paths are relative to the working directory."
+        raise DataError("\n".join([msg, *lines]))
+
+
+def built_inputs(recipe: Recipe) -> str:
+    """Return the missing files that the run will build; empty if there are none."""
+    if recipe.data.corpus is None or recipe.data.path is None:
+        return ""
+    if own_corpus().is_complete(recipe.data.path, recipe.tokenizer):
+        return ""
+    tokenizer = f" and {recipe.tokenizer.file}" if recipe.tokenizer.file else ""
+    return f"data: the run builds {recipe.data.path}{tokenizer} from {recipe.data.corpus.source}, since they are absent"
+
+
+def _checks(recipe: Recipe, samples: SampleCounts) -> Iterator[Callable[[], object]]:
+    """Yield a check for each input, which raises if the input cannot be used."""
+    from pretrain.data.samples.checks import check_token_files, split_bounds  # noqa: PLC0415  --help needs none of them
+    from pretrain.data.token_files.reading import TokenFile  # noqa: PLC0415
+    from pretrain.data.tokenizers import load_tokenizer  # noqa: PLC0415
+
+    if built_inputs(recipe):
+        return
+    tokenizer = None
+    try:
+        tokenizer = load_tokenizer(recipe.tokenizer)
+    except DataError as error:
+        yield partial(_raise, error)
+    needed, bounds = (samples.train, samples.valid, samples.test), split_bounds(recipe.data)
+    for path in [recipe.data.path] if recipe.data.path else [part.path for part in recipe.data.blend or ()]:
+        if tokenizer is None:
+            yield partial(TokenFile.open, path)
+        else:
+            yield partial(check_token_files, path, tokenizer, bounds, needed, recipe.model.seq_length)
+
+
+def _raise(error: DataError) -> None:
+    raise error
+
+
+def _problem(look: Callable[[], object]) -> PretrainError | None:
+    """Return the reason why an input cannot be used; None if it can."""
+    try:
+        look()
+    except PretrainError as error:
+        return error
+    return None

@@ -1,0 +1,174 @@
+"""Checks of the training: length, batches, schedule, input files, compiled layers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pretrain.recipe.problem import Problem
+from pretrain.recipe.sections.precision import COMPILED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pretrain.recipe.recipe import Recipe
+
+
+def batch_problems(recipe: Recipe) -> Iterator[Problem]:
+    """Yield what is wrong with the length, the batch, and its ramp-up."""
+    train = recipe.train
+    if train.train_iters is None and train.train_samples is None:
+        yield Problem("train.train_iters", "required, or train.train_samples.")
+    if train.train_iters is not None and train.train_samples is not None:
+        yield Problem("train.train_samples", "given beside train.train_iters; choose one.")
+    if train.global_batch_size % train.micro_batch_size:
+        yield Problem(
+            "train.global_batch_size",
+            f"{train.global_batch_size} is not a multiple of train.micro_batch_size {train.micro_batch_size}.",
+        )
+    if train.calculate_per_token_loss and recipe.engine.name == "megatron":
+        yield from _per_token(recipe)
+    if train.rampup_batch_size is not None:
+        yield from _rampup(recipe, train.rampup_batch_size)
+    if train.loss_spike.threshold is not None and train.loss_spike.action == "rollback":
+        yield from _rollback(recipe)
+
+
+def _per_token(recipe: Recipe) -> Iterator[Problem]:
+    """Yield a problem for fp16 or bf16 gradients: megatron-core sums them over all tokens before it divides."""
+    precision = recipe.precision
+    if precision.dtype != "fp32" and not precision.grad_reduce_in_fp32:
+        yield Problem(
+            "train.calculate_per_token_loss",
+            f"true needs precision.grad_reduce_in_fp32: true with {precision.dtype}: gradients are summed over tokens "
+            "before they are divided by their number.",
+        )
+
+
+def _rollback(recipe: Recipe) -> Iterator[Problem]:
+    checkpoint = recipe.checkpoint
+    if checkpoint.save is False or checkpoint.save_interval == 0:
+        path = "checkpoint.save" if checkpoint.save is False else "checkpoint.save_interval"
+        yield Problem(
+            path,
+            "train.loss_spike.action: rollback goes back to the last checkpoint: save some, with "
+            "checkpoint.save_interval above 0.",
+        )
+
+
+def _rampup(recipe: Recipe, rampup: tuple[int, int, int]) -> Iterator[Problem]:
+    path, last, micro = "train.rampup_batch_size", recipe.train.global_batch_size, recipe.train.micro_batch_size
+    start, increment, samples = rampup
+    if start < 1 or increment < 1 or samples < 1:
+        yield Problem(path, f"{list(rampup)}: start, increment and samples must be greater than 0.")
+    elif start >= last or (last - start) % increment:
+        yield Problem(path, f"this does not reach train.global_batch_size {last} from {start} in steps of {increment}.")
+    elif start % micro or increment % micro:
+        yield Problem(path, f"{start} and {increment} must be multiples of train.micro_batch_size {micro}.")
+    if recipe.train.train_iters is not None:
+        yield Problem(path, "this counts samples: give train.train_samples instead of train.train_iters.")
+
+
+def schedule_problems(recipe: Recipe) -> Iterator[Problem]:
+    """Yield what is wrong with warm-up, decay and the lowest learning rate."""
+    schedule = recipe.schedule
+    if schedule.min_lr > recipe.optimizer.lr:
+        yield Problem("schedule.min_lr", f"{schedule.min_lr} is more than optimizer.lr {recipe.optimizer.lr}.")
+    warmups = ("lr_warmup_iters", "lr_warmup_samples", "lr_warmup_fraction")
+    for key in [key for key in warmups if getattr(schedule, key) is not None][1:]:
+        yield Problem(f"schedule.{key}", "this gives the warm-up a second time; choose one key.")
+    if schedule.override_opt_param_scheduler and schedule.use_checkpoint_opt_param_scheduler:
+        yield Problem(
+            "schedule.use_checkpoint_opt_param_scheduler", "not with override_opt_param_scheduler: choose who wins."
+        )
+    train = recipe.train
+    if (train.train_iters is None) != (train.train_samples is None):
+        unit, other = ("iters", "samples") if train.train_samples is None else ("samples", "iters")
+        yield from _units(recipe, unit, other)
+        yield from _order(recipe, unit)
+
+
+def _units(recipe: Recipe, unit: str, other: str) -> Iterator[Problem]:
+    for name in ("lr_warmup", "lr_decay", "lr_wsd_decay"):
+        if getattr(recipe.schedule, f"{name}_{other}") is not None:
+            yield Problem(
+                f"schedule.{name}_{other}",
+                f"this conflicts with train.train_{unit}; give schedule.{name}_{unit} instead.",
+            )
+
+
+def _order(recipe: Recipe, unit: str) -> Iterator[Problem]:
+    schedule = recipe.schedule
+    decay = getattr(schedule, f"lr_decay_{unit}") or getattr(recipe.train, f"train_{unit}")
+    warmup = getattr(schedule, f"lr_warmup_{unit}") or 0
+    last_part = getattr(schedule, f"lr_wsd_decay_{unit}")
+    is_wsd = schedule.lr_decay_style == "WSD"
+    if is_wsd and last_part is None:
+        yield Problem(f"schedule.lr_wsd_decay_{unit}", "required with schedule.lr_decay_style: WSD.")
+    if decay == 0:  # train.train_iters: 0, where no step follows the schedule
+        return
+    if warmup >= decay:
+        yield Problem(
+            f"schedule.lr_warmup_{unit}",
+            f"{warmup} must be less than schedule.lr_decay_{unit}, which is {decay} (train.train_{unit} if not given).",
+        )
+    elif is_wsd and last_part is not None and last_part > decay - warmup:
+        yield Problem(
+            f"schedule.lr_wsd_decay_{unit}",
+            f"{last_part} is more than the {decay - warmup} {unit} after the warm-up.",
+        )
+
+
+_FILES_OF_TYPE = {"gpt2": ("vocab_file", "merge_file"), "huggingface": ("file",), "bytes": ()}
+
+
+def input_problems(recipe: Recipe) -> Iterator[Problem]:
+    """Yield missing and superfluous keys of input files."""
+    yield from _tokenizer(recipe)
+    yield from _data(recipe)
+
+
+def _tokenizer(recipe: Recipe) -> Iterator[Problem]:
+    tokenizer = recipe.tokenizer
+    for key in _FILES_OF_TYPE[tokenizer.type]:
+        if getattr(tokenizer, key) is None:
+            yield Problem(f"tokenizer.{key}", f"required with tokenizer.type: {tokenizer.type}.")
+    if tokenizer.type == "huggingface" and recipe.data.corpus is not None and tokenizer.vocab_size is None:
+        yield Problem("tokenizer.vocab_size", "required with data.corpus, on which the tokenizer is trained.")
+
+
+def _data(recipe: Recipe) -> Iterator[Problem]:
+    data = recipe.data
+    if data.path is None and not data.blend:
+        yield Problem("data.path", "required, or data.blend: [{weight: 1, path: ...}, ...].")
+    if data.path is not None and data.blend is not None:
+        yield Problem("data.blend", "given beside data.path; choose one.")
+    if data.corpus is not None and data.blend is not None:
+        yield Problem("data.corpus", "this builds one token file: give data.path instead of data.blend.")
+    train, valid, _ = data.shares
+    if train == 0 and recipe.train.train_iters != 0:
+        yield Problem("data.split", f"{data.split} leaves no document for training.")
+    if valid == 0 and recipe.evaluation.interval > 0:
+        yield Problem("data.split", f"{data.split} leaves no document for validation; or set evaluation.interval: 0.")
+
+
+_KEY = "kernels.compile"
+
+
+def compilation_problems(recipe: Recipe) -> Iterator[Problem]:
+    """Yield what conflicts with `kernels.compile: layer`."""
+    if recipe.kernels.compile == "none":
+        return
+    if recipe.engine.name != "megatron":
+        yield Problem(_KEY, f"layer needs engine.name: megatron; with {recipe.engine.name} it was not tested.")
+    if recipe.train.deterministic_mode:
+        yield Problem(_KEY, "layer conflicts with train.deterministic_mode: compiled sums may not be reproducible.")
+    if recipe.parallel.overlap_param_gather:
+        yield Problem(_KEY, "layer conflicts with parallel.overlap_param_gather, which hooks into every module.")
+    for key in ("hidden_dropout", "attention_dropout"):
+        if getattr(recipe.model, key):
+            yield Problem(
+                _KEY, f"layer needs model.{key}: 0. Compiled code draws its own random numbers, not the ranks'."
+            )
+    for operation in COMPILED:
+        if getattr(recipe.kernels, operation) not in {"auto", "reference"}:
+            yield Problem(f"kernels.{operation}", "must be auto or reference with kernels.compile: layer.")

@@ -1,1 +1,0 @@
-"""Section `engine`, and the sections inside it."""

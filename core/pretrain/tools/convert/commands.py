@@ -1,0 +1,354 @@
+"""`pretrain checkpoint`: look into checkpoints of this program and of others, verify and convert them."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pretrain.cli.options import LocalPath
+from pretrain.errors import RecipeError, did_you_mean
+from pretrain.exit_codes import ExitCode
+from pretrain.report.plain_text import size_text
+from pretrain.report.progress_bar import ByteCount, ProgressBar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pretrain.recipe.sections.model import ModelSection
+    from pretrain.tools.convert.conversion import TargetTokenizer
+    from pretrain.tools.convert.model_weights import ModelWeights
+    from pretrain.tools.convert.summary import CheckpointSummary, FileLayout
+    from pretrain.tools.convert.verification import Difference
+
+
+_PATH = LocalPath()
+DIFFERENT = ExitCode.FAILURE
+_SHOWN = 20
+_SECTION = "model."
+FORMATS = ("pretrain", "megatron", "torch_dist", "deepspeed", "neox", "huggingface")
+_LEFT_OUT = {"hidden_dropout", "attention_dropout"}
+"""Not of the weights, but of the training."""
+
+
+def model_settings(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the option --set to a command."""
+    return click.option(
+        "--set",
+        "settings",
+        multiple=True,
+        metavar="model.KEY=VALUE",
+        help="A setting of the model that the files do not tell, such as model.num_attention_heads=16.",
+    )(function)
+
+
+def parsed(settings: Sequence[str]) -> dict[str, Any]:
+    """Return the values by the keys of a recipe's section `model`.
+
+    Raises:
+        RecipeError: one is no such key with a value.
+    """
+    import yaml  # noqa: PLC0415  kept out of --help
+
+    from pretrain.recipe.sections.model import ModelSection  # noqa: PLC0415  it imports pydantic
+
+    found = {}
+    for setting in settings:
+        path, equals, text = setting.partition("=")
+        key = path.removeprefix(_SECTION)
+        if not equals or not path.startswith(_SECTION) or key not in ModelSection.model_fields:
+            msg = (
+                f"--set {setting[:100]}: not a key of section model with a value."
+                f"{did_you_mean(key, ModelSection.model_fields)}\nWrite --set model.KEY=VALUE."
+            )
+            raise RecipeError(msg)
+        try:
+            found[key] = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            msg = f"--set {setting[:100]}: the value is not YAML.\nQuote it."
+            raise RecipeError(msg) from error
+    return found
+
+
+@click.command("inspect")
+@click.argument("path", type=_PATH)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def inspect_command(*, path: Path, as_json: bool) -> None:
+    """Print the format of a checkpoint, its model, layout, dtype and size; nothing in it is executed.
+
+    PATH is the folder of a run, of its checkpoints (the latest is taken), or of one checkpoint.
+    """
+    import orjson  # noqa: PLC0415  kept out of --help
+
+    from pretrain.checkpoint.checksums import are_foreign, are_there  # noqa: PLC0415
+    from pretrain.tools.convert.registry import summary_of  # noqa: PLC0415  it imports torch
+
+    summary = summary_of(path)
+    none = "checksums.txt is another program's" if are_foreign(summary.path) else "no checksums.txt"
+    checksums = _verified(summary.path) if are_there(summary.path) else none
+    if as_json:
+        click.echo(orjson.dumps(summary.as_json() | {"checksums": checksums}, option=orjson.OPT_INDENT_2))
+    else:
+        click.echo("\n".join(_lines(summary, checksums)))
+
+
+def _verified(folder: Path) -> str:
+    """Return what of a folder was compared with its checksums when it was opened."""
+    from pretrain.checkpoint.checksums import SMALL_FILES, bytes_of  # noqa: PLC0415  kept out of --help
+
+    read, there = bytes_of(folder, SMALL_FILES)
+    if read == there:
+        return "match"
+    return (
+        f"match in the {size_text(read)} that were read; of other files only the sizes were compared: see pretrain "
+        "checkpoint verify"
+    )
+
+
+def _lines(summary: CheckpointSummary, checksums: str) -> list[str]:
+    version = f" ({summary.version})" if summary.version else ""
+    rows = {
+        "path": str(summary.path),
+        "format": f"{summary.format}{version}",
+        "iteration": "not in the files" if summary.iteration is None else f"{summary.iteration:,}",
+        "parameters": "not known" if summary.parameters is None else f"{summary.parameters:,}",
+        "dtype": ", ".join(summary.dtypes),
+        "layout": _layout(summary.parts),
+        "contents": ", ".join(summary.contents),
+        "files": f"{summary.files:,}, {size_text(summary.size)}",
+        "checksums": checksums,
+    }
+    lines = [f"{f'{name}:':<12}{value}" for name, value in rows.items()]
+    return [*lines, "model:", *(f"  {name}: {_yaml(value)}" for name, value in summary.model.items())]
+
+
+def _layout(parts: FileLayout) -> str:
+    sizes = {
+        "tensor": parts.tensor,
+        "pipeline": parts.pipeline,
+        "virtual pipeline": parts.virtual_pipeline,
+        "expert": parts.expert,
+        "data": parts.data,
+    }
+    shown = [f"{name} {size}" for name, size in sizes.items() if size > 1]
+    return " x ".join(shown) or "one part"
+
+
+def _yaml(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+@click.command("verify")
+@click.argument("path", type=_PATH)
+@click.option("--against", type=_PATH, metavar="OTHER", help="Compare all weights with this checkpoint's.")
+@model_settings
+def verify_command(*, path: Path, against: Path | None, settings: tuple[str, ...]) -> int:
+    """Read all weights of the checkpoint at PATH: complete, of the right shapes, finite.
+
+    Files are compared with checksums.txt, or with the checksums that torch.save writes into its own; safetensors has
+    none.
+
+    With --against weights and settings are compared with those of another checkpoint, of any format; exit code 1 if
+    any differ.
+    """
+    from pretrain.checkpoint.checksums import Share  # noqa: PLC0415
+    from pretrain.tools.convert.registry import read_weights  # noqa: PLC0415  it imports torch
+    from pretrain.tools.convert.verification import (  # noqa: PLC0415
+        differences,
+        files_without_checksums,
+        not_finite,
+        settings_that_differ,
+    )
+
+    given = parsed(settings)
+    with ProgressBar() as bar:
+        weights = read_weights(path, given, Share(begin=partial(ByteCount, bar)))
+        broken = not_finite(weights, ByteCount(bar, _size(weights), "read"))
+    unverified = files_without_checksums(weights)
+    if broken:
+        click.echo(f"{weights.path}: not finite: {', '.join(broken[:_SHOWN])}", err=True)
+        return DIFFERENT
+    what = f"{len(weights.tensors):,} weights, {size_text(_size(weights))}"
+    click.echo(f"{weights.path} ({weights.format}): {what}, complete and finite; {_checked(unverified)}")
+    _name_foreign(weights)
+    if against is None:
+        return 0
+    with ProgressBar() as bar:
+        other = read_weights(against, given, Share(begin=partial(ByteCount, bar)))
+        found = differences(weights, other, ByteCount(bar, _size(weights), "compared"))
+    _name_foreign(other)
+    differing = settings_that_differ(weights, other)
+    for name, (ours, theirs) in differing.items():
+        click.echo(f"different model: {name} {ours}, there {theirs}")
+    return _show([each for each in found if each.largest != 0.0], weights, other) or (DIFFERENT if differing else 0)
+
+
+def _name_foreign(weights: ModelWeights) -> None:
+    from pretrain.checkpoint.checksums import FILE, are_foreign  # noqa: PLC0415  kept out of --help
+
+    if are_foreign(weights.path):
+        click.echo(f"{weights.path / FILE} is another program's, and was not compared")
+
+
+def _checked(unverified: list[Path]) -> str:
+    if not unverified:
+        return "checksums match"
+    files = "1 file has" if len(unverified) == 1 else f"{len(unverified)} files have"
+    return f"{files} no checksums ({unverified[0].name}): a changed number would not be found"
+
+
+def _size(weights: ModelWeights) -> int:
+    return sum(tensor.nbytes for tensor in weights.tensors.values())
+
+
+def _show(different: list[Difference], weights: ModelWeights, other: ModelWeights) -> int:
+    if not different:
+        click.echo(f"equal to {other.path} ({other.format}) in every number")
+        return 0
+    click.echo(f"different from {other.path} ({other.format}) in {len(different)} of {len(weights.tensors)} weights:")
+    for each in sorted(different, key=lambda each: -each.largest)[:_SHOWN]:
+        click.echo(f"  {each.name}: {each.shape or f'by at most {each.largest:.3g}'}")
+    return DIFFERENT
+
+
+@click.command("recipe")
+@click.argument("path", type=_PATH)
+@model_settings
+def recipe_command(*, path: Path, settings: tuple[str, ...]) -> None:
+    """Print the section `model` of a recipe that continues from the checkpoint at PATH."""
+    import yaml  # noqa: PLC0415  kept out of --help
+
+    from pretrain.checkpoint.checksums import SMALL_FILES  # noqa: PLC0415
+    from pretrain.tools.convert.registry import read_weights  # noqa: PLC0415  it imports torch
+
+    weights = read_weights(path, parsed(settings), SMALL_FILES)  # no weight is read
+    click.echo(f"# {weights.path} ({weights.format}); {weights.rows:,} rows of vocabulary")
+    click.echo(yaml.safe_dump({"model": recipe_section(weights.model)}, sort_keys=False), nl=False)
+
+
+def recipe_section(model: ModelSection) -> Mapping[str, Any]:
+    """Return the settings that differ from a recipe's defaults, in the order of the section's keys."""
+    from pretrain.recipe.sections.model import ModelSection  # noqa: PLC0415  it imports pydantic
+
+    needed = {name: getattr(model, name) for name, field in ModelSection.model_fields.items() if field.is_required()}
+    plain = ModelSection.model_validate(needed | {"activation": model.activation})
+    given = model.model_dump(exclude=_LEFT_OUT)
+    default = plain.model_dump() | {"activation": ModelSection.model_fields["activation"].default}
+    return {name: value for name, value in given.items() if name in needed or value != default[name]}
+
+
+@click.command("convert")
+@click.argument("source", type=_PATH)
+@click.argument("target", type=_PATH)
+@click.option("--to", "to", type=click.Choice(FORMATS), required=True, help="Format of the target.")
+@click.option("--dtype", type=click.Choice(("fp32", "bf16", "fp16")), help="Of all weights.  [default: the source's]")
+@click.option(
+    "--tensor",
+    type=click.IntRange(min=1),
+    default=1,
+    metavar="N",
+    help="Tensor-parallel ranks: all but pretrain, huggingface.",
+)
+@click.option("--pipeline", type=click.IntRange(min=1), default=1, metavar="N", help="Pipeline stages: megatron.")
+@click.option(
+    "--tokenizer",
+    "tokenizer_files",
+    type=_PATH,
+    multiple=True,
+    metavar="FILE",
+    help="tokenizer.json; or twice: vocab.json and merges.txt. Its size tells what is padding of the vocabulary. "
+    "[default: the source's; huggingface: of a run, its recipe's]",
+)
+@model_settings
+@click.option("--force", is_flag=True, help="Replace a target that exists.")
+def convert_command(
+    *,
+    source: Path,
+    target: Path,
+    to: str,
+    dtype: str | None,
+    tensor: int,
+    pipeline: int,
+    tokenizer_files: tuple[Path, ...],
+    settings: tuple[str, ...],
+    force: bool,
+) -> None:
+    """Write the weights of the checkpoint SOURCE, of any format, into the new folder TARGET in another one.
+
+    Weights are written as they are read, so a model needs not fit into memory. Interrupted, the same command goes on;
+    until it is complete the target is called TARGET.unfinished. Optimizer and generators are not converted.
+    """
+    from pretrain.tools.convert.conversion import ConvertOptions, convert  # noqa: PLC0415  it imports torch
+    from pretrain.tools.convert.target import TargetLayout  # noqa: PLC0415
+
+    if to == "huggingface" and not tokenizer_files:
+        tokenizer_files = _of_run(source)
+    options = ConvertOptions(
+        format=to,
+        dtype=dtype,
+        layout=TargetLayout(tensor=tensor, pipeline=pipeline),
+        tokenizer=_tokenizer(tokenizer_files),
+        given=parsed(settings),
+    )
+    with ProgressBar() as bar:
+        weights = convert(source, target, options, force=force, begin=partial(ByteCount, bar))
+    click.echo(f"{target}: the weights of {weights.path} ({weights.format}) for {to}")
+    if to == "huggingface" and (files := tokenizer_files or weights.tokenizer):
+        click.echo(f"tokenizer: {', '.join(map(str, files))}")
+    elif to == "huggingface":
+        click.echo("no tokenizer is written: pass --tokenizer FILE, if the model has files of one")
+
+
+def _of_run(source: Path) -> tuple[Path, ...]:
+    """Return the files of the tokenizer that the recipe of a run of ours names, if they are there."""
+    from pretrain.checkpoint.sharded_format import COMMON  # noqa: PLC0415  it imports torch
+    from pretrain.launch.run_directory import recipe_of  # noqa: PLC0415
+    from pretrain.recipe import load_recipe  # noqa: PLC0415
+    from pretrain.tools.convert.summary import one_checkpoint  # noqa: PLC0415
+
+    recipe = recipe_of(source)
+    if recipe is None or not (one_checkpoint(source) / COMMON).is_file():
+        return ()
+    try:
+        section = load_recipe(recipe).tokenizer
+    except RecipeError as error:  # of another version: the weights are what is asked for
+        click.echo(f"no tokenizer is taken from {recipe}: {error}", err=True)
+        return ()
+    files = tuple(Path(file) for file in (section.file, section.vocab_file, section.merge_file) if file is not None)
+    if missing := [file for file in files if not file.is_file()]:
+        click.echo(f"{missing[0]}, the tokenizer that {recipe} names, is not there", err=True)
+    return () if missing else files
+
+
+def _tokenizer(files: tuple[Path, ...]) -> TargetTokenizer | None:
+    if not files:
+        return None
+    from pretrain.data.tokenizers.load import load_tokenizer  # noqa: PLC0415
+    from pretrain.recipe.sections.data import TokenizerSection  # noqa: PLC0415
+    from pretrain.tools.convert.conversion import TargetTokenizer  # noqa: PLC0415
+
+    if len(files) == 1:
+        section = TokenizerSection.model_validate({"type": "huggingface", "file": str(files[0])})
+    elif len(files) == 2:
+        vocabulary, merges = sorted(files, key=lambda file: file.suffix != ".json")
+        section = TokenizerSection.model_validate(
+            {"type": "gpt2", "vocab_file": str(vocabulary), "merge_file": str(merges)}
+        )
+    else:
+        msg = f"--tokenizer was given {len(files)} times. Name a tokenizer.json, or a vocab.json and a merges.txt."
+        raise click.UsageError(msg)
+    return TargetTokenizer(files=files, vocab_size=load_tokenizer(section).vocab_size)
+
+
+@click.group()
+def command() -> None:
+    """Look into checkpoints, verify and convert them.
+
+    They may be this program's, Megatron-LM's, DeepSpeed's, GPT-NeoX's or Hugging Face's.
+    """
+
+
+for each in (inspect_command, verify_command, convert_command, recipe_command):
+    command.add_command(each)

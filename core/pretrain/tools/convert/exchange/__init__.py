@@ -1,1 +1,0 @@
-"""Exchange of checkpoints with other programs: conversion, comparison, and training from theirs."""

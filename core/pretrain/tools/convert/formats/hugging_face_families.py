@@ -1,0 +1,220 @@
+"""Names and orders of the weights of Hugging Face's models, and what models each of them can be.
+
+They are defined by GPT2LMHeadModel (models/gpt2/modeling_gpt2.py of transformers), GPTNeoXForCausalLM
+(models/gpt_neox/modeling_gpt_neox.py), LlamaForCausalLM (models/llama/modeling_llama.py), and Qwen2ForCausalLM and
+MistralForCausalLM, whose weights are Llama's.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pretrain.tools.convert.lazy_tensor import joined, narrowed, transposed
+from pretrain.tools.convert.model_keys import not_held
+from pretrain.tools.convert.qkv import from_parts_first, fused, separate, to_parts_first
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from pretrain.recipe.sections.model import ModelSection
+    from pretrain.tools.convert.lazy_tensor import LazyTensor
+
+
+_LAYER = re.compile(r"(decoder\.layers\.)(\d+)(\..+)")
+_EMBEDDING, _OUTPUT = "embedding.word_embeddings", "output_layer"
+_QKV, _PROJ = "decoder.layers.{}.self_attention.linear_qkv", "decoder.layers.{}.self_attention.linear_proj"
+_FC1, _FC2 = "decoder.layers.{}.mlp.linear_fc1", "decoder.layers.{}.mlp.linear_fc2"
+_BEFORE, _BETWEEN = "decoder.layers.{}.input_layernorm", "decoder.layers.{}.pre_mlp_layernorm"
+_FINAL = "decoder.final_layernorm"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Architecture:
+    """One architecture.
+
+    Attributes:
+        architecture: its class in transformers.
+        prefix: of all weights but the output layer's; files of the model without an output layer lack it.
+        modules: our module -> theirs; several are parts of ours, in this order.
+        imported: makes our weight of theirs, given our name, the parts and the model.
+        exported: the reverse.
+        settings: what every model of it has, by the name in a recipe: the values that are possible.
+    """
+
+    architecture: str
+    prefix: str
+    modules: Mapping[str, tuple[str, ...]]
+    imported: Callable[[str, Sequence[LazyTensor], ModelSection], LazyTensor]
+    exported: Callable[[str, LazyTensor, ModelSection], Sequence[LazyTensor]]
+    settings: Mapping[str, tuple[Any, ...]]
+
+    def names(self, ours: str) -> tuple[str, ...]:
+        """Return their names of the parts of one of our weights."""
+        module, _, kind = ours.rpartition(".")
+        found = _LAYER.fullmatch(module)
+        number = found[2] if found else ""
+        template = f"{found[1]}{{}}{found[3]}" if found else module
+        return tuple(f"{name.format(number)}.{kind}" for name in self.modules[template])
+
+    def full_names(self, names: Collection[str]) -> list[str]:
+        """Return the names that the weights of a file have in the whole model, in the same order.
+
+        Files of the model without an output layer lack the prefix, and transformers 5 calls every output layer lm_head.
+        """
+        [output] = self.modules[_OUTPUT]
+        outputs = {"lm_head.weight": f"{output}.weight", f"{output}.weight": f"{output}.weight"}
+        prefix = "" if any(name.startswith(self.prefix) for name in names) else self.prefix
+        return [outputs.get(name, f"{prefix}{name}") for name in names]
+
+    def export(self, tensors: Mapping[str, LazyTensor], model: ModelSection) -> dict[str, LazyTensor]:
+        """Return all of a model's weights under their names, from ours."""
+        return {
+            theirs: part
+            for ours, whole in tensors.items()
+            for theirs, part in zip(self.names(ours), self.exported(ours, whole, model), strict=True)
+        }
+
+    def misfits(self, model: ModelSection) -> list[str]:
+        """Return the settings of a model that this architecture cannot have, as key=value."""
+        wrong = [name for name, values in self.settings.items() if getattr(model, name) not in values]
+        wrong += [name for name, is_needed in not_held("huggingface", model).items() if is_needed]
+        if self.architecture in {"GPT2LMHeadModel", "GPTNeoXForCausalLM"}:
+            wrong += ["num_query_groups"] if model.num_query_groups != model.num_attention_heads else []
+            wrong += ["kv_channels"] if model.kv_channels * model.num_attention_heads != model.hidden_size else []
+        elif model.hidden_size % model.num_attention_heads:  # LlamaConfig.validate_architecture
+            wrong.append("num_attention_heads")
+        return [f"model.{name}={_shown(getattr(model, name))}" for name in wrong]
+
+
+def family_of(model: ModelSection) -> tuple[str, Architecture]:
+    """Return the architecture that a model could be, and its model_type; `misfits` tells whether it is."""
+    if model.position_embedding_type == "learned_absolute":
+        kind = "gpt2"
+    elif model.normalization == "LayerNorm":
+        kind = "gpt_neox"
+    else:
+        kind = "qwen2" if model.add_qkv_bias and not model.add_bias_linear else "llama"
+    return kind, FAMILIES[kind]
+
+
+def _from_gpt2(name: str, parts: Sequence[LazyTensor], model: ModelSection) -> LazyTensor:
+    """Conv1D of transformers multiplies from the left; queries of all heads come first, then keys, then values."""
+    [part] = parts
+    whole = transposed(part) if ".linear_" in name and len(part.shape) == 2 else part
+    return from_parts_first(whole, model.num_attention_heads) if ".linear_qkv." in name else whole
+
+
+def _to_gpt2(name: str, whole: LazyTensor, model: ModelSection) -> list[LazyTensor]:
+    part = to_parts_first(whole, model.num_attention_heads) if ".linear_qkv." in name else whole
+    return [transposed(part) if ".linear_" in name and len(part.shape) == 2 else part]
+
+
+def _from_llama(name: str, parts: Sequence[LazyTensor], model: ModelSection) -> LazyTensor:
+    if ".linear_qkv." in name:
+        query, key, value = parts
+        return fused(query, key, value, model)
+    return joined(parts, 0)
+
+
+def _to_llama(name: str, whole: LazyTensor, model: ModelSection) -> Sequence[LazyTensor]:
+    if ".linear_qkv." in name:
+        return separate(whole, model)
+    if ".linear_fc1." in name:
+        width = model.ffn_hidden_size
+        return [narrowed(whole, 0, 0, width), narrowed(whole, 0, width, width)]
+    return [whole]
+
+
+def _shown(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+_GPT2 = Architecture(
+    architecture="GPT2LMHeadModel",
+    prefix="transformer.",
+    modules={
+        _EMBEDDING: ("transformer.wte",),
+        "embedding.position_embeddings": ("transformer.wpe",),
+        _BEFORE: ("transformer.h.{}.ln_1",),
+        _QKV: ("transformer.h.{}.attn.c_attn",),
+        _PROJ: ("transformer.h.{}.attn.c_proj",),
+        _BETWEEN: ("transformer.h.{}.ln_2",),
+        _FC1: ("transformer.h.{}.mlp.c_fc",),
+        _FC2: ("transformer.h.{}.mlp.c_proj",),
+        _FINAL: ("transformer.ln_f",),
+        _OUTPUT: ("lm_head",),
+    },
+    imported=_from_gpt2,
+    exported=_to_gpt2,
+    settings={
+        "position_embedding_type": ("learned_absolute",),
+        "normalization": ("LayerNorm",),
+        "activation": ("gelu", "gelu_tanh"),
+        "add_bias_linear": (True,),
+        "parallel_residual": (False,),
+    },
+)
+_GPT_NEOX = Architecture(
+    architecture="GPTNeoXForCausalLM",
+    prefix="gpt_neox.",
+    modules={
+        _EMBEDDING: ("gpt_neox.embed_in",),
+        _BEFORE: ("gpt_neox.layers.{}.input_layernorm",),
+        _QKV: ("gpt_neox.layers.{}.attention.query_key_value",),
+        _PROJ: ("gpt_neox.layers.{}.attention.dense",),
+        _BETWEEN: ("gpt_neox.layers.{}.post_attention_layernorm",),
+        _FC1: ("gpt_neox.layers.{}.mlp.dense_h_to_4h",),
+        _FC2: ("gpt_neox.layers.{}.mlp.dense_4h_to_h",),
+        _FINAL: ("gpt_neox.final_layer_norm",),
+        _OUTPUT: ("embed_out",),
+    },
+    imported=lambda _name, parts, _model: parts[0],
+    exported=lambda _name, whole, _model: [whole],
+    settings={
+        "position_embedding_type": ("rope",),
+        "normalization": ("LayerNorm",),
+        "activation": ("gelu", "gelu_tanh"),
+        "add_bias_linear": (True,),
+    },
+)
+_LLAMA_SETTINGS: dict[str, tuple[Any, ...]] = {
+    "position_embedding_type": ("rope",),
+    "rotary_percent": (1.0,),
+    "normalization": ("RMSNorm",),
+    "activation": ("swiglu",),
+    "parallel_residual": (False,),
+}
+
+
+def _like_llama(architecture: str, **settings: tuple[Any, ...]) -> Architecture:
+    layer = "model.layers.{}"
+    return Architecture(
+        architecture=architecture,
+        prefix="model.",
+        modules={
+            _EMBEDDING: ("model.embed_tokens",),
+            _BEFORE: (f"{layer}.input_layernorm",),
+            _QKV: tuple(f"{layer}.self_attn.{name}_proj" for name in "qkv"),
+            _PROJ: (f"{layer}.self_attn.o_proj",),
+            _BETWEEN: (f"{layer}.post_attention_layernorm",),
+            _FC1: (f"{layer}.mlp.gate_proj", f"{layer}.mlp.up_proj"),
+            _FC2: (f"{layer}.mlp.down_proj",),
+            _FINAL: ("model.norm",),
+            _OUTPUT: ("lm_head",),
+        },
+        imported=_from_llama,
+        exported=_to_llama,
+        settings=_LLAMA_SETTINGS | settings,
+    )
+
+
+FAMILIES: dict[str, Architecture] = {
+    "gpt2": _GPT2,
+    "gpt_neox": _GPT_NEOX,
+    "llama": _like_llama("LlamaForCausalLM"),
+    "mistral": _like_llama("MistralForCausalLM", add_bias_linear=(False,), add_qkv_bias=(False,)),
+    "qwen2": _like_llama("Qwen2ForCausalLM", add_bias_linear=(False,), add_qkv_bias=(True,)),
+}
+"""By model_type."""

@@ -1,0 +1,293 @@
+"""Settings of a model, and orders of rows, that the arguments of Megatron-LM and its forks tell.
+
+core_transformer_config_from_args and validate_args in megatron/training/arguments.py, TransformerConfig in
+megatron/core/transformer/transformer_config.py; ParallelMLP in megatron/legacy/model/transformer.py for the activation:
+--bias-gelu-fusion and --openai-gelu compute the tanh approximation; without both it is the exact gelu. The forks are
+Megatron-DeepSpeed of Microsoft and of bigscience (megatron/arguments.py of both).
+
+Rows of query_key_value on one rank by checkpoint version: 0: [q, k, v][head][channel]; 1.0: [head][channel][q, k, v];
+2.0 and 3.0: ours (fix_query_key_value_ordering in megatron/training/checkpointing.py). Megatron-DeepSpeed of Microsoft
+has the first order again since 4 December 2024, and still writes 3.0 (ParallelAttention.forward in
+megatron/model/transformer.py at 676a482c, which also added the argument ds_sequence_parallel_fpdt).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pretrain.errors import CheckpointError
+from pretrain.tools.convert.qkv import from_channels_first, from_parts_first
+from pretrain.tools.convert.rank_parts import gate_last, is_gated
+from pretrain.tools.convert.weight_names import args_of, bounded, model_of, number_of_layers, plain, settings_of_args
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from pretrain.recipe.sections.model import ModelSection
+    from pretrain.tools.convert.lazy_tensor import LazyTensor
+
+
+_RENAMED = {
+    "norm_epsilon": "layernorm_epsilon",
+    "layernorm_epsilon": "layernorm_epsilon",
+    "rotary_base": "rotary_base",
+    "rope_theta": "rotary_base",  # Megatron-DeepSpeed
+    "rotary_percent": "rotary_percent",
+    "num_key_value_heads": "num_query_groups",
+    "use_rope_scaling": "use_rope_scaling",
+    "rope_scaling_factor": "rope_scaling_factor",
+    "make_vocab_size_divisible_by": "make_vocab_size_divisible_by",
+}
+_NORMS = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"}
+_POSITIONS = {"learned_absolute": "learned_absolute", "absolute": "learned_absolute", "rope": "rope", "rotary": "rope"}
+_ENUMERATION = ("rope", "learned_absolute", "alibi")
+"""PositionEmbeddingType of bigscience's Megatron-DeepSpeed (megatron/enums.py), from 1."""
+
+_SCHEDULE = {
+    **{name: name for name in ("max_lr", "min_lr", "lr_warmup_steps", "lr_decay_steps", "lr_decay_style", "num_steps")},
+    **{name: name for name in ("start_wd", "end_wd", "wd_incr_style", "wd_incr_steps")},
+    "warmup_steps": "lr_warmup_steps",
+    "decay_steps": "lr_decay_steps",
+    "decay_style": "lr_decay_style",
+}
+"""Name in the scheduler's state -> ours; the later ones are AnnealingLR's of Megatron-LM 2.x (learning_rates.py)."""
+
+_OF_EMBEDDING = 1e-5
+"""Epsilon of the embedding's norm whatever the others have (VocabParallelEmbedding in bigscience's mpu/layers.py)."""
+
+VOCAB_SIZE = "pretrain_vocab_size"
+"""Argument that only checkpoints of this program have: tokens of the vocabulary without padding."""
+
+
+def settings_of(
+    path: Path, args: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], *, orders_gate: bool = False
+) -> dict[str, Any]:
+    """Return the settings of the section `model` that a checkpoint tells.
+
+    Args:
+        path: the checkpoint, for errors.
+        args: arguments of the training; none in the releases of 2019, whose activation was OpenAI's gelu.
+        shapes: whole shapes of the weights by our names.
+        orders_gate: whether the caller brings rows of swiglu into our order where `gate_is_last`.
+
+    Raises:
+        CheckpointError: an argument is on that our model does not have.
+    """
+    require_ours(path, args)
+    if gate_is_last(args) and not orders_gate:
+        raise not_ours(path, "glu_activation swiglu, whose gate is last")
+    told = settings_of_shapes(shapes) | settings_of_args(args)
+    told |= {ours: plain(args[theirs]) for theirs, ours in _RENAMED.items() if args.get(theirs) is not None}
+    norm = told["normalization"]
+    told["normalization"] = _NORMS.get(norm.lower(), norm) if isinstance(norm, str) else norm
+    told["activation"] = _activation(args)
+    if told["embedding_layernorm"] and told.get("layernorm_epsilon", _OF_EMBEDDING) != _OF_EMBEDDING:
+        epsilon = bounded(told["layernorm_epsilon"])
+        raise not_ours(path, f"layernorm_epsilon {epsilon} in all norms but the embedding's, which has {_OF_EMBEDDING}")
+    positions = _positions(path, args, shapes)
+    return told | ({} if positions is None else {"position_embedding_type": positions})
+
+
+def schedule_of(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a learning-rate schedule by megatron-core's names; none where it counts iterations, as before 2.1."""
+    saved = state.get("opt_param_scheduler") or state.get("lr_scheduler")
+    if not isinstance(saved, dict) or "num_iters" in saved:
+        return {}
+    return {
+        ours: saved[theirs]
+        for theirs, ours in _SCHEDULE.items()
+        if isinstance(saved.get(theirs), int | float | str) and not isinstance(saved[theirs], bool)
+    }
+
+
+def vocab_size_of(args: Mapping[str, Any], rows: int) -> int | None:
+    """Return the tokens of the vocabulary without padding; None where the arguments do not tell.
+
+    --vocab-size is not it: most tokenizers ignore it, and NullTokenizer has one more (build_tokenizer in
+    megatron/training/tokenizer/tokenizer.py).
+
+    Args:
+        args: arguments of the training.
+        rows: of the embedding, padding included.
+    """
+    size = whole_number(args, VOCAB_SIZE, 1)
+    return size if size is not None and size <= rows else None
+
+
+def gate_is_last(args: Mapping[str, Any]) -> bool:
+    """Say whether the rows of swiglu are [up; gate], as in bigscience's megatron/model/glu_activations.py."""
+    return args.get("glu_activation") is not None
+
+
+def whole_number(args: Mapping[str, Any], name: str, least: int = 0) -> int | None:
+    """Return an argument that counts something; None where it is absent or no such number."""
+    value = args.get(name)
+    return value if type(value) is int and value >= least else None
+
+
+def _activation(args: Mapping[str, Any]) -> str:
+    """Return the activation; ParallelMLP looks at bias_gelu_fusion before onnx_safe until it has swiglu, then after."""
+    if args.get("swiglu") or gate_is_last(args):
+        return "swiglu"
+    is_fused = args.get("bias_gelu_fusion", not args)  # v1.0 of Megatron-LM has arguments, and no fusion
+    is_fused = is_fused and not (args.get("onnx_safe") and "swiglu" in args)
+    is_of_engine = args.get("use_te_activation_func")  # Transformer Engine's GELU is the approximation
+    return "gelu_tanh" if is_fused or args.get("openai_gelu") or is_of_engine else "gelu"
+
+
+def _positions(path: Path, args: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> str | None:
+    """Return the kind of position embedding; None where nothing tells it.
+
+    Raises:
+        CheckpointError: ours has no such kind.
+    """
+    given = args.get("position_embedding_type")
+    if numbers := getattr(given, "arguments", None):  # a record of an enumeration
+        given = {str(number): name for number, name in enumerate(_ENUMERATION, 1)}.get(bounded(numbers[0]), numbers[0])
+    if args.get("use_rotary_position_embeddings"):
+        given = "rope"
+    if given is None:
+        if args.get("add_position_embedding") is False:
+            raise not_ours(path, "no position embeddings (add_position_embedding False)")
+        return "learned_absolute" if "embedding.position_embeddings.weight" in shapes else None
+    if not isinstance(given, str) or given not in _POSITIONS:
+        raise not_ours(path, f"position_embedding_type {bounded(given)}")
+    return _POSITIONS[given]
+
+
+ALLOWED: dict[str, tuple[Any, ...]] = dict.fromkeys(
+    (
+        *("apply_layernorm_1p", "apply_residual_connection_post_layernorm", "rotary_interleaved", "squared_relu"),
+        *("quick_geglu", "multi_latent_attention", "qk_layernorm", "qk_l2_norm", "window_size", "no_rope_freq"),
+        *("mtp_num_layers", "attention_output_gate", "is_hybrid_model", "use_mup", "softmax_scale"),
+        *("heterogeneous_layers_config_path", "heterogeneous_layers_config_encoded_json"),
+        *("activation_func_clamp_value", "glu_linear_offset", "experimental_attention_variant"),
+        *("retro_add_retriever", "num_experts_switch"),
+    ),
+    (False, 0, 0.0),
+) | {
+    "num_experts": (0, 1),
+    "rotary_seq_len_interpolation_factor": (1, 1.0),
+    "softmax_type": ("vanilla",),
+    "glu_activation": ("swiglu",),  # bigscience's
+}
+"""Argument -> its values, besides None, with which a model computes what ours does."""
+
+
+def require_ours(path: Path, args: Mapping[str, Any]) -> None:
+    """Require that no argument makes a model that ours cannot be.
+
+    Raises:
+        CheckpointError: some do; they are named with their values.
+    """
+    wrong = [name for name, allowed in ALLOWED.items() if not _is_allowed(name, args.get(name), allowed)]
+    if wrong:
+        raise not_ours(path, ", ".join(f"{name} {bounded(args[name])}" for name in wrong))
+
+
+def _is_allowed(name: str, value: Any, allowed: tuple[Any, ...]) -> bool:
+    if name == "num_experts" and isinstance(value, list | tuple):  # microsoft's has a number for each group of layers
+        return all(_is_allowed("", each, allowed) for each in value)
+    return value is None or any(type(value) is type(each) and value == each for each in allowed)
+
+
+_VERSIONS = (0.0, 1.0, 2.0, 3.0)
+_FIRST_OF_OUR_ORDER = 2.0
+_SINCE_PARTS_FIRST = "ds_sequence_parallel_fpdt"
+
+
+def qkv_order(
+    path: Path, version: object, args: Mapping[str, Any], model: ModelSection, ranks: int
+) -> Callable[[LazyTensor], LazyTensor]:
+    """Return the function that brings one rank's rows into our order.
+
+    Args:
+        path: the checkpoint, for errors.
+        version: its `checkpoint_version`; 0 where it has none.
+        args: arguments of the training.
+        model: whose weights they are.
+        ranks: number of tensor-parallel ranks.
+
+    Raises:
+        CheckpointError: there is no such version, or the model cannot have been saved with it.
+    """
+    if isinstance(version, bool) or not isinstance(version, int | float) or version not in _VERSIONS:
+        msg = f"{path} has checkpoint_version {bounded(version)}; {', '.join(map(str, _VERSIONS))} are known."
+        raise CheckpointError(msg)
+    is_parts_first = version == 0 or _SINCE_PARTS_FIRST in args
+    if version >= _FIRST_OF_OUR_ORDER and not is_parts_first:
+        return lambda part: part
+    heads = model.num_attention_heads
+    if model.num_query_groups != heads or heads % ranks:
+        msg = (
+            f"{path} has query_key_value in an old order, which num_query_groups {model.num_query_groups} with "
+            f"num_attention_heads {heads} on {ranks} ranks never had.\nCorrect them with --set model.KEY=VALUE."
+        )
+        raise CheckpointError(msg)
+    function = from_parts_first if is_parts_first else from_channels_first
+    return lambda part: function(part, heads // ranks)
+
+
+def in_our_order(
+    path: Path, state: Mapping[str, Any], model: ModelSection, name: str, parts: Sequence[LazyTensor]
+) -> Sequence[LazyTensor]:
+    """Return the parts of the tensor-parallel ranks of one weight with their rows in our order.
+
+    Args:
+        path: the checkpoint, for errors.
+        state: what its files tell beside the weights: `args` and `checkpoint_version`, 0 where there is none.
+        model: whose weight it is.
+        name: of ours.
+        parts: of the ranks.
+
+    Raises:
+        CheckpointError: there is no such version, or the model cannot have been saved with it.
+    """
+    args = args_of(state)
+    if ".linear_qkv." in name:
+        order = qkv_order(path, state.get("checkpoint_version", 0), args, model, len(parts))
+        return [order(part) for part in parts]
+    if gate_is_last(args) and is_gated(name, model):
+        return [gate_last(part) for part in parts]
+    return parts
+
+
+def settings_of_shapes(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+    """Return the settings of the section `model` that whole shapes by our names tell.
+
+    Without position embeddings, `position_embedding_type` is not told: rope has no weights.
+    """
+    settings = model_of(shapes, number_of_layers(shapes))
+    qkv_has_bias = any(name.endswith(".linear_qkv.bias") for name in shapes)
+    return settings | {
+        "add_qkv_bias": qkv_has_bias and not settings.get("add_bias_linear", False),
+        "normalization": "LayerNorm" if "decoder.final_layernorm.bias" in shapes else "RMSNorm",
+        "embedding_layernorm": "embedding_layernorm.weight" in shapes,
+    }
+
+
+def require_none(program: str, settings: Mapping[str, object], layout: Mapping[str, object]) -> None:
+    """Require that a program can have a model in a layout.
+
+    Args:
+        program: its name.
+        settings: what it does not have -> whether the model has it.
+        layout: what cannot be divided -> the rest that would remain.
+
+    Raises:
+        CheckpointError: something is true.
+    """
+    if wrong := [name for name, has in settings.items() if has]:
+        msg = f"{program} has no {', '.join(wrong)}: the model cannot be converted to it.\nChoose another format."
+        raise CheckpointError(msg)
+    if uneven := [name for name, rest in layout.items() if rest]:
+        msg = f"{program} cannot divide {', '.join(uneven)}.\nChoose sizes that divide them."
+        raise CheckpointError(msg)
+
+
+def not_ours(path: Path, what: str) -> CheckpointError:
+    """Return the error for a checkpoint of a model that recipes cannot describe."""
+    return CheckpointError(
+        f"{path} describes a model with {what}.\nRecipes have no such setting: it cannot be converted."
+    )

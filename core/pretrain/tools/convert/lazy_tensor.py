@@ -1,0 +1,258 @@
+"""Tensors that are read when they are used, a block of rows at a time, and operations on them."""
+
+from __future__ import annotations
+
+import math
+import threading
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from pretrain.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from torch import Tensor
+
+
+BLOCK = 1 << 20
+"""Bytes of a tensor that are in memory at a time where it can be read by rows."""
+
+
+_WHOLE = threading.RLock()
+"""Held while a whole weight is read and rearranged, since several at once could be more than memory has."""
+
+
+@dataclass(frozen=True, slots=True)
+class LazyTensor:
+    """A tensor of one dimension or more that is somewhere else.
+
+    Attributes:
+        shape: of the whole tensor.
+        dtype: of what is read.
+        rows: reads [begin, end) of the first dimension; the result belongs to the caller unless it is only read.
+        by_rows: whether reading some rows reads no others. Otherwise every call of `rows` reads the whole tensor.
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    rows: Callable[[int, int], Tensor]
+    by_rows: bool = True
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the whole tensor in bytes."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def whole(self) -> Tensor:
+        """Read the whole tensor."""
+        return self.rows(0, self.shape[0])
+
+    def blocks(self, size: int = BLOCK) -> Iterator[Tensor]:
+        """Read it in blocks of rows, contiguous and in their order, each of about `size` bytes."""
+        count = self.shape[0]
+        step = max(1, size * count // max(1, self.nbytes)) if self.by_rows else count
+        for begin in range(0, count, max(1, step)):
+            yield self.rows(begin, min(begin + step, count)).contiguous()
+
+
+def bytes_of(tensor: Tensor) -> memoryview:
+    """Return the memory of a contiguous tensor as bytes, without a copy."""
+    data: Any = tensor.flatten().view(torch.uint8).numpy()
+    return memoryview(data)
+
+
+def in_memory(tensor: Tensor) -> LazyTensor:
+    """Return a tensor that is in memory already."""
+    return LazyTensor(tuple(tensor.shape), tensor.dtype, lambda begin, end: tensor[begin:end])
+
+
+def constant(shape: tuple[int, ...], dtype: torch.dtype, value: float) -> LazyTensor:
+    """Return a tensor of one value."""
+    return LazyTensor(shape, dtype, lambda begin, end: torch.full((end - begin, *shape[1:]), value, dtype=dtype))
+
+
+def joined(parts: Sequence[LazyTensor], dim: int) -> LazyTensor:
+    """Return the parts one after the other along dimension 0 or 1.
+
+    Raises:
+        CheckpointError: their other dimensions or dtypes differ.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    first = parts[0]
+    others = {(part.dtype, part.shape[:dim], part.shape[dim + 1 :]) for part in parts}
+    if len(others) > 1:
+        msg = f"parts of one weight do not belong together: {', '.join(_shown(part) for part in parts[:4])}."
+        raise CheckpointError(msg)
+    shape = (*first.shape[:dim], sum(part.shape[dim] for part in parts), *first.shape[dim + 1 :])
+    by_rows = all(part.by_rows for part in parts)
+    if dim == 1:
+        return LazyTensor(
+            shape, first.dtype, lambda begin, end: torch.cat([part.rows(begin, end) for part in parts], 1), by_rows
+        )
+
+    def rows(begin: int, end: int) -> Tensor:
+        found, before = [], 0
+        for part in parts:
+            low, high = max(begin - before, 0), min(end - before, part.shape[0])
+            if low < high:
+                found.append(part.rows(low, high))
+            before += part.shape[0]
+        return found[0] if len(found) == 1 else torch.cat(found)
+
+    return LazyTensor(shape, first.dtype, rows, by_rows)
+
+
+def part_of(whole: LazyTensor, dim: int, index: int, parts: int) -> LazyTensor:
+    """Return one of so many equal parts along dimension 0 or 1.
+
+    Raises:
+        CheckpointError: the dimension cannot be divided by their number.
+    """
+    if parts == 1:
+        return whole
+    if whole.shape[dim] % parts:
+        msg = f"{parts} ranks cannot share a weight of shape {list(whole.shape)} along dimension {dim}."
+        raise CheckpointError(msg)
+    size = whole.shape[dim] // parts
+    return narrowed(whole, dim, index * size, size)
+
+
+def narrowed(whole: LazyTensor, dim: int, start: int, length: int) -> LazyTensor:
+    """Return [start, start + length) of dimension 0 or 1."""
+    shape = (*whole.shape[:dim], length, *whole.shape[dim + 1 :])
+    if dim == 0:
+        return replace(whole, shape=shape, rows=lambda begin, end: whole.rows(begin + start, end + start))
+    return replace(whole, shape=shape, rows=lambda begin, end: whole.rows(begin, end).narrow(1, start, length))
+
+
+def with_last_row_repeated(whole: LazyTensor, count: int) -> LazyTensor:
+    """Return `count` rows: rows at the end are left out, or the last one is repeated where there are too few."""
+    present = whole.shape[0]
+    if count <= present:
+        return with_rows(whole, count)
+    last = narrowed(whole, 0, present - 1, 1)
+    shape = (count - present, *whole.shape[1:])
+    more = LazyTensor(shape, whole.dtype, lambda begin, end: last.rows(0, 1).expand(end - begin, *shape[1:]))
+    return joined([whole, more], 0)
+
+
+def with_rows(whole: LazyTensor, count: int) -> LazyTensor:
+    """Return `count` rows: rows at the end are left out, or are zero where there are too few."""
+    if count <= whole.shape[0]:
+        return whole if count == whole.shape[0] else narrowed(whole, 0, 0, count)
+    return joined([whole, constant((count - whole.shape[0], *whole.shape[1:]), whole.dtype, 0.0)], 0)
+
+
+def summed(parts: Sequence[LazyTensor]) -> LazyTensor:
+    """Return the sum of equal shapes, computed in fp32 at least and rounded once."""
+    return _combined(parts, lambda stacked: stacked.sum(0))
+
+
+def averaged(parts: Sequence[LazyTensor]) -> LazyTensor:
+    """Return the mean of equal shapes, computed in fp32 at least and rounded once; equal parts stay as they are."""
+    return _combined(parts, lambda stacked: stacked[0] if bool((stacked == stacked[0]).all()) else stacked.mean(0))
+
+
+def rearranged(
+    whole: LazyTensor, function: Callable[[Tensor], Tensor], shape: tuple[int, ...] | None = None
+) -> LazyTensor:
+    """Return a tensor of the same numbers in another order, for which the whole is read.
+
+    Args:
+        whole: what is rearranged.
+        function: takes the whole tensor and returns the new one.
+        shape: the new shape; by default the old one.
+    """
+
+    def rows(begin: int, end: int) -> Tensor:
+        with _WHOLE:
+            return function(whole.whole())[begin:end]
+
+    return LazyTensor(whole.shape if shape is None else shape, whole.dtype, rows, by_rows=False)
+
+
+def transposed(whole: LazyTensor) -> LazyTensor:
+    """Return a matrix with its dimensions exchanged."""
+    return rearranged(whole, lambda tensor: tensor.t().contiguous(), (whole.shape[1], whole.shape[0]))
+
+
+def cast(whole: LazyTensor, dtype: torch.dtype, name: str) -> LazyTensor:
+    """Return the tensor in another dtype.
+
+    Raises:
+        CheckpointError: while it is read, where a finite number is beyond the new dtype; `name` is in the message.
+    """
+    if whole.dtype == dtype:
+        return whole
+
+    def rows(begin: int, end: int) -> Tensor:
+        before = whole.rows(begin, end)
+        after = before.to(dtype)
+        if dtype == torch.float16 and not bool((after.isfinite() == before.isfinite()).all()):
+            largest = before[before.isfinite()].abs().max().item()
+            msg = (
+                f"{name} has numbers up to {largest:.3g}; fp16's maximum is 65504.\n"
+                "Keep its dtype, or choose bf16 or fp32."
+            )
+            raise CheckpointError(msg)
+        return after
+
+    return replace(whole, dtype=dtype, rows=rows)
+
+
+def _combined(parts: Sequence[LazyTensor], function: Callable[[Tensor], Tensor]) -> LazyTensor:
+    if len(parts) == 1:
+        return parts[0]
+    first = parts[0]
+    if any((part.shape, part.dtype) != (first.shape, first.dtype) for part in parts):
+        msg = f"parts of one weight do not belong together: {', '.join(_shown(part) for part in parts[:4])}."
+        raise CheckpointError(msg)
+
+    def rows(begin: int, end: int) -> Tensor:
+        stacked = torch.stack([part.rows(begin, end) for part in parts])
+        wide = stacked if first.dtype == torch.float64 else stacked.float()
+        return function(wide).to(first.dtype)
+
+    return replace(first, rows=rows, by_rows=all(part.by_rows for part in parts))
+
+
+def _shown(part: LazyTensor) -> str:
+    return f"{str(part.dtype).removeprefix('torch.')} {list(part.shape)}"
+
+
+def unflattened(flat: LazyTensor, start: int, shape: tuple[int, ...]) -> LazyTensor:
+    """Return the tensor of a shape whose numbers begin at `start` of a flat tensor [n]; rows of it read only theirs."""
+    row = math.prod(shape[1:])
+
+    def rows(begin: int, end: int) -> Tensor:
+        return flat.rows(start + begin * row, start + end * row).view(end - begin, *shape[1:])
+
+    return LazyTensor(shape, flat.dtype, rows, flat.by_rows)
+
+
+def equal_to(embedding: LazyTensor, output: LazyTensor, folder: Path, names: tuple[str, str]) -> LazyTensor:
+    """Return the embedding, whose rows are compared with those of the output layer when they are read.
+
+    Raises:
+        CheckpointError: at once or while it is read, if they differ in a bit.
+    """
+    embeddings_name, outputs_name = names
+    msg = (
+        f"{folder} ties the output layer to the embedding, and {outputs_name} differs from {embeddings_name}.\n"
+        "Keep both by --set model.untie_embeddings_and_output_weights=true, or leave one out."
+    )
+    if (embedding.shape, embedding.dtype) != (output.shape, output.dtype):
+        raise CheckpointError(msg)
+
+    def rows(begin: int, end: int) -> Tensor:
+        found, other = embedding.rows(begin, end), output.rows(begin, end)
+        if not torch.equal(found.flatten().view(torch.uint8), other.flatten().view(torch.uint8)):
+            raise CheckpointError(msg)
+        return found
+
+    return replace(embedding, rows=rows, by_rows=embedding.by_rows and output.by_rows)

@@ -1,0 +1,357 @@
+"""Tensors in files of torch.save and of safetensors, read in place without the rest of the file."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import threading
+import zipfile
+import zlib
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import IO, TYPE_CHECKING, Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from pretrain.checkpoint import torch_file
+from pretrain.errors import CheckpointError, DamageError
+from pretrain.tools.convert.lazy_tensor import LazyTensor, bytes_of, in_memory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from torch import Tensor
+
+
+_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+"""safetensors' names of the dtypes that published models have."""
+
+_DEEPEST = 50
+"""Most levels of nested dicts, lists and tuples in a file."""
+
+_BLOCK = 1 << 20
+
+
+@dataclass(slots=True)
+class ZipRecord:
+    """A record of a file of torch.save, which may hold several tensors.
+
+    Attributes:
+        path: of the file.
+        name: of the record.
+        place: of its first byte in the file.
+        size: in bytes.
+        crc: CRC-32 that torch.save has noted; 0: none.
+    """
+
+    path: Path
+    name: str
+    place: int
+    size: int
+    crc: int
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def require_intact(self) -> None:
+        """Read the record through, the first time that a tensor in it is read.
+
+        Raises:
+            DamageError: it has changed since it was written.
+        """
+        with self._lock:
+            if self.crc and self._crc() != self.crc:
+                msg = (
+                    f"{self.path} is damaged: its record {self.name} has another checksum than written.\nCopy it again."
+                )
+                raise DamageError(msg)
+            self.crc = 0
+
+    def _crc(self) -> int:
+        found, done, buffer = 0, 0, memoryview(bytearray(min(_BLOCK, self.size)))
+        with _opened(self.path) as descriptor:
+            while done < self.size:
+                view = buffer[: self.size - done]
+                _fill(view, descriptor, self.place + done, self.path)
+                found, done = zlib.crc32(view, found), done + len(view)
+        return found
+
+
+def stored_at(
+    path: Path, offset: int, shape: tuple[int, ...], dtype: torch.dtype, record: ZipRecord | None = None
+) -> LazyTensor:
+    """Return a contiguous tensor at a place of a file, as the host's byte order has it.
+
+    Args:
+        path: the file.
+        offset: place of the first number, in bytes.
+        shape: of the tensor.
+        dtype: of the tensor.
+        record: that the tensor is in, which is verified first.
+
+    Raises:
+        DamageError: while it is read, if the file ends before it, or the record has changed.
+        CheckpointError: while it is read, if the system cannot read the file.
+    """
+    row = dtype.itemsize
+    for size in shape[1:]:
+        row *= size
+
+    def rows(begin: int, end: int) -> Tensor:
+        if record is not None:
+            record.require_intact()
+        values = torch.empty((end - begin, *shape[1:]), dtype=dtype)
+        _read_into(path, bytes_of(values), offset + begin * row)
+        return values
+
+    return LazyTensor(shape, dtype, rows)
+
+
+def torch_file_tensors(path: Path) -> Any:
+    """Return what a file of torch.save holds, with a LazyTensor for every tensor; nothing in it is executed.
+
+    Files in the format of before torch 1.6 are read whole.
+
+    Raises:
+        CheckpointError: it holds objects that could run code, or the system cannot read it.
+        DamageError: it is cut off, not a file of torch.save, or a tensor is larger than its place in the file; or its
+            values contain themselves or are nested more than 50 levels deep.
+    """
+    with _reading(path):
+        if not zipfile.is_zipfile(path):
+            return _Lazy(path, {}).of(torch_file.read(path))
+        with FakeTensorMode():
+            content = torch_file.read(path)
+        with path.open("rb") as file:
+            return _Lazy(path, _records(file, path, 0)).of(content)
+
+
+def embedded_tensor(path: Path, offset: int, length: int, shape: tuple[int, ...], dtype: torch.dtype) -> LazyTensor:
+    """Return a tensor that torch.save has written into a part of a file; that part is looked at when it is read.
+
+    Args:
+        path: the file.
+        offset: place of the part in bytes.
+        length: of the part in bytes.
+        shape: that the tensor must have.
+        dtype: that it must have.
+
+    Raises:
+        DamageError: while it is read, if the part holds something else.
+        CheckpointError: while it is read, if the system cannot read the file.
+    """
+    found: list[LazyTensor] = []
+
+    def rows(begin: int, end: int) -> Tensor:
+        if not found:
+            found.append(_embedded(path, offset, length))
+            if (found[0].shape, found[0].dtype) != (shape, dtype):
+                msg = f"{path} is damaged: a tensor in it is not the one that its index names.\nCopy it again."
+                raise DamageError(msg)
+        return found[0].rows(begin, end)
+
+    return LazyTensor(shape, dtype, rows)
+
+
+def _embedded(path: Path, offset: int, length: int) -> LazyTensor:
+    with _reading(path), io.BufferedReader(FilePart(path, offset, length)) as part:
+        with FakeTensorMode():
+            content = torch_file.read_part(part, path)
+        records = _records(part, path, offset)
+        tensor = _lazy_tensor(content, path, records, offset) if isinstance(content, FakeTensor) else None
+    if not isinstance(tensor, LazyTensor):
+        msg = f"{path} is damaged: it holds no tensor where its index names one.\nCopy it again."
+        raise DamageError(msg)
+    return tensor
+
+
+def safetensors_header(path: Path) -> tuple[dict[str, Any], int]:
+    """Return dtype, shape and place of every tensor of a file of safetensors by its name, and where the places begin.
+
+    Raises:
+        DamageError: it is cut off, or not such a file.
+    """
+    try:
+        with safe_open(path, framework="pt"):
+            pass  # safetensors checks the header: sizes, overlaps, the length of the file
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            header: dict[str, Any] = json.loads(file.read(length))
+    except (SafetensorError, OSError, ValueError) as error:
+        msg = f"{path} is damaged or not a safetensors file: {str(error)[:200]}\nCopy it again."
+        raise DamageError(msg) from error
+    header.pop("__metadata__", None)
+    return header, 8 + length
+
+
+def safetensors_tensors(path: Path) -> dict[str, LazyTensor]:
+    """Return the tensors of a file of safetensors by their names.
+
+    Raises:
+        DamageError: it is cut off, or not such a file, or has a dtype that no model of ours has.
+    """
+    header, begin = safetensors_header(path)
+    found = {}
+    for name, entry in header.items():
+        if entry["dtype"] not in _DTYPES:
+            msg = f"{path}: {name[:100]}: dtype {entry['dtype']} is not supported (supported: {', '.join(_DTYPES)})."
+            raise DamageError(msg)
+        place = begin + entry["data_offsets"][0]
+        found[name] = stored_at(path, place, tuple(entry["shape"]), _DTYPES[entry["dtype"]])
+    return found
+
+
+def _read_into(path: Path, view: memoryview, offset: int) -> None:
+    """Fill bytes from a place of the file."""
+    with _opened(path) as descriptor:
+        _fill(view, descriptor, offset, path)
+
+
+def _fill(view: memoryview, descriptor: int, offset: int, path: Path) -> None:
+    done = 0
+    while done < len(view):
+        count = os.preadv(descriptor, [view[done:]], offset + done)
+        if count == 0:
+            msg = f"{path} is cut off: it ends before byte {offset + len(view)}.\nCopy it again."
+            raise DamageError(msg)
+        done += count
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    """Yield the file's descriptor."""
+    with _reading(path):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Name the file in an error of the system, which would otherwise pass for one of what is being written."""
+    try:
+        yield
+    except OSError as error:
+        msg = f"{path} cannot be read: {error.strerror or error}.\nCopy it there again, then repeat the command."
+        raise CheckpointError(msg) from error
+
+
+class _Lazy:
+    """Replacement of the tensors in nested dicts, lists and tuples, once for a value that is met several times."""
+
+    def __init__(self, path: Path, records: Mapping[int, ZipRecord]) -> None:
+        self._path, self._records = path, records
+        self._done: dict[int, Any] = {}
+        self._above: set[int] = set()
+
+    def of(self, content: Any) -> Any:
+        """Return the content with its tensors replaced; it must be kept meanwhile."""
+        if isinstance(content, torch.Tensor):
+            return _lazy_tensor(content, self._path, self._records)
+        if not isinstance(content, dict) and type(content) not in {list, tuple}:
+            return content
+        if id(content) in self._done:
+            return self._done[id(content)]
+        if id(content) in self._above or len(self._above) == _DEEPEST:
+            what = "contains itself" if id(content) in self._above else f"is nested more than {_DEEPEST} levels deep"
+            msg = f"{self._path} is damaged: a value in it {what}.\nCopy it again."
+            raise DamageError(msg)
+        self._above.add(id(content))
+        if isinstance(content, dict):
+            found: Any = {key: self.of(value) for key, value in content.items()}
+        else:
+            found = type(content)(self.of(value) for value in content)
+        self._above.remove(id(content))
+        self._done[id(content)] = found
+        return found
+
+
+def _lazy_tensor(tensor: Tensor, path: Path, records: Mapping[int, ZipRecord], base: int = 0) -> LazyTensor | Tensor:
+    """Return a fake tensor's place in the file; `base` is that of the part that torch has read, in bytes."""
+    shape, strides, start = tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset())
+    count = 1 + sum((size - 1) * step for size, step in zip(shape, strides, strict=True))
+    if 0 not in shape and count < math.prod(shape):  # such as an expanded one, which would be written in full
+        msg = f"{path} is damaged: numbers of a tensor of shape {list(shape)} share their places.\nCopy it again."
+        raise DamageError(msg)
+    if not isinstance(tensor, FakeTensor):
+        return in_memory(tensor.detach()) if tensor.dim() else tensor
+    if 0 in shape:
+        return in_memory(torch.empty(shape, dtype=tensor.dtype))
+    place = base + getattr(tensor.untyped_storage(), "_checkpoint_offset", -1)
+    record = records.get(place)
+    if record is None or (start + count) * tensor.element_size() > record.size:
+        msg = f"{path} is damaged: a tensor of shape {list(shape)} is larger than its place in it.\nCopy it again."
+        raise DamageError(msg)
+    first = place + start * tensor.element_size()
+    if tensor.dim() == 0:
+        return stored_at(path, first, (1,), tensor.dtype, record).whole()[0]  # a count or a scale, no weight
+    if tensor.is_contiguous():
+        return stored_at(path, first, shape, tensor.dtype, record)
+    flat = stored_at(path, first, (count,), tensor.dtype, record)
+    return LazyTensor(
+        shape, tensor.dtype, lambda begin, end: flat.whole().as_strided(shape, strides)[begin:end], by_rows=False
+    )
+
+
+def _records(file: IO[bytes], path: Path, base: int) -> dict[int, ZipRecord]:
+    """Return the records of a zip file by the place of their data; places count from `base`."""
+    records = {}
+    with zipfile.ZipFile(file) as archive:
+        for entry in archive.infolist():
+            place = base + torch_file.data_place(file, entry)
+            records[place] = ZipRecord(path, entry.filename, place, entry.file_size, entry.CRC)
+    return records
+
+
+class FilePart(io.RawIOBase):
+    """The bytes [offset, offset + length) of a file."""
+
+    def __init__(self, path: Path, offset: int, length: int) -> None:
+        self._file = path.open("rb", buffering=0)
+        self._offset = offset
+        self._length = length
+        self._place = 0
+
+    def readable(self) -> bool:
+        """Say that it can be read."""
+        return True
+
+    def seekable(self) -> bool:
+        """Say that it can be read in any order."""
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        """Fill the buffer as far as there are bytes; return their number."""
+        view = memoryview(buffer).cast("B")[: max(0, self._length - self._place)]
+        count = os.preadv(self._file.fileno(), [view], self._offset + self._place) if len(view) else 0
+        self._place += count
+        return count
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        """Move to a place in the part; return it."""
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._place, os.SEEK_END: self._length}[whence]
+        self._place = max(0, start + offset)
+        return self._place
+
+    def tell(self) -> int:
+        """Return the place in the part."""
+        return self._place
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+        super().close()

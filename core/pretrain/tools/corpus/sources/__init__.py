@@ -1,1 +1,0 @@
-"""Sources of text: files, patterns, archives, tables and folders."""

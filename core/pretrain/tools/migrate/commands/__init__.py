@@ -1,1 +1,0 @@
-"""`pretrain migrate`: a recipe from the scripts and files of other programs, and their arguments from a recipe."""

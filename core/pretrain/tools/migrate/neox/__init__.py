@@ -1,0 +1,1 @@
+"""Settings of GPT-NeoX, and the keys of a recipe that they become."""

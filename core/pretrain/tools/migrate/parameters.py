@@ -1,0 +1,103 @@
+"""Parameters that the source's program would train, counted by its flags, beside those of the recipe."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pretrain.report.flops import parameter_count
+
+if TYPE_CHECKING:
+    from pretrain.recipe import Recipe
+    from pretrain.tools.migrate.setting import Settings
+
+_UNCOUNTED = (
+    *("multi_latent_attention", "is_hybrid_model", "hybrid_layer_pattern", "hybrid_override_pattern", "spec"),
+    *("experimental_attention_variant", "mtp_num_layers", "enable_mhc_connections", "retro_add_retriever"),
+    *("num_unique_layers", "heterogeneous_layers_config_path", "noop_layers", "expert_interval", "moe_expert_interval"),
+    *("heterogeneous_layers_config_encoded_json", "add_dense_bias", "add_output_layer_bias", "no_post_layer_norm"),
+    *(
+        "first_k_dense_replace",
+        "n_shared_experts",
+        "enable_dsa_indexer",
+        "enable_mhc",
+        "moe_latent_size",
+        "moe_layer_freq",
+    ),
+)
+"""Settings with which the formula below would not hold."""
+
+_GATED = ("swiglu", "glu_activation", "quick_geglu", "geglu", "gelu_tanh")
+
+
+def parameters_line(settings: Settings, recipe: Recipe) -> str:
+    """Return "The source trains N parameters, this recipe N."; empty where the source's flags do not tell it."""
+    if settings.program.dialect != "megatron" or any(settings.value(name) for name in _UNCOUNTED):
+        return ""
+    theirs = source_parameters(settings, settings.vocabulary or 0)
+    if theirs is None:
+        return ""
+    ours = parameter_count(recipe.model, settings.vocabulary or 0)
+    without = "" if settings.vocabulary else ", without those of the vocabulary"
+    return f"The source trains {theirs:,} parameters, this recipe {ours:,}{without}."
+
+
+def source_parameters(settings: Settings, vocabulary: int) -> int | None:
+    """Return the parameters of the model of Megatron-LM's flags; None if they do not say its sizes.
+
+    Args:
+        settings: of a training of pretrain_gpt.py.
+        vocabulary: rows of the embedding, padding included.
+    """
+    hidden, heads = settings.value("hidden_size"), settings.value("num_attention_heads")
+    layers = settings.value("num_layers", settings.value("encoder_num_layers"))
+    if not hidden or not heads or not layers:
+        return None
+    unit = 1 if str(settings.value("normalization", "")).lower() == "rmsnorm" else 2
+    count = vocabulary * hidden * (2 if settings.value("untie_embeddings_and_output_weights") else 1) + unit * hidden
+    if _has_table(settings):
+        count += settings.value("max_position_embeddings", 0) * hidden
+    if settings.value("embed_layernorm"):
+        count += 2 * hidden
+    head = settings.value("kv_channels") or hidden // heads
+    layer = 2 * unit * hidden + _attention(settings, hidden, heads, head) + _mlps(settings, hidden)
+    if settings.value("qk_layernorm"):
+        layer += 2 * unit * head
+    return int(count + layers * layer)
+
+
+def _has_table(settings: Settings) -> bool:
+    """Say whether positions have embeddings of their own."""
+    kind = str(settings.value("position_embedding_type", "learned_absolute")).rpartition(".")[2]
+    if settings.value("use_rotary_position_embeddings") or settings.value("add_position_embedding") is False:
+        return False
+    return kind in {"learned_absolute", "absolute", "learned"}
+
+
+def _attention(settings: Settings, hidden: int, heads: int, head: int) -> int:
+    groups = settings.value("num_key_value_heads") or heads
+    if settings.value("group_query_attention") or "group_query_attention" not in settings.program.flags:
+        groups = settings.value("num_query_groups") or groups
+    query_key_value = head * (heads + 2 * groups)
+    bias = settings.value("add_bias_linear", True)
+    biases = query_key_value * bool(bias or settings.value("add_qkv_bias")) + hidden * bool(bias)
+    return int(hidden * (query_key_value + heads * head) + biases)
+
+
+def _mlps(settings: Settings, hidden: int) -> int:
+    """Return the parameters of a layer's MLP, or of all its experts and their router."""
+    is_gated = any(settings.value(name) for name in _GATED)
+    width = settings.value("ffn_hidden_size") or (
+        8 * hidden // 3 // 64 * 64 if settings.value("swiglu") else 4 * hidden
+    )
+    experts = settings.value("num_experts")
+    experts = experts[-1] if isinstance(experts, list) and experts else experts
+    if not experts or experts == 1:
+        return _mlp(settings, hidden, width, is_gated=is_gated)
+    own, shared = settings.value("moe_ffn_hidden_size"), settings.value("moe_shared_expert_intermediate_size")
+    count = experts * (_mlp(settings, hidden, int(own or width), is_gated=is_gated) + hidden)
+    return int(count + (_mlp(settings, hidden, int(shared), is_gated=is_gated) if shared else 0))
+
+
+def _mlp(settings: Settings, hidden: int, width: int, *, is_gated: bool) -> int:
+    inner = width * (2 if is_gated else 1)
+    return int(hidden * (inner + width) + (inner + hidden) * bool(settings.value("add_bias_linear", True)))

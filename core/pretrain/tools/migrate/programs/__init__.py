@@ -1,1 +1,0 @@
-"""Programs that people train with: their versions, and the flags of each."""

@@ -1,1 +1,0 @@
-"""Commands of a script: their launchers, and the programs that they start."""

@@ -1,0 +1,206 @@
+"""Sources of settings, as they are after reading."""
+
+from __future__ import annotations
+
+import posixpath
+import shlex
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from pretrain.errors import MigrateError, RecipeError, did_you_mean
+from pretrain.recipe.deepspeed.json_file import parse_json, read_json
+from pretrain.recipe.section import local_path
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pretrain.recipe.deepspeed.json_file import JsonFile
+    from pretrain.tools.migrate.setting import RuntimeValue, Setting, SourceLine, Word
+
+
+Kind = Literal["script", "arguments", "log", "neox", "deepspeed", "megatron_yaml"]
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Number of processes that a source starts, and where.
+
+    Attributes:
+        place: of the launcher.
+        nproc: processes of a node; None if the source does not say.
+        nnodes: nodes; None if the source does not say.
+        hostfile: a file of hosts; empty for none.
+    """
+
+    place: SourceLine
+    nproc: int | None = None
+    nnodes: int | None = None
+    hostfile: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MigrateSource:
+    """One source, read but not yet understood.
+
+    Attributes:
+        name: as the user named it; several GPT-NeoX files are one source.
+        kind: of which it was recognized.
+        program: file name of the Python program that it starts, "pretrain_gpt.py"; empty if it starts none.
+        words: arguments of that program.
+        settings: what a log, a YAML file or GPT-NeoX's files state, by name.
+        deepspeed: keys of a DeepSpeed file.
+        files: texts that a script would write, by path.
+        preprocessing: arguments of each preprocess_data.py that it starts.
+        launch: its launcher; None if it has none.
+        notices: lines for the user.
+        unknown_files: values that are not known of other files that it would write, by path.
+        read_names: names of variables, and of a script's arguments, that its text reads.
+    """
+
+    name: str
+    kind: Kind
+    program: str = ""
+    words: tuple[Word, ...] = ()
+    settings: Mapping[str, Setting] = field(default_factory=dict)
+    deepspeed: JsonFile | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+    preprocessing: tuple[tuple[Word, ...], ...] = ()
+    launch: Launch | None = None
+    notices: tuple[str, ...] = ()
+    unknown_files: Mapping[str, tuple[RuntimeValue, ...]] = field(default_factory=dict)
+    read_names: frozenset[str] = frozenset()
+
+
+_MOST = 16 * 2**20
+"""Bytes that are read: a log has its arguments at its beginning, and everything else is far smaller."""
+
+_LARGEST = 4_000_000
+"""Characters of a script or a file of settings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """The beginning of a file.
+
+    Attributes:
+        text: without a byte order mark.
+        whole: whether that is all of it.
+    """
+
+    text: str
+    whole: bool
+
+    @property
+    def is_large(self) -> bool:
+        """Say whether it is more than a script or a file of settings has."""
+        return not self.whole or len(self.text) > _LARGEST
+
+
+def read_text(name: str) -> Text:
+    """Read a file.
+
+    Args:
+        name: its path.
+    """
+    try:
+        local_path(name)
+    except ValueError as error:
+        raise MigrateError(str(error)) from error
+    path = Path(name)
+    if path.is_dir():
+        msg = f"{name}: this is a folder.\nGive the launch script, or the file of settings, that is in it."
+        raise MigrateError(msg)
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MOST + 1)
+    except FileNotFoundError as error:
+        near = did_you_mean(path.name, _names_beside(path))
+        msg = f"{name}: there is no such file.{near}\nGive a launch script, a log, or a file of settings."
+        raise MigrateError(msg) from error
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        msg = f"{name}: this file cannot be read: {getattr(error, 'strerror', None) or error}."
+        raise MigrateError(msg) from error
+    return _decoded(name, data)
+
+
+def _names_beside(path: Path) -> list[str]:
+    return [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
+
+
+def _decoded(name: str, data: bytes) -> Text:
+    whole = len(data) <= _MOST
+    if b"\0" in data[:_MOST]:
+        msg = f"{name}: this is not a text.\nGive a launch script, a log, or a file of settings."
+        raise MigrateError(msg)
+    try:
+        # A character that the limit cuts in two must not make the text unreadable.
+        return Text(data[:_MOST].decode("utf-8-sig", errors="strict" if whole else "ignore"), whole)
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        msg = f"{name}:{line}: this is not UTF-8 text.\nSave the file as UTF-8."
+        raise MigrateError(msg) from error
+
+
+def read_deepspeed(name: str, text: str) -> MigrateSource:
+    """Read a DeepSpeed file that is a source itself."""
+    try:
+        return MigrateSource(name, "deepspeed", deepspeed=parse_json(text, name, ""))
+    except RecipeError as error:
+        raise MigrateError(str(error)) from error
+
+
+def deepspeed_file(source: MigrateSource, path: str, place: SourceLine | None = None) -> JsonFile | None:
+    """Read the DeepSpeed file that a source's arguments name.
+
+    Args:
+        source: the source; files that it writes itself come first.
+        path: as the arguments have it, relative to the working directory or to the source's folder.
+        place: of the argument, for errors.
+
+    Returns:
+        the file; None if the path is empty.
+    """
+    if not path:
+        return None
+    named_by = f"{place or source.name}: --deepspeed_config"
+    written = posixpath.normpath(path)
+    unknown = {posixpath.normpath(name): asked for name, asked in source.unknown_files.items()}
+    if written in unknown:
+        names = "".join(dict.fromkeys(f"{_definition(asked.name)}, or " for asked in unknown[written]))
+        msg = (
+            f"{named_by}: {path}: the script writes this file with values that are not known.\n"
+            f"Give {names}the finished file as one more source."
+        )
+        raise MigrateError(msg)
+    texts = {posixpath.normpath(name): text for name, text in source.files.items()}
+    try:
+        if written in texts:
+            return parse_json(texts[written], f"{source.name}: {path}", named_by)
+        return read_json(str(find_file(source.name, path, named_by)), named_by)
+    except RecipeError as error:
+        raise MigrateError(str(error)) from error
+
+
+def _definition(name: str) -> str:
+    return f"--define {shlex.quote(f'{name}=VALUE')}"
+
+
+def find_file(source: str, path: str, named_by: str) -> Path:
+    """Return the file that a script means by a relative path.
+
+    Args:
+        source: the script.
+        path: as the script has it.
+        named_by: where, for errors.
+
+    Returns:
+        the path in the working directory, or else in the script's folder; the former if there is none.
+    """
+    here, beside = Path(path), Path(source).parent / path
+    if not here.is_file() and beside.is_file():
+        return beside
+    if here.is_file() and beside.is_file() and here.read_bytes() != beside.read_bytes():
+        msg = f"{named_by}: {path}: {here} and {beside} differ.\nRemove the one that the training does not read."
+        raise MigrateError(msg)
+    return here

@@ -1,0 +1,195 @@
+"""Arguments that a training writes into its log when it starts."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pretrain.errors import MigrateError
+from pretrain.tools.migrate.setting import Setting, SourceLine
+from pretrain.tools.migrate.sources.files import MigrateSource
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+
+_FIRST = re.compile(r"(?P<prefix>.*?)(?P<dashes>-{16,}) arguments -{16,}\s*")
+_LAST = re.compile(r"-{12,} end of arguments -{12,}")
+_ENTRY = re.compile(r"  (?P<name>[A-Za-z_]\w*) (?P<dots>\.*)(?: (?P<value>.*))?")
+
+_LONGEST = 2000
+"""Characters of a title's line; a search in a longer one could take minutes."""
+
+_NEOX_DASHES = 20
+"""Length of the line before the title in GPT-NeoX (`NeoXArgs.print`); Megatron-LM's `_print_args` has 24."""
+
+_NEOX_WIDTH = 64
+_NEOX_ORIGIN = re.compile(r"(?:updated|default)$")
+
+
+@dataclass(frozen=True, slots=True)
+class _Dump:
+    """One dump.
+
+    Attributes:
+        start: line of its title, from 1.
+        prefix: of its lines: a rank, or a time.
+        neox: whether GPT-NeoX wrote it.
+        lines: with their numbers, without the prefix.
+        complete: whether its end was found.
+    """
+
+    start: int
+    prefix: str
+    neox: bool
+    lines: list[tuple[int, str]]
+    complete: bool
+
+
+def has_arguments(text: str) -> bool:
+    """Return whether a text has the title of such a dump."""
+    return " arguments ---" in text and any(_title(line) for line in text.split("\n"))
+
+
+def _title(line: str) -> re.Match[str] | None:
+    return _FIRST.fullmatch(line) if len(line) < _LONGEST and " arguments ---" in line else None
+
+
+def read_log(name: str, text: str) -> MigrateSource:
+    """Read the first dump of a log.
+
+    Args:
+        name: the log, as the user named it.
+        text: its content; the dump must be in it as a whole.
+
+    Returns:
+        all arguments, those that the program worked out too. Its program is "train.py" for GPT-NeoX.
+    """
+    lines = [line.rstrip("\r") for line in text.split("\n")]
+    dumps = list(_dumps(lines))
+    dump = dumps[0]
+    if not dump.complete:
+        msg = f"{name}:{dump.start}: the list of arguments that begins here has no end.\nGive the whole log."
+        raise MigrateError(msg)
+    settings, unread = _settings(name, dump)
+    if not settings:
+        msg = f"{name}:{dump.start}: the list of arguments that begins here is empty.\nGive the log of the first rank."
+        raise MigrateError(msg)
+    notices = (*unread, *_others(name, dump, settings, dumps[1:]))
+    return MigrateSource(name, "log", "train.py" if dump.neox else "", settings=settings, notices=notices)
+
+
+def _dumps(lines: Sequence[str]) -> Iterator[_Dump]:
+    for number, line in enumerate(lines, 1):
+        if found := _title(line):
+            yield _dump(lines, number, found)
+
+
+def _dump(lines: Sequence[str], start: int, first: re.Match[str]) -> _Dump:
+    prefix = re.compile(_shape(first["prefix"]))
+    inner: list[tuple[int, str]] = []
+    complete = False
+    for number, line in enumerate(lines[start:], start + 1):
+        before = prefix.match(line)
+        if before is None:
+            continue  # another rank's
+        rest = line[before.end() :]
+        if _LAST.match(rest.lstrip()):
+            complete = True
+            break
+        if _title(line):
+            break
+        inner.append((number, rest))
+    return _Dump(start, first["prefix"], len(first["dashes"]) == _NEOX_DASHES, inner, complete)
+
+
+def _shape(prefix: str) -> str:
+    """Return a pattern for the prefixes of the other lines: their times differ."""
+    if re.search(r"\d+:\d+:\d+", prefix) is None:
+        return re.escape(prefix)  # a rank, which stays
+    return re.sub(r"\d+", r"\\d+", re.escape(prefix))
+
+
+def _settings(name: str, dump: _Dump) -> tuple[dict[str, Setting], list[str]]:
+    settings: dict[str, Setting] = {}
+    unread: list[str] = []
+    for number, line in dump.lines:
+        entry = _ENTRY.fullmatch(line)
+        if entry is None:
+            unread += [f"{name}:{number}: this line is not an argument, and is not read: {line.strip()[:60]}"] * bool(
+                line.strip()
+            )
+            continue
+        place = SourceLine(name, number)
+        if entry["name"] in settings:
+            msg = f"{place}: {entry['name']} is in this list twice: two logs are mixed.\nGive one log."
+            raise MigrateError(msg)
+        text = _neox_value(line, entry) if dump.neox else entry["value"] or ""
+        settings[entry["name"]] = Setting(entry["name"], value_of(text), entry["name"], place)
+    return settings, unread
+
+
+def _neox_value(line: str, entry: re.Match[str]) -> str:
+    """Return the value without what follows it: dots up to a column, and "default" or "updated"."""
+    value = entry["value"] or ""
+    bare = _NEOX_ORIGIN.sub("", value)
+    end = len(line) - (len(value) - len(bare))
+    return bare.rstrip(".") if end == _NEOX_WIDTH else bare
+
+
+def _others(name: str, dump: _Dump, settings: dict[str, Setting], others: Sequence[_Dump]) -> Iterator[str]:
+    """Yield a line for each later dump with other values."""
+    for other in others:
+        if not other.complete:
+            continue
+        values, _ = _settings(name, other)
+        differ = sorted(key for key in settings.keys() | values.keys() if _value(settings, key) != _value(values, key))
+        if differ:
+            shown = ", ".join(differ[:3]) + (", ..." if differ[3:] else "")
+            first = f"the one in line {dump.start} is"
+            yield f"{name}:{other.start}: another list of arguments, with other values of {shown}, is not read; {first}"
+
+
+def _value(settings: dict[str, Setting], name: str) -> object:
+    return settings[name].value if name in settings else None
+
+
+_DTYPES = {"torch.float32": "fp32", "torch.float16": "fp16", "torch.half": "fp16", "torch.bfloat16": "bf16"}
+"""What flags call a dtype; Megatron-LM's `validate_args` puts torch's in the place of their text."""
+
+_ENUMS = re.compile(r"(?:AttnBackend|CudaGraphScope|CudaGraphModule|ModelType)\.(\w+)")
+"""Enumerations that Megatron-LM's parser makes of a text. Others are not guessed: "Vocab.json" is a file."""
+
+_MEMBER = re.compile(r"<\w+\.(\w+): [^<>]*>")
+_PLAIN = (bool, int, float, type(None), list, dict)
+
+
+def value_of(text: str) -> Any:
+    """Return the value whose text a log shows.
+
+    A text stays a text unless the value that it reads as is shown in exactly the same way. So "949,50,1" is not a
+    tuple, "10_000" and "1.0e-5" are not numbers, and str() gives the text of every number back.
+
+    Args:
+        text: as the log has it, after its name.
+    """
+    if text in _DTYPES:
+        return _DTYPES[text]
+    if member := _ENUMS.fullmatch(text):
+        return member[1]
+    plain = _MEMBER.sub(lambda found: repr(found[1]), text)
+    if plain != text and not plain.startswith("["):
+        return ast.literal_eval(plain) if plain.startswith("'") else text
+    return _literal(plain)
+
+
+def _literal(text: str) -> Any:
+    if text in {"inf", "-inf", "nan"}:
+        return float(text)
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return text
+    return value if isinstance(value, _PLAIN) and repr(value) == text else text

@@ -1,0 +1,173 @@
+"""Words of Megatron-LM's flags, spelled and written as its parser has them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pretrain.recipe import Recipe
+from pretrain.tools.migrate.meaning import Mapped
+from pretrain.tools.migrate.megatron.meanings import meaning_of
+from pretrain.tools.migrate.programs import program
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pretrain.tools.migrate.programs import Flag
+
+
+TARGET = "megatron-lm-2026.08"
+"""The version whose arguments are written."""
+
+
+@functools.cache
+def flags_by_name() -> Mapping[str, Sequence[Flag]]:
+    """Return the flags of the version by dest; several where one switch is on and another off."""
+    found: dict[str, list[Flag]] = {}
+    for spelling, flag in program(TARGET).spelled.items():
+        if spelling == flag.spellings[0]:
+            found.setdefault(flag.name, []).append(flag)
+    return found
+
+
+def given(name: str, *values: Any) -> Words:
+    """Return the words that give a flag its value.
+
+    Args:
+        name: dest of the flag.
+        values: one or several; True by default. A switch has one, True or False.
+
+    Raises:
+        ValueError: the flag cannot have that value.
+    """
+    flags = flags_by_name()[name]
+    if flags[0].kind == "switch":
+        wanted = values[0] if values else True
+        return (_spelling(next(flag for flag in flags if flag.given == wanted)),)
+    texts = [_text(flags[0], value) for value in values]
+    spelling = _spelling(flags[0])
+    if len(texts) == 1 and texts[0].startswith("-"):  # argparse would take it for a flag
+        return (f"{spelling}={texts[0]}",)
+    return (spelling, *texts)
+
+
+def _spelling(flag: Flag) -> str:
+    """Return how a flag is written; one without underscores if there is one."""
+    return min(flag.spellings, key=lambda spelling: "_" in spelling)
+
+
+def _text(flag: Flag, value: Any) -> str:
+    if flag.kind == "int":
+        if value != int(value):
+            msg = f"{_spelling(flag)} takes whole numbers."
+            raise ValueError(msg)
+        return str(int(value))
+    return repr(float(value)) if flag.kind == "float" else str(value)
+
+
+Words = tuple[str, ...]
+"""A flag with its values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Flags that say the same as a key, and what they leave out.
+
+    Attributes:
+        flags: to be written; none where Megatron-LM's defaults say the same, or where nothing does.
+        change: what is different there, a sentence without its period; empty if nothing is.
+    """
+
+    flags: tuple[Words, ...] = ()
+    change: str = ""
+
+
+NOTHING = Answer()
+"""The answer for a key whose value Megatron-LM has without a flag."""
+
+Function = Callable[[Recipe], Answer]
+
+
+PLAIN: Mapping[str, str] = {
+    "model.make_vocab_size_divisible_by": "make_vocab_size_divisible_by",
+    "model.normalization": "normalization",
+    "model.position_embedding_type": "position_embedding_type",
+    "data.cache_path": "data_cache_path",
+    "train.micro_batch_size": "micro_batch_size",
+    "train.global_batch_size": "global_batch_size",
+    "train.train_samples": "train_samples",
+    "train.manual_gc_interval": "manual_gc_interval",
+    "optimizer.weight_decay": "weight_decay",
+    "schedule.lr_warmup_iters": "lr_warmup_iters",
+    "schedule.lr_warmup_samples": "lr_warmup_samples",
+    "schedule.lr_warmup_fraction": "lr_warmup_fraction",
+    "schedule.lr_decay_iters": "lr_decay_iters",
+    "schedule.lr_decay_samples": "lr_decay_samples",
+    "precision.loss_scale": "loss_scale",
+    "precision.initial_loss_scale": "initial_loss_scale",
+    "precision.loss_scale_window": "loss_scale_window",
+    "precision.hysteresis": "hysteresis",
+    "precision.min_loss_scale": "min_loss_scale",
+    "parallel.tensor_model_parallel_size": "tensor_model_parallel_size",
+    "parallel.sequence_parallel": "sequence_parallel",
+    "recompute.distribute_saved_activations": "distribute_saved_activations",
+    "checkpoint.load": "load",
+    "checkpoint.finetune": "finetune",
+    "evaluation.iters": "eval_iters",
+}
+"""Dest by key, where the key needs several flags only in the other direction or in other versions."""
+
+
+@functools.cache
+def single_flags() -> Mapping[str, str]:
+    """Return the dest of each key that one flag gives, by key."""
+    found: dict[str, str] = {}
+    for name in flags_by_name():
+        meaning = meaning_of(name, TARGET)
+        if isinstance(meaning, Mapped) and not meaning.how and not _is_of_older_name(meaning.key, name, found):
+            found[meaning.key] = name
+    return {**found, **PLAIN}
+
+
+def _is_of_older_name(key: str, name: str, found: Mapping[str, str]) -> bool:
+    """Say whether a key has a flag of its own name, such as num_layers beside encoder_num_layers."""
+    return key in found and key.rpartition(".")[2] != name
+
+
+def answer_of(recipe: Recipe, key: str, name: str) -> Answer:
+    """Return the flag, unless Megatron-LM's default for it is the recipe's value.
+
+    Args:
+        recipe: complete.
+        key: "section.key".
+        name: dest of its flag.
+    """
+    value = value_of(recipe, key)
+    values, default = _values(name), flags_by_name()[name][0].default
+    if value is None or value == values.get(default, default):
+        return NOTHING
+    try:
+        return Answer((given(name, _there(values, value)),))
+    except ValueError as error:
+        return Answer(change=str(error).rstrip("."))
+
+
+def _values(name: str) -> Mapping[Any, Any]:
+    meaning = meaning_of(name, TARGET)
+    return meaning.values if isinstance(meaning, Mapped) else {}
+
+
+def _there(values: Mapping[Any, Any], value: Any) -> Any:
+    """Return what a value of the recipe is called there: the same, if it is one of several names."""
+    names = [there for there, here in values.items() if here == value]
+    return value if value in names or not names else names[0]
+
+
+def value_of(recipe: Recipe, key: str) -> Any:
+    """Return the value of a key; None if a section around it is absent."""
+    value: Any = recipe
+    for part in key.split("."):
+        value = None if value is None else getattr(value, part)
+    return value

@@ -1,0 +1,173 @@
+"""Flags of the model, where several make one key.
+
+core_transformer_config_from_args (megatron/training/argument_utils.py), MLP of megatron/core/transformer/mlp.py, and
+validate_args (megatron/training/arguments.py) for its defaults.
+"""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+from pretrain.tools.migrate.to_megatron.flags import NOTHING, Answer, given
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pretrain.recipe import Recipe
+    from pretrain.tools.migrate.to_megatron.flags import Function
+
+
+_ATTENTION = {"flash": "flash", "softmax": "unfused"}
+
+
+def activation(recipe: Recipe) -> Answer:
+    """Return the flags of the activation: with biases it is by default the fused bias and GELU, which is gelu_tanh."""
+    kind, has_bias = recipe.model.activation, recipe.model.add_bias_linear
+    if kind == "swiglu":
+        return Answer((given("swiglu"),))
+    if kind == "gelu":
+        return Answer((given("bias_gelu_fusion", False),))
+    # without biases nothing is fused, and the unfused GELU of Megatron-LM is exact, but that of Transformer Engine
+    return NOTHING if has_bias else Answer((given("use_te_activation_func"),))
+
+
+def ffn_hidden_size(recipe: Recipe) -> Answer:
+    """Return the width of the MLP, if it is another than the default."""
+    model = recipe.model
+    default = 8 * model.hidden_size // 3 // 64 * 64 if model.activation == "swiglu" else 4 * model.hidden_size
+    return NOTHING if model.ffn_hidden_size == default else Answer((given("ffn_hidden_size", model.ffn_hidden_size),))
+
+
+def kv_channels(recipe: Recipe) -> Answer:
+    """Return the size of a head, if the heads do not share the width evenly."""
+    model = recipe.model
+    if model.kv_channels * model.num_attention_heads == model.hidden_size:
+        return NOTHING
+    return Answer((given("kv_channels", model.kv_channels),))
+
+
+def num_query_groups(recipe: Recipe) -> Answer:
+    """Return the key/value heads, with the switch without which they are not read."""
+    groups = recipe.model.num_query_groups
+    if groups == recipe.model.num_attention_heads:
+        return NOTHING
+    return Answer((given("group_query_attention"), given("num_query_groups", groups)))
+
+
+def attention_softmax_in_fp32(recipe: Recipe) -> Answer:
+    """Return the flag of the softmax's dtype; a fused one would compute in fp32."""
+    if recipe.model.attention_softmax_in_fp32:
+        return Answer((given("attention_softmax_in_fp32"),))
+    return Answer((given("masked_softmax_fusion", False),))
+
+
+def attention(recipe: Recipe) -> Answer:
+    """Return the backend of attention."""
+    kind = recipe.kernels.attention
+    if kind == "auto":
+        return NOTHING
+    if kind not in _ATTENTION:
+        return Answer(change="Transformer Engine chooses the kernel of attention")
+    return Answer((given("attention_backend", _ATTENTION[kind]),))
+
+
+FUNCTIONS: Mapping[str, Function] = {
+    "model.activation": activation,
+    "model.ffn_hidden_size": ffn_hidden_size,
+    "model.kv_channels": kv_channels,
+    "model.num_query_groups": num_query_groups,
+    "model.attention_softmax_in_fp32": attention_softmax_in_fp32,
+    "kernels.attention": attention,
+}
+"""By key."""
+
+
+_BYTES = 257
+"""Tokens of the type bytes: 256, and the last as the end of a document, as NullTokenizer has it."""
+
+
+def tokenizer_type(recipe: Recipe) -> Answer:
+    """Return the type; for bytes the one that reads no text, as a training needs none."""
+    kind = recipe.tokenizer.type
+    if kind == "gpt2":
+        return Answer((given("tokenizer_type", "GPT2BPETokenizer"),))
+    if kind == "huggingface":
+        return Answer((given("tokenizer_type", "HuggingFaceTokenizer"),))
+    flags = (given("tokenizer_type", "NullTokenizer"), given("vocab_size", _BYTES))
+    return Answer(flags, "NullTokenizer stands in its place, which has the same ids and knows no text")
+
+
+def vocab_file(recipe: Recipe) -> Answer:
+    """Return GPT-2's vocabulary."""
+    return _of_type(recipe, "gpt2", "vocab_file", recipe.tokenizer.vocab_file)
+
+
+def merge_file(recipe: Recipe) -> Answer:
+    """Return GPT-2's merges."""
+    return _of_type(recipe, "gpt2", "merge_file", recipe.tokenizer.merge_file)
+
+
+def tokenizer_file(recipe: Recipe) -> Answer:
+    """Return the folder in which the tokenizer.json is; Hugging Face's classes read no file of another name."""
+    file = recipe.tokenizer.file
+    if file is None or recipe.tokenizer.type != "huggingface":
+        return NOTHING
+    path = PurePosixPath(file)
+    folder = str(path.parent)
+    if path.name == "tokenizer.json" and str(path) == file and not folder.endswith((".json", ".model")):
+        return Answer((given("tokenizer_model", folder),))
+    change = "Hugging Face's AutoTokenizer reads a folder in which the file is called tokenizer.json: put it into one"
+    return Answer((given("tokenizer_model", file),), change)
+
+
+def data_path(recipe: Recipe) -> Answer:
+    """Return the one token file."""
+    path = recipe.data.path
+    return NOTHING if path is None else Answer((given("data_path", path),))
+
+
+def blend(recipe: Recipe) -> Answer:
+    """Return several token files, each after its weight."""
+    if recipe.data.blend is None:
+        return NOTHING
+    words = [word for part in recipe.data.blend for word in (repr(part.weight), _not_a_flag(part.path))]
+    return Answer((given("data_path", *words),))
+
+
+def split(recipe: Recipe) -> Answer:
+    """Return the shares, also where they are the default, which Megatron-LM warns of."""
+    return Answer((given("split", ",".join(part.strip() for part in recipe.data.split.split(","))),))
+
+
+def reset_attention_mask(recipe: Recipe) -> Answer:
+    """Return the flag with which fused attention, too, sees one document; it starts positions again with each."""
+    if not recipe.data.reset_attention_mask:
+        return NOTHING
+    if recipe.data.reset_position_ids or recipe.model.position_embedding_type == "rope":
+        return Answer((given("dataloader_inter_document_masking"),))
+    change = (
+        "only unfused attention looks at the mask there; --dataloader-inter-document-masking would reset positions too"
+    )
+    return Answer((given("reset_attention_mask"),), change)
+
+
+def _of_type(recipe: Recipe, kind: str, name: str, file: str | None) -> Answer:
+    return NOTHING if file is None or recipe.tokenizer.type != kind else Answer((given(name, file),))
+
+
+def _not_a_flag(path: str) -> str:
+    return f"./{path}" if path.startswith("-") else path
+
+
+TEXT_FUNCTIONS: Mapping[str, Function] = {
+    "tokenizer.type": tokenizer_type,
+    "tokenizer.vocab_file": vocab_file,
+    "tokenizer.merge_file": merge_file,
+    "tokenizer.file": tokenizer_file,
+    "data.path": data_path,
+    "data.blend": blend,
+    "data.split": split,
+    "data.reset_attention_mask": reset_attention_mask,
+}
+"""By key."""

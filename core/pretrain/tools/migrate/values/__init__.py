@@ -1,1 +1,0 @@
-"""Values of a recipe's keys, worked out of another program's settings."""

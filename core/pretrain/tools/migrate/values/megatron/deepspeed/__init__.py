@@ -1,1 +1,0 @@
-"""Values that DeepSpeed takes from its file under Megatron-DeepSpeed."""

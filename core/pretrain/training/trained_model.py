@@ -1,0 +1,172 @@
+"""A trained model without an optimizer: loaded on a rank, and evaluated."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pretrain.checkpoint import storage
+from pretrain.checkpoint.foreign_checkpoints import foreign_checkpoints
+from pretrain.collectives import on_rank0
+from pretrain.engine import groups
+from pretrain.engine.build import build_forward_engine
+from pretrain.errors import DamageError
+from pretrain.plugins.negotiation.kernels import naming_kernels
+from pretrain.report.records import number
+from pretrain.training.rank_setup import RankSetup
+from pretrain.training.starting import start_from
+from pretrain.training.training_data import TrainingData
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pretrain.engine.protocol import ForwardEngine
+    from pretrain.launch.world import World
+    from pretrain.plugins.host.manager import Plugins
+    from pretrain.recipe import Recipe
+    from pretrain.report.records import EvalRecord
+    from pretrain.training.training_data import Split
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainedModel:
+    """A model with the weights of a checkpoint.
+
+    Attributes:
+        setup: of this rank.
+        engine: the model, distributed over the ranks.
+        origin: of the weights.
+    """
+
+    setup: RankSetup
+    engine: ForwardEngine
+    origin: WeightsOrigin
+
+
+@contextmanager
+def trained_model(recipe: Recipe, plugins: Plugins, checkpoint: str, world: World) -> Iterator[TrainedModel]:
+    """Build the model on this rank and load its weights; take everything down again afterwards.
+
+    Rank 0 says on standard error what was loaded. The backend's device is available, and the bridge is installed for
+    it; `checkpoint` is a folder, as `load_weights` takes it.
+
+    Raises:
+        PretrainError: the device, the layout, a kernel, or the checkpoint does not fit the recipe.
+    """
+    setup = RankSetup.of(recipe, plugins, world)
+    notify = partial(_notify, world.rank)
+    for line in (*plugins.notices, *recipe.notices):
+        notify(line)
+    minutes = recipe.parallel.distributed_timeout_minutes
+    with groups.joined(plugins.backend, world.rank, world.world_size, minutes):
+        engine, kernels = build_forward_engine(recipe, plugins, setup.tokenizer.vocab_size, setup.device, notify)
+        with naming_kernels(kernels):
+            origin = load_weights(engine, Path(checkpoint))
+            for line in (f"checkpoint: {origin.path} ({origin.format})", *origin.notices):
+                notify(line)
+            yield TrainedModel(setup=setup, engine=engine, origin=origin)
+        engine.close()
+
+
+def _notify(rank: int, text: str) -> None:
+    """Show a line; standard output is for results."""
+    if rank == 0 and text:
+        click.echo(text, err=True)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WeightsOrigin:
+    """Origin of loaded weights.
+
+    Attributes:
+        path: the folder of the one checkpoint.
+        format: its format's name.
+        iteration: of the training; None where the files do not tell.
+        notices: what the user should know.
+    """
+
+    path: Path
+    format: str
+    iteration: int | None
+    notices: Sequence[str] = ()
+
+
+def load_weights(engine: ForwardEngine, path: Path) -> WeightsOrigin:
+    """Load weights alone; all ranks together. Nothing is written.
+
+    Args:
+        engine: the model.
+        path: the folder of a run, of its checkpoints (the latest is taken), or of one checkpoint.
+
+    Raises:
+        DamageError: the content of a file has changed.
+        CheckpointError: there is no checkpoint, an incomplete one, or one of another model.
+    """
+    found = on_rank0(partial(foreign_checkpoints().summary_of, path))
+    notices: Sequence[str] = ()
+    if found.format == "pretrain":
+        notices = _load_ours(engine, found.path)
+    else:  # its remarks are about a training that would follow; `path` is not where a run of that directory saves
+        start_from(_weights_alone(engine.recipe, path), engine, path, resume=False)
+    return WeightsOrigin(path=found.path, format=found.format, iteration=found.iteration, notices=notices)
+
+
+def _load_ours(engine: ForwardEngine, directory: Path) -> Sequence[str]:
+    try:
+        return storage.load(engine, directory, weights_only=True).notices
+    except DamageError as error:
+        msg = f"{error}\nName another checkpoint by its own folder, such as {directory.parent}/iter_0000100."
+        raise DamageError(msg) from error
+
+
+def _weights_alone(recipe: Recipe, path: Path) -> Recipe:
+    """Return the recipe of a run that starts from these weights and saves nothing."""
+    section = recipe.checkpoint.model_copy(update={"load": str(path), "finetune": True, "save": False})
+    return recipe.model_copy(update={"checkpoint": section})
+
+
+def with_evaluation(recipe: Recipe, iters: int | None) -> Recipe:
+    """Return the recipe with evaluations of so many global batches (None: its own), also where they are off."""
+    section = recipe.evaluation
+    changed = {"interval": section.interval or 1, "iters": iters or section.iters}
+    return recipe.model_copy(update={"evaluation": section.model_copy(update=changed)})
+
+
+def evaluate_checkpoint(model: TrainedModel, splits: Sequence[Split], *, as_json: bool) -> None:
+    """Evaluate the samples that the training evaluates; rank 0 prints the losses."""
+    recipe, origin = model.setup.recipe, model.origin
+    evaluation = TrainingData.held_out(model.setup, model.engine, splits).evaluation()
+    records = {split: evaluation.run(split, origin.iteration or 0) for split in splits}
+    if model.setup.world.rank == 0:
+        click.echo(_json(recipe, records, origin) if as_json else _lines(recipe, records, origin))
+
+
+def _lines(recipe: Recipe, records: Mapping[Split, EvalRecord], origin: WeightsOrigin) -> str:
+    where = "" if origin.iteration is None else f" at iteration {origin.iteration}"
+    names = {"valid": "validation", "test": "test"}
+    samples = recipe.evaluation.iters * recipe.train.global_batch_size
+    return "\n".join(
+        f"{names[split]}{where} | loss {number(record.lm_loss, '.6f')} | ppl {number(record.ppl, '.6g')} | "
+        f"{samples:,} samples of {recipe.model.seq_length:,} tokens"
+        for split, record in records.items()
+    )
+
+
+def _json(recipe: Recipe, records: Mapping[Split, EvalRecord], origin: WeightsOrigin) -> str:
+    """Return one line; losses and perplexities that are not finite are null."""
+    losses = {split: record.to_json() for split, record in records.items()}
+    return json.dumps(
+        {
+            "checkpoint": str(origin.path),
+            "iteration": origin.iteration,
+            "iters": recipe.evaluation.iters,
+            "global_batch_size": recipe.train.global_batch_size,
+            **{split: {key: line[key] for key in ("lm_loss", "ppl")} for split, line in losses.items()},
+        }
+    )

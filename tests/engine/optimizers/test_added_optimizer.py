@@ -1,0 +1,92 @@
+"""An optimizer is added to a copy by the steps of CONTRIBUTING.md; without one of them a test fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pages import Page
+
+FILE = """from pretrain.engine.optimizers.adam import AdamOptimizer
+
+
+class Halved:
+    states = ("exp_avg", "exp_avg_sq")
+
+    def for_megatron(self, kernels):
+        class HalvedAdam(kernels.adam):
+            def step(self, closure=None):
+                rates = [group["lr"] for group in self.param_groups]
+                for group in self.param_groups:
+                    group["lr"] /= 2
+                super().step(closure)
+                for group, rate in zip(self.param_groups, rates, strict=True):
+                    group["lr"] = rate
+
+        return HalvedAdam
+
+    def megatron_config(self, section):
+        return AdamOptimizer(is_decoupled=True).megatron_config(section)
+
+    def for_deepspeed(self, recipe, kernels, notify, *, planned):
+        raise NotImplementedError
+"""
+CHOICE = "tests/engine/optimizers/test_choice.py"
+TRAINS = f"{CHOICE}::test_it_goes_on_from_the_state_it_declares[halved-megatron]"
+PAGE = Page(
+    heading="To add an optimizer",
+    steps={
+        "core/pretrain/recipe/sections/optimizer.py": (
+            'OptimizerName = Literal["adam", "adamw"]',
+            'OptimizerName = Literal["adam", "adamw", "halved"]',
+        ),
+        "core/pretrain/engine/optimizers/NAME.py": FILE,
+        "core/pretrain/engine/optimizers/choice.py": (
+            "        case _:\n",
+            (
+                '        case "halved":\n'
+                "            from pretrain.engine.optimizers.NAME import Halved\n\n"
+                "            return Halved()\n"
+                "        case _:\n"
+            ),
+        ),
+        "core/pretrain/model/requests.py": (
+            '        case "adam" | "adamw":\n',
+            '        case "adam" | "adamw" | "halved":\n',
+        ),
+        "core/pretrain/recipe/checks/deepspeed.py": (
+            "        case _:\n            assert_never(name)\n",
+            (
+                '        case "halved":\n'
+                '            yield Problem("optimizer.name", "halved needs engine.name: megatron.")\n'
+                "        case _:\n            assert_never(name)\n"
+            ),
+        ),
+        "core/pretrain/tools/align/comparing/adam_update.py": (
+            '            case "adamw":\n',
+            '            case "adamw" | "halved":\n',
+        ),
+        "docs/recipes.md": Path("docs/generate/recipes_page.py"),
+    },
+    sees={
+        "core/pretrain/recipe/sections/optimizer.py": TRAINS,
+        "core/pretrain/engine/optimizers/NAME.py": TRAINS,
+        "core/pretrain/engine/optimizers/choice.py": TRAINS,
+        "core/pretrain/model/requests.py": TRAINS,
+        "core/pretrain/recipe/checks/deepspeed.py": TRAINS.replace("megatron", "deepspeed"),
+        "core/pretrain/tools/align/comparing/adam_update.py": f"{CHOICE}::test_align_knows_its_weight_decay[halved]",
+        "docs/recipes.md": "tests/docs/test_recipes_page.py",
+    },
+)
+
+
+def test_the_page_names_the_files():
+    assert PAGE.named_files() == list(PAGE.steps) == list(PAGE.sees)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("left_out", [None, *(pytest.param(name, marks=pytest.mark.full) for name in PAGE.steps)])
+def test_an_optimizer_is_added_by_all_steps_of_the_page(tmp_path, left_out):
+    done = PAGE.follow(tmp_path, left_out)
+    assert (done.returncode == 0) == (left_out is None), done.stdout + done.stderr

@@ -1,0 +1,111 @@
+"""A model key is added to a copy by the steps of CONTRIBUTING.md; without one of them a test fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pages import Page, run
+
+KEY = """    qk_layernorm: Annotated[Bool, replace(PART, before=False)] = Field(
+        default=False, description="Whether the queries and keys of each head are normalized."
+    )
+    hidden_dropout: """
+NORMS = """norm if recipe.model.qk_layernorm else None"""
+PAGE = Page(
+    heading="To add a model key",
+    steps={
+        "core/pretrain/recipe/sections/model.py": ("    hidden_dropout: ", KEY),
+        "core/pretrain/model/build.py": (
+            "linear_qkv=ColumnParallelLinear,",
+            f"linear_qkv=ColumnParallelLinear, q_layernorm={NORMS}, k_layernorm={NORMS},",
+        ),
+        "core/pretrain/report/flops.py": (
+            "    return count + model.num_layers * (",
+            (
+                "    count += 4 * model.num_layers * model.kv_channels if model.qk_layernorm else 0\n"
+                "    return count + model.num_layers * ("
+            ),
+        ),
+        "core/pretrain/tools/convert/model_keys.py": (
+            '    "embedding_layernorm": ',
+            (
+                '    "qk_layernorm": Names(huggingface=None, megatron=None, neox=None, deepspeed=None),\n'
+                '    "embedding_layernorm": '
+            ),
+        ),
+        "core/pretrain/tools/migrate/to_megatron": (
+            '    "model.embedding_layernorm": ',
+            (
+                '    "model.qk_layernorm": "queries and keys are not normalized: it is another model",\n'
+                '    "model.embedding_layernorm": '
+            ),
+        ),
+        "tests/model/test_keys.py": (
+            '    "hidden_dropout": ',
+            '    "qk_layernorm": ("true", ()),\n    "hidden_dropout": ',
+        ),
+        "tests/engine/test_keys_reach.py": (
+            '        "model.embedding_layernorm",\n',
+            '        "model.embedding_layernorm",\n        "model.qk_layernorm",\n',
+        ),
+        "docs/recipes.md": Path("docs/generate/recipes_page.py"),
+    },
+    sees={
+        "core/pretrain/recipe/sections/model.py": "tests/model/test_keys.py::test_every_key_is_compared",
+        "core/pretrain/model/build.py": "tests/model/test_keys.py::test_a_key_does_what_it_declares[qk_layernorm]",
+        "core/pretrain/report/flops.py": "tests/model/test_keys.py::test_a_key_does_what_it_declares[qk_layernorm]",
+        "core/pretrain/tools/convert/model_keys.py": "tests/tools/convert/test_model_keys.py",
+        "core/pretrain/tools/migrate/to_megatron": (
+            "tests/tools/migrate/to_megatron/test_every_key.py"
+            "::test_a_key_changes_the_arguments_or_is_left_out_by_name[model.qk_layernorm]"
+        ),
+        "tests/model/test_keys.py": "tests/model/test_keys.py::test_every_key_is_compared",
+        "tests/engine/test_keys_reach.py": "tests/engine/test_keys_reach.py::test_every_key_has_a_row_or_a_reader",
+        "docs/recipes.md": "tests/docs/test_recipes_page.py",
+    },
+)
+
+
+def test_the_page_names_the_files():
+    assert PAGE.named_files() == list(PAGE.steps) == list(PAGE.sees)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("left_out", [None, *(pytest.param(name, marks=pytest.mark.full) for name in PAGE.steps)])
+def test_a_key_is_added_by_all_steps_of_the_page(tmp_path, left_out):
+    done = PAGE.follow(tmp_path, left_out)
+    assert (done.returncode == 0) == (left_out is None), done.stdout + done.stderr
+
+
+LAYOUTS = """
+ADDED = {
+    "megatron": Case(("model.qk_layernorm=true",), TP, last=SAVED_AT),
+    "stage 1": Case(("model.qk_layernorm=true",), (*STAGE[1], *TP), last=SAVED_AT),
+}
+"""
+TEST = """
+import pytest
+
+from engine import layouts, ranks
+from engine.comparison import check
+
+
+def test_two_tensor_parallel_ranks_train_as_one(tmp_path):
+    results = ranks.run("ADDED", 2, tmp_path)
+    for name, case in layouts.ADDED.items():
+        check(results[name], case)
+"""
+
+
+@pytest.mark.full
+@pytest.mark.ranks
+def test_the_added_key_trains_on_two_ranks_as_on_one_with_both_engines(tmp_path):
+    """Each rank norms its own heads: both engines sum the gradients without a word on the page about it."""
+    PAGE.take(tmp_path)
+    with (tmp_path / "tests/engine/layouts.py").open("a") as file:
+        file.write(LAYOUTS)
+    (tmp_path / "tests/engine/test_added.py").write_text(TEST)
+    done = run(tmp_path, "tests/engine/test_added.py")
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,79 @@
+"""Models that transformers has saved are read, and what is written it opens; the logits are the same."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+import transformers
+
+from pretrain.tools.convert.formats import hugging_face
+from tools.convert.formats.hugging_face_models import (
+    GPT2,
+    GROUPED,
+    NO_DROPOUT,
+    SHAPE,
+    VOCAB,
+    logits_of,
+    random_model,
+    require_equal,
+    written,
+)
+from tools.convert.formats.own_models import our_logits
+
+LLAMA3 = {  # of 8 waves 1 stays, 1 is between, 6 are stretched
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 8.0,
+    "low_freq_factor": 0.5,
+    "high_freq_factor": 2.0,
+    "original_max_position_embeddings": 16,
+}
+MODELS = {
+    "GPT-2": transformers.GPT2Config(**GPT2, **NO_DROPOUT),
+    "GPT-2, untied": transformers.GPT2Config(
+        **GPT2, **NO_DROPOUT, n_inner=96, activation_function="gelu", layer_norm_epsilon=1e-3, tie_word_embeddings=False
+    ),
+    "GPT-NeoX": transformers.GPTNeoXConfig(**SHAPE, hidden_act="gelu_fast", rotary_pct=0.25),
+    "GPT-NeoX, serial": transformers.GPTNeoXConfig(
+        **SHAPE, use_parallel_residual=False, rotary_pct=1.0, rotary_emb_base=500, layer_norm_eps=1e-3
+    ),
+    "Llama": transformers.LlamaConfig(**GROUPED, head_dim=24, rms_norm_eps=1e-3, rope_theta=500.0),
+    "Llama 3.2": transformers.LlamaConfig(**GROUPED, tie_word_embeddings=True, rope_parameters=LLAMA3),
+    "Llama with biases": transformers.LlamaConfig(**SHAPE, attention_bias=True, mlp_bias=True),
+    "Mistral": transformers.MistralConfig(**GROUPED, sliding_window=32),
+    "Qwen 2": transformers.Qwen2Config(**GROUPED),
+}
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def saved(request, tmp_path_factory):
+    """A model of transformers with random weights, biases and norms too, and the folder that it is saved in."""
+    model = random_model(MODELS[request.param])
+    folder = tmp_path_factory.mktemp("saved")
+    model.save_pretrained(folder)
+    return model, folder
+
+
+def test_our_model_has_the_logits_of_theirs(saved):
+    model, folder = saved
+    weights = hugging_face.read(folder, {})
+    assert (weights.vocab_size, weights.rows, weights.format) == (VOCAB, VOCAB, "Hugging Face, safetensors")
+    torch.testing.assert_close(our_logits(weights), logits_of(model), rtol=0, atol=1e-5)
+
+
+def test_transformers_opens_without_a_word_what_is_written(saved, tmp_path, caplog):
+    model, folder = saved
+    weights = hugging_face.read(folder, {})
+    target = written(weights, tmp_path / "written")
+    again = hugging_face.read(target, {})
+    require_equal(again.tensors, weights.tensors)
+    assert again.model == weights.model
+    transformers.utils.logging.enable_propagation()
+    with caplog.at_level(logging.WARNING):
+        opened, info = transformers.AutoModelForCausalLM.from_pretrained(target, output_loading_info=True)
+    assert not caplog.records
+    assert not any(info.values()), info
+    assert isinstance(opened, type(model)) or "Mistral" in type(model).__name__  # which is a Llama
+    torch.testing.assert_close(logits_of(opened), logits_of(model), rtol=0, atol=1e-6)
