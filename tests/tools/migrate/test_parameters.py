@@ -44,5 +44,27 @@ def test_experts_and_norms_of_queries_are_counted():
     assert counted(qk_layernorm=True) - counted() == 2 * 2 * 2 * 16
 
 
+ROPE = "--swiglu --position-embedding-type rope"
+
+
+@pytest.mark.parametrize(
+    "other", ["attention_output_gate", "post_norm", "softmax_type learnable", "lora_r 8", "input_embeds_norm"]
+)
+def test_of_a_model_that_the_formula_does_not_count_nothing_is_said(other):
+    name = other.split()[0]
+    found = migrated(f"{ROPE} --train-iters 5 --{other.replace('_', '-')}", accepted=frozenset([name]))
+    assert not any(notice.startswith("The source trains") for notice in found.notices)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "is_told"),
+    [("", True), ("--moe-layer-freq 1", True), ("--moe-layer-freq 2", False), ("--qk-layernorm", True)],
+)
+def test_experts_are_counted_where_every_layer_has_them(arguments, is_told):
+    accepted = {"num_experts", *(["qk_layernorm"] if "qk" in arguments else [])}
+    found = migrated(f"--train-iters 5 --num-experts 4 {arguments}", accepted=frozenset(accepted))
+    assert any(notice.startswith("The source trains") for notice in found.notices) is is_told
+
+
 def test_without_sizes_nothing_is_counted():
     assert source_parameters(Settings(program("megatron-lm")), 128) is None

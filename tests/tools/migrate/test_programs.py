@@ -9,7 +9,6 @@ import pytest
 
 from pretrain.errors import MigrateError
 from pretrain.tools.migrate.programs import (
-    COLUMNS,
     FAMILIES,
     VERSIONS,
     Flag,
@@ -19,8 +18,8 @@ from pretrain.tools.migrate.programs import (
     programs,
     read_row,
     read_rows,
-    written_row,
 )
+from tools.migrate.programs.flag_rows import COLUMNS, written_row
 
 IMPLEMENTATIONS = ("local", "transformer_engine", "inference_optimized")
 FLAGS = {

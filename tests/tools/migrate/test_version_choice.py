@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from pretrain.errors import MigrateError
@@ -11,6 +13,7 @@ from pretrain.tools.migrate.version_choice import (
     choose_for_keys,
     choose_for_log,
     differing_defaults,
+    doubts,
 )
 from tools.migrate.command_words import words_of
 
@@ -53,6 +56,11 @@ def test_an_unknown_flag_is_named_and_does_not_change_the_family():
 
 def test_a_flag_of_which_only_the_beginning_is_known_tells_no_version():
     assert choose(words_of("--data-impl mmap --moe-router-topk 2")).unknown == ()
+
+
+def test_a_short_flag_is_unknown_too():
+    choice = choose(words_of("--seed 1 -x 3"))
+    assert (choice.unknown, choice.why.endswith("not -x")) == (("-x",), True)
 
 
 def test_the_script_tells_the_age():
@@ -114,6 +122,12 @@ def test_defaults_that_differ_are_told_unless_they_are_stated():
     new, old = program("megatron-lm-23.08"), program("megatron-lm-2023.07")
     assert differing_defaults(new, [old], []) == {"recompute_num_layers": [(old, 1)]}
     assert differing_defaults(new, [old], ["recompute_num_layers"]) == {}
+
+
+def test_a_notice_on_defaults_has_the_flags_as_they_are_spelled():
+    (line,) = doubts(choose(words_of("--data-impl mmap --swiglu")), {})
+    assert re.search(r"--[a-z-]+ is \S.* by default", line)
+    assert re.search(r"and 1 others|\b[a-z]+_[a-z_]+ is ", line) is None
 
 
 def test_a_log_of_all_arguments_is_of_the_version_with_the_nearest_flags():

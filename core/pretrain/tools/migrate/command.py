@@ -195,12 +195,12 @@ def write(output: Path | None, text: str) -> None:
 
 def show(migration: Migration, output: Path | None, *, written: bool) -> None:
     """Print the report beside the recipe, on standard error."""
-    from pretrain.tools.migrate.report import report  # noqa: PLC0415  kept out of --help
+    from pretrain.tools.migrate.report import report, wrapped  # noqa: PLC0415  kept out of --help
 
     click.echo(f"Taken for {migration.taken_for}.", err=True)
     click.echo(report(migration.outcomes), err=True)
     for notice in migration.notices:
-        click.echo(f"Note: {notice}", err=True)
+        click.echo("\n".join(wrapped(f"Note: {notice}")), err=True)
     if not written:
         click.echo(NOTHING, err=True)
         return

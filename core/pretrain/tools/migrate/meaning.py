@@ -89,6 +89,10 @@ class Launched:
 Meaning = Mapped | Replaced | NoEffect | NotSupported | Ignored | Launched
 
 
+OTHER_MODEL = "the model would compute something else: this part of it is not here"
+"""What changes without a part that no sentence of its own describes."""
+
+
 def other_model(change: str, unless: tuple[Any, ...] = ()) -> NotSupported:
     """Return the meaning of a setting without which the model computes something else."""
     return NotSupported(change, unless, other_model=True)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pretrain.tools.migrate.recipe import MadeRecipe
     from pretrain.tools.migrate.setting import Derived, MigrateOptions, Setting, Settings, Word
     from pretrain.tools.migrate.sources.files import Launch, MigrateSource
-    from pretrain.tools.migrate.translation import Dialect, Translated
+    from pretrain.tools.migrate.translation import Translated
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +65,13 @@ def migrate(sources: Sequence[MigrateSource], options: MigrateOptions) -> Migrat
     dialect = dialect_of(settings.program)
     given = {wish.partition("=")[0].strip() for wish in options.overrides}
     translation = translate(settings, dialect.meaning, dialect.functions, dialect.overlay, given)
-    _require_accepted(translation.outcomes, options.accepted, dialect)
+    _require_accepted(translation.outcomes, options.accepted)
     name = ", ".join(source.name for source in sources)
     made = made_recipe(_values(translation), _places(translation, settings), name, options.overrides)
     builds = [build_command(arguments) for source in sources for arguments in source.preprocessing]
     outcomes = [*_in_recipe(translation, made), *stated.unknown]
     outcomes += [outcome for _, found in builds for outcome in found]
-    count = parameters_line(settings, made.recipe)
+    count = parameters_line(settings, made.recipe, {outcome.accept for outcome in translation.outcomes})
     head = [
         f"Written by pretrain migrate from {name},",
         f"taken for {stated.choice.why}.",
@@ -91,17 +91,17 @@ def migrate(sources: Sequence[MigrateSource], options: MigrateOptions) -> Migrat
     )
 
 
-def _require_accepted(outcomes: Sequence[ReportLine], accepted: Collection[str], dialect: Dialect) -> None:
+def _require_accepted(outcomes: Sequence[ReportLine], accepted: Collection[str]) -> None:
     """Refuse settings without which the model would compute something else, but for those that the user accepts."""
-    unknown = next((name for name in accepted if dialect.meaning(name) is None), None)
-    if unknown is not None:
-        msg = f"--accept {unknown}: no setting has this name.\nGive names as the error has them: --accept num_experts"
+    names = dict.fromkeys(outcome.accept for outcome in outcomes if outcome.accept)
+    if idle := ", ".join(sorted(set(accepted) - names.keys())):
+        todo = f"Those that are: {', '.join(names)}." if names else "None is: leave --accept out."
+        msg = f"--accept {idle}: no setting of this name is refused here.\n{todo}"
         raise MigrateError(msg)
     refused = {outcome.accept: outcome for outcome in outcomes if outcome.accept and outcome.accept not in accepted}
     if refused:
         lines = [f"{outcome}." for outcome in refused.values()]
-        names = ",".join(refused)
-        todo = f"The recipe would be of another model. Give --accept {names} to write it all the same."
+        todo = f"The recipe would be of another model. Give --accept {','.join(refused)} to write it all the same."
         raise MigrateError("\n".join([*lines, todo]))
 
 

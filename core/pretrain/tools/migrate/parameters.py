@@ -7,31 +7,35 @@ from typing import TYPE_CHECKING
 from pretrain.report.flops import parameter_count
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from pretrain.recipe import Recipe
     from pretrain.tools.migrate.setting import Settings
 
-_UNCOUNTED = (
-    *("multi_latent_attention", "is_hybrid_model", "hybrid_layer_pattern", "hybrid_override_pattern", "spec"),
-    *("experimental_attention_variant", "mtp_num_layers", "enable_mhc_connections", "retro_add_retriever"),
-    *("num_unique_layers", "heterogeneous_layers_config_path", "noop_layers", "expert_interval", "moe_expert_interval"),
-    *("heterogeneous_layers_config_encoded_json", "add_dense_bias", "add_output_layer_bias", "no_post_layer_norm"),
-    *(
-        "first_k_dense_replace",
-        "n_shared_experts",
-        "enable_dsa_indexer",
-        "enable_mhc",
-        "moe_latent_size",
-        "moe_layer_freq",
-    ),
-)
-"""Settings with which the formula below would not hold."""
-
 _GATED = ("swiglu", "glu_activation", "quick_geglu", "geglu", "gelu_tanh")
 
+_COUNTED = frozenset(("", "num_experts", "qk_layernorm", *_GATED))
+"""Settings of another model that the formula below counts; with others it would not hold."""
 
-def parameters_line(settings: Settings, recipe: Recipe) -> str:
-    """Return "The source trains N parameters, this recipe N."; empty where the source's flags do not tell it."""
-    if settings.program.dialect != "megatron" or any(settings.value(name) for name in _UNCOUNTED):
+_OF_EXPERTS = {
+    **dict.fromkeys(("expert_interval", "moe_expert_interval", "moe_layer_freq"), "1"),
+    **dict.fromkeys(("first_k_dense_replace", "n_shared_experts", "moe_latent_size"), "0"),
+    **dict.fromkeys(("moe_use_residual", "moe_shared_expert_gate", "shared_expert_gate"), "False"),
+    "mlp_type": "standard",
+}
+"""Settings of experts with which it would not hold either, unless they have this value."""
+
+
+def parameters_line(settings: Settings, recipe: Recipe, lost: Collection[str] = ()) -> str:
+    """Return "The source trains N parameters, this recipe N."; empty where the source's flags do not tell it.
+
+    Args:
+        settings: of a training.
+        recipe: that is made of them.
+        lost: names of settings without which the model computes something else.
+    """
+    odd = (str(settings.value(name, idle)) != idle for name, idle in _OF_EXPERTS.items())
+    if settings.program.dialect != "megatron" or not _COUNTED.issuperset(lost) or any(odd):
         return ""
     theirs = source_parameters(settings, settings.vocabulary or 0)
     if theirs is None:

@@ -67,7 +67,7 @@ def parse(words: Sequence[Word], program: Program) -> Parsed:
     A word that is not known counts as a value of the flag before it as long as that can take one. An unknown flag has
     the words up to the next one.
 
-    MigrateSource: `_parse_known_args` and `_parse_optional` of argparse in Python 3.8 to 3.13.
+    Source: `_parse_known_args` and `_parse_optional` of argparse in Python 3.8 to 3.13.
 
     Args:
         words: arguments, without the program's own name.

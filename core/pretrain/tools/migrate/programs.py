@@ -202,9 +202,6 @@ _VERSIONS = {version.name: version for version in VERSIONS}
 _NAMES = _VERSIONS | {older: version for version in VERSIONS for older in version.also}
 _ORDER = list(_VERSIONS)
 
-COLUMNS = ("name", "spellings", "kind", "nargs", "given", "choices", "default", "versions")
-"""Of the tables: a flag is as its newest version defines it; a default that was another one is a row of its own."""
-
 
 class FlagRow(NamedTuple):
     """A flag, and the versions in which it is so.
@@ -321,28 +318,9 @@ def read_row(line: str) -> FlagRow:
     return FlagRow(flag, tuple(_names(versions)))
 
 
-def written_row(row: FlagRow) -> str:
-    """Write a line, without its end."""
-    flag = row.flag
-    values = (flag.nargs, flag.given, list(flag.choices) or None, flag.default)
-    texts = ("" if value is None else json.dumps(value) for value in values)
-    return "\t".join((flag.name, " ".join(flag.spellings), flag.kind, *texts, _runs(row.versions)))
-
-
 def _names(runs: str) -> Iterator[str]:
     """Yield the names that "a..c e" stands for."""
     for run in runs.split(" "):
         first, _, last = run.partition("..")
         start = _ORDER.index(first)
         yield from _ORDER[start : _ORDER.index(last or first, start) + 1]
-
-
-def _runs(names: tuple[str, ...]) -> str:
-    """Write names as runs of the order of all versions: "a..c e"."""
-    runs: list[list[int]] = []
-    for place in sorted(map(_ORDER.index, names)):
-        if runs and runs[-1][-1] == place - 1:
-            runs[-1].append(place)
-        else:
-            runs.append([place])
-    return " ".join(_ORDER[run[0]] + (f"..{_ORDER[run[-1]]}" if len(run) > 1 else "") for run in runs)

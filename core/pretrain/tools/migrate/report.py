@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
 
 Fate = Literal["carried over", "replaced", "no effect", "not supported", "not known"]
-FATES: tuple[Fate, ...] = ("carried over", "replaced", "no effect", "not supported", "not known")
 NOT_TAKEN = "nothing is taken from it"
 
 
@@ -63,14 +62,14 @@ _TITLES = {
 def report(outcomes: Sequence[ReportLine]) -> str:
     """Return the lists; the first has names, and lines for what differs, since the recipe comments each value."""
     carried = list(dict.fromkeys(outcome.written for outcome in outcomes if outcome.fate == "carried over"))
-    lines = list(_wrapped(f"Carried over ({len(carried)}): {', '.join(carried) or 'nothing'}"))
+    lines = list(wrapped(f"Carried over ({len(carried)}): {', '.join(carried) or 'nothing'}"))
     notes = [f"{outcome}: {outcome.note}" for outcome in outcomes if outcome.fate == "carried over" and outcome.note]
-    lines += [line for text in dict.fromkeys(notes) for line in _wrapped(f"- {text}.", "  ")]
+    lines += [line for text in dict.fromkeys(notes) for line in wrapped(f"- {text}.", "  ")]
     for fate, title in _TITLES.items():
         found = list(dict.fromkeys(outcome.line for outcome in outcomes if outcome.fate == fate))
         if found or fate != "not known":
             lines.append(f"{title} ({len(found)})" + ":" * bool(found))
-        lines += [line for text in found for line in _wrapped(f"- {text}", "  ")]
+        lines += [line for text in found for line in wrapped(f"- {text}", "  ")]
     return "\n".join(lines)
 
 
@@ -78,10 +77,11 @@ def remarks(outcomes: Sequence[ReportLine]) -> list[str]:
     """Return what is not in a recipe though it changes something, as lines for the recipe's own head."""
     titles = {"not supported": "Not supported", "not known": "Not known"}
     found = dict.fromkeys(f"{titles[each.fate]}: {each.line}" for each in outcomes if each.fate in titles)
-    return [line for text in found for line in _wrapped(text)]
+    return [line for text in found for line in wrapped(text)]
 
 
-def _wrapped(text: str, indent: str = "") -> Iterator[str]:
+def wrapped(text: str, indent: str = "") -> Iterator[str]:
+    """Yield a text in lines of one width."""
     further = "  " if not indent else f"{indent}  "
     yield from textwrap.wrap(
         text, _WIDTH, initial_indent=indent, subsequent_indent=further, break_on_hyphens=False, break_long_words=False

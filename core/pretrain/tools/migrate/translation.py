@@ -220,7 +220,7 @@ def _not_supported(setting: Setting, meaning: NotSupported, settings: Settings) 
     as_without = (*meaning.unless, *(() if flag is None else (flag.default,)))
     if any(_equal(setting.value, value) for value in as_without):
         return ReportLine("no effect", setting.written, f"{_shown(setting.value)} is as without it", setting.place)
-    accept = setting.name if meaning.other_model else ""
+    accept = setting.name.partition(".")[0] if meaning.other_model else ""  # of an object the whole
     return ReportLine("not supported", setting.written, meaning.change, setting.place, accept=accept)
 
 
@@ -231,9 +231,10 @@ def _shown(value: Any) -> str:
 def _of_defaults(settings: Settings, meaning_of: MeaningOf, keys: Mapping[str, Derived]) -> list[ReportLine]:
     """Return what is lost of defaults that the program has and nobody stated."""
     found = []
-    for worked in keys.values():
+    for key, worked in keys.items():
         for name, text in worked.lost:
             flag = settings.program.flags.get(name)
             if name not in settings.stated and flag is not None and meaning_of(name) is not None:
-                found.append(ReportLine("not supported", flag.spellings[0], f"{text} (a default)"))
+                accept = name if _is_of_model(key) else ""
+                found.append(ReportLine("not supported", flag.spellings[0], f"{text} (a default)", accept=accept))
     return found

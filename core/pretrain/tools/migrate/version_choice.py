@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pretrain.errors import MigrateError
 from pretrain.tools.migrate.meaning import Mapped
-from pretrain.tools.migrate.parsing import own_flags
+from pretrain.tools.migrate.parsing import own_flags, parse
 from pretrain.tools.migrate.programs import FAMILIES, family_of, program, version_of
 from pretrain.tools.migrate.translation import dialect_of
 
@@ -90,7 +90,9 @@ def choose(words: Sequence[Word], hint: str = "", script: str = "") -> ProgramCh
     """
     texts = (word.text.partition("=")[0] for word in words if not word.asked or "=" in word.text)
     flags = (text for text in texts if text.startswith("--") and len(text) > len("--") and " " not in text)
-    named = Named(tuple(flag for flag in dict.fromkeys(flags) if _tells(flag)), "flags", _takes, script)
+    short = (each.written for each in parse(words, program(FAMILIES[0])).unknown if not each.written.startswith("--"))
+    stated = (*(flag for flag in dict.fromkeys(flags) if _tells(flag)), *dict.fromkeys(short))
+    named = Named(stated, "flags", _takes, script)
     with_deepspeed = any(flag.startswith(("--deepspeed", "--deepscale")) for flag in named.names)
     among = [each for each in _of_dialect("megatron") if not with_deepspeed or "--deepspeed" in each.spelled]
     return _newest_fitting(_hinted("megatron", hint) or among, named, hint)
@@ -233,8 +235,9 @@ def doubts(choice: ProgramChoice, stated: Mapping[str, Setting]) -> list[str]:
     for name, found in differing_defaults(choice.program, others, stated).items():
         default, (other, value) = choice.program.flags[name].default, found[0]
         if isinstance(meaning(name), Mapped) and (default or value):
-            more = f" and {len(found) - 1} others" if found[1:] else ""
-            lines.append(f"{name} is {_shown(default)} by default, but {_shown(value)} in {other.title}{more}")
+            more = f" and {len(found) - 1} other{'s' * bool(found[2:])}" if found[1:] else ""
+            written = choice.program.flags[name].spellings[0]
+            lines.append(f"{written} is {_shown(default)} by default, but {_shown(value)} in {other.title}{more}")
     return [f"other versions differ in defaults (--from chooses one): {'; '.join(lines)}"] if lines else []
 
 

@@ -19,6 +19,9 @@ from pretrain.tools.migrate.megatron.meanings import (
     MEANINGS_OF,
     SPELLINGS,
     TABLES,
+    group_of,
+    grouped,
+    is_listed,
     meaning_of,
     spelled,
 )
@@ -156,6 +159,16 @@ def test_a_program_can_have_a_meaning_of_its_own():
     for program in ("megatron-deepspeed", "bigscience-megatron-deepspeed"):
         assert "gradient_clipping of DeepSpeed's file" in meaning_of("clip_grad", program).how
     assert meaning_of("no_such_flag") is None
+
+
+@pytest.mark.parametrize("name", ["linear_attention", "moe_bogus_thing", "expert_x", "index_x", "export_x", "vision_x"])
+def test_only_flags_that_a_program_has_belong_to_a_group(name):
+    assert (meaning_of(name), group_of(name) is not None) == (None, True)
+
+
+def test_every_flag_of_a_group_belongs_to_it():
+    assert [name for name in grouped() if group_of(name) is None or is_listed(name)] == []
+    assert grouped() >= {"moe_router_topk", "linear_num_key_heads", "lora_r", "hccl_op_mode", "retro_num_neighbors"}
 
 
 @pytest.mark.parametrize(

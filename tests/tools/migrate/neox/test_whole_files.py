@@ -143,3 +143,11 @@ def test_another_model_has_to_be_accepted(recipe_of, settings, name):
     found = recipe_of(settings, accepted=[name])
     assert lines(found, name)[0].startswith("not supported: ")
     assert f"# Not supported: {name} (x.yml:" in found.text
+
+
+def test_an_object_of_another_model_is_accepted_by_its_name(recipe_of):
+    settings = {"sparse_attention": {"mode": "fixed", "block": 16}}
+    with pytest.raises(MigrateError, match=r"Give --accept sparse_attention to write it"):
+        recipe_of(settings)
+    found = recipe_of(settings, accepted=["sparse_attention"])
+    assert lines(found, "sparse_attention.mode")[0].startswith("not supported: ")

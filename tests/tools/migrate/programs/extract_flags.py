@@ -21,9 +21,10 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from pretrain.tools.migrate.megatron.meanings import is_listed
+from flag_rows import COLUMNS, written_row
+
+from pretrain.tools.migrate.megatron.meanings import GROUPED, group_of, grouped, is_listed
 from pretrain.tools.migrate.programs import (
-    COLUMNS,
     FAMILIES,
     VERSIONS,
     Flag,
@@ -31,7 +32,6 @@ from pretrain.tools.migrate.programs import (
     file_of,
     program,
     read_rows,
-    written_row,
 )
 from pretrain.tools.migrate.translation import dialect_of
 
@@ -116,6 +116,9 @@ def main():
         found = by_hand(version) if version.base else flags_of(version, clone)
         by_dialect.setdefault(version.dialect, {})[version.name] = found
         print(version.name, len(by_dialect[version.dialect][version.name]), file=sys.stderr)
+    names = {flag.name for found in by_dialect["megatron"].values() for flag in found}
+    names = {name for name in names if not is_listed(name) and group_of(name) is not None} | grouped()
+    (arguments["output"] / GROUPED).write_text("".join(f"{name}\n" for name in sorted(names)), encoding="utf-8")
     for dialect, flags in by_dialect.items():
         (arguments["output"] / file_of(dialect)).write_text("\n".join(table(flags)) + "\n", encoding="utf-8")
 

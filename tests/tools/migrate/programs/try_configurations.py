@@ -17,14 +17,16 @@ import tempfile
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
+from typing import get_args
 
 from pretrain.errors import PretrainError
 from pretrain.tools.migrate.migration import migrate
-from pretrain.tools.migrate.report import FATES
+from pretrain.tools.migrate.report import Fate
 from pretrain.tools.migrate.setting import MigrateOptions
 from pretrain.tools.migrate.sources.recognition import read_sources
 
 TABLE = Path(__file__).with_name("configurations.tsv")
+FATES = get_args(Fate)
 COLUMNS = ("configuration", "taken for", *FATES, "not migrated because")
 
 _TRIES = 12

@@ -10,7 +10,7 @@ import re
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from pretrain.tools.migrate.meaning import Ignored, Mapped, NoEffect, NotSupported, alike
+from pretrain.tools.migrate.meaning import Ignored, Mapped, NoEffect, NotSupported, alike, other_model
 from pretrain.tools.migrate.megatron.model import position_embedding_type
 from pretrain.tools.migrate.setting import Derived, unused
 
@@ -134,7 +134,7 @@ SAMPLES: dict[str, Meaning] = {
     "loss_on_targets_only": NotSupported("all tokens count in the loss, not those of targets alone"),
     "reweight_loss_based_on_position_frequency": NotSupported("all positions count alike in the loss"),
     "data_efficiency_curriculum_learning": NotSupported("samples have one length and a random order from the start"),
-    "random_ltd": NotSupported("every layer computes all tokens: none are dropped"),
+    "random_ltd": other_model("every layer computes all tokens: none are dropped"),
     "fim_data": NotSupported("no sample is rearranged for filling in the middle"),
     **alike(
         Ignored("it belongs to fim_data"),

@@ -23,7 +23,7 @@ from pretrain.tools.migrate.megatron.engine import (
 )
 from pretrain.tools.migrate.megatron.stages import place_of
 from pretrain.tools.migrate.megatron.training import data_parallel_size
-from pretrain.tools.migrate.neox.objects import OBJECTS
+from pretrain.tools.migrate.neox.objects import OBJECTS, OTHER_MODEL
 from pretrain.tools.migrate.report import ReportLine
 from pretrain.tools.migrate.setting import Derived
 
@@ -274,7 +274,9 @@ def outcomes_of_remarks(translation: Translation) -> dict[str, ReportLine]:
 
 def _outcome(file: JsonFile, remark: Remark) -> ReportLine:
     fate, text = _fate(file, remark)
-    return ReportLine(fate, remark.json_path, text, place_in(file, remark.json_path))
+    name = remark.json_path.partition(".")[0]
+    accept = name if fate == "not supported" and name in OTHER_MODEL else ""
+    return ReportLine(fate, remark.json_path, text, place_in(file, remark.json_path), accept=accept)
 
 
 def _fate(file: JsonFile, remark: Remark) -> tuple[Fate, str]:

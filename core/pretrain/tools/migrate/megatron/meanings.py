@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
+from functools import cache
+from importlib import resources
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -44,7 +46,10 @@ TABLES: tuple[dict[str, Meaning], ...] = (
 """Tables by subject, which have no flag in common."""
 
 MEANINGS: Mapping[str, Meaning] = MappingProxyType({name: found for table in TABLES for name, found in table.items()})
-"""By dest, as argparse has it: "num_layers", "DDP_impl"; "moe_*" are all that begin so and are not listed."""
+"""By dest, as argparse has it: "num_layers", "DDP_impl"; "moe_*" are those of `grouped` that begin so."""
+
+GROUPED = "megatron_grouped.txt"
+"""File of the flags' names, which tests/tools/migrate/programs/extract_flags.py extends."""
 
 _GROUPS = {name: found for name, found in MEANINGS.items() if "*" in name}
 
@@ -103,7 +108,19 @@ def meaning_of(name: str, program: str = "") -> Meaning | None:
             return own[name]
     if name in MEANINGS:
         return MEANINGS[name]
+    return group_of(name) if name in grouped() else None
+
+
+def group_of(name: str) -> Meaning | None:
+    """Return the meaning of all flags that begin like a name, even of one that no program has."""
     return next((found for group, found in _GROUPS.items() if fnmatchcase(name, group)), None)
+
+
+@cache
+def grouped() -> frozenset[str]:
+    """Return the flags of all versions that only have a meaning with those that begin like them."""
+    text = resources.files("pretrain.tools.migrate").joinpath(GROUPED).read_text(encoding="utf-8")
+    return frozenset(text.split())
 
 
 def is_listed(name: str) -> bool:

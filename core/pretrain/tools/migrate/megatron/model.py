@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pretrain.tools.migrate.meaning import Ignored, Mapped, NoEffect, NotSupported, alike, other_model
+from pretrain.tools.migrate.meaning import OTHER_MODEL, Ignored, Mapped, NoEffect, NotSupported, alike, other_model
 from pretrain.tools.migrate.setting import Derived, in_place, unused
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ _POSITION_FLAGS = "position_embedding_type, or rope with use_rotary_position_emb
 _GROUPS = "num_query_groups counts with group_query_attention alone; num_key_value_heads by itself"
 _VOCABULARY = "the padded size / tensor-parallel ranks, or make_vocab_size_divisible_by"
 _SOFTMAX = "on as well where apply_query_key_layer_scaling or the fused softmax is"
-_OTHER_MODEL = "the model would compute something else: this part of it is not here"
 _OF_POSITIONS = "it belongs to positions that are not here: yarn, relative ones, and those of several axes"
 
 SIZES: dict[str, Meaning] = {
@@ -135,15 +134,16 @@ ABSENT: dict[str, Meaning] = {
     "spec": other_model("the model is always megatron-core's GPT, and no module of your own replaces a part of it"),
     "num_unique_layers": other_model("every layer has weights of its own"),
     "param_sharing_style": other_model("every layer has weights of its own"),
-    "freeze_all_layers": NotSupported("all weights are trained"),
+    "qk_layernorm": other_model("queries and keys are not normalized"),
+    "freeze_all_layers": other_model("all weights are trained"),
     **alike(other_model("learning rate and first weights do not follow from the width"), "use_mup"),
     **alike(
         Ignored("it belongs to use_mup"),
         "mup_*",
     ),
     **alike(
-        other_model(_OTHER_MODEL),
-        """activation_func_clamp_value glu_linear_offset qk_layernorm qk_l2_norm qk_clip attention_output_gate
+        other_model(OTHER_MODEL),
+        """activation_func_clamp_value glu_linear_offset qk_l2_norm qk_clip attention_output_gate
         softmax_scale enable_gpt_oss""",
     ),
     **alike(Ignored("it belongs to qk_clip"), "qk_clip_*"),

@@ -9,7 +9,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pretrain.tools.migrate.meaning import Ignored, Mapped, NoEffect, NotSupported, Replaced, alike, other_model
+from pretrain.tools.migrate.meaning import (
+    OTHER_MODEL,
+    Ignored,
+    Mapped,
+    NoEffect,
+    NotSupported,
+    Replaced,
+    alike,
+    other_model,
+)
 
 if TYPE_CHECKING:
     from pretrain.tools.migrate.meaning import Meaning
@@ -106,9 +115,8 @@ USES: dict[str, Meaning] = {
 
 _FUSION = "kernels are negotiated, and one that does not fit is not offered; section kernels names others"
 _MEMORY = "the device's memory is used without it: the training takes more of it"
-_SPEED = "speed can differ, the results do not"
+_SPEED = "it changes speed alone, not the results"
 _TUNED = "weights are all trained, on pieces of running text: there is no fine-tuning"
-_OTHER = "the model would compute something else: this part of it is not here"
 _WEIGHTS = "checkpoint.load takes Hugging Face's weights, and pretrain checkpoint convert writes them"
 
 MINDSPEED: dict[str, Meaning] = {
@@ -128,21 +136,21 @@ MINDSPEED: dict[str, Meaning] = {
         recompute_activation_function recompute_activation_function_num_layers enable_recompute_layers_per_pp_rank
         recompute_norm adaptive_recompute_enable o2_optimizer o2_gradient""",
     ),
-    **alike(NotSupported(_SPEED), "use_mc2 use_ascend_mc2 use_ascend_coc schedules_method hccl_*"),
-    **alike(Ignored("it belongs to use_ascend_coc"), "coc_*"),
+    **alike(NoEffect(_SPEED), "use_mc2 use_ascend_mc2 use_ascend_coc coc_* schedules_method hccl_*"),
     **alike(
         Ignored("it belongs to context_parallel_size"),
         """context_parallel_algo use_cp_send_recv_overlap use_fused_ring_attention_update ulysses_degree_in_cp
         kv_head_repeat_before_uly_alltoall cp_window_size""",
     ),
-    "attention_mask_type": NotSupported("attention is causal", ("causal",)),
+    "attention_mask_type": other_model("attention is causal", ("causal",)),
     "num_layer_list": NotSupported("write the layers of every stage into parallel.pipeline_layers"),
     **alike(Replaced(_WEIGHTS), "enable_hf2mg_convert enable_mg2hf_convert model_type_hf hf_cfg_dir"),
     **alike(
         Replaced("--max-restarts starts ranks that fail again from the last checkpoint"),
         "enable_high_availability enable_hbmfault_repair enable_optimizer_state_local_copy",
     ),
-    **alike(NotSupported(_TUNED), "stage is_instruction_dataset lora_*"),
+    **alike(NotSupported(_TUNED), "stage is_instruction_dataset"),
+    "lora_*": other_model("all weights are trained, and there are no adapters beside them"),
     **alike(
         Ignored("only fine-tuning, or the preparation of its data, reads it"),
         """handler_name prompt_type prompt_type_path variable_seq_lengths pad_to_multiple_of tokenizer_padding_side
@@ -154,12 +162,18 @@ MINDSPEED: dict[str, Meaning] = {
         topk_softmax_in_fp32 use_fused_moe_token_permute_and_unpermute router_gating_in_fp32""",
     ),
     **alike(Ignored("it belongs to multi_latent_attention"), "mla_* enable_mla_*"),
+    "post_norm": other_model("a layer has a norm before attention and MLP, and none after them"),
+    "geglu": other_model("model.activation is gelu, gelu_tanh or swiglu; there is no GEGLU"),
+    "sliding_window": other_model("a token sees all before it, not only a window of them"),
     **alike(
-        other_model(_OTHER),
-        """noop_layers rope_scaling_type use_glm_rope post_norm no_post_layer_norm input_embeds_norm geglu gelu_tanh
-        add_rmsnorm_offset output_logit_softcapping attn_logit_softcapping query_pre_attn_scalar scale_emb scale_depth
+        other_model("logits are as they are, not capped by tanh"), "output_logit_softcapping attn_logit_softcapping"
+    ),
+    **alike(
+        other_model(OTHER_MODEL),
+        """noop_layers rope_scaling_type use_glm_rope no_post_layer_norm input_embeds_norm gelu_tanh
+        add_rmsnorm_offset query_pre_attn_scalar scale_emb scale_depth
         embedding_multiplier_scale output_multiplier_scale add_dense_bias add_output_layer_bias partial_rotary_factor
-        sliding_window interleave_sliding_window square_alibi_mask fill_neg_inf enable_dsa_indexer enable_mhc
+        interleave_sliding_window square_alibi_mask fill_neg_inf enable_dsa_indexer enable_mhc
         use_sparse_flash_attn full_attention_interval cla_share_factor share_kvstates""",
     ),
     **alike(

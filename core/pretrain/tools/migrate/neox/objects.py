@@ -53,6 +53,10 @@ def _change(path: str) -> str:
     return _CHANGES.get(path) or INSTEAD.get(path) or f"it is always {json.dumps(SETTLED[path])} here"
 
 
+OTHER_MODEL = frozenset(("progressive_layer_drop", "sparse_attention"))
+"""Objects with which the model computes something else."""
+
+
 OBJECTS: dict[str, Meaning] = {
     **{
         path: NotSupported(_change(path), unless=(value,))
@@ -60,8 +64,15 @@ OBJECTS: dict[str, Meaning] = {
         if path != "wall_clock_breakdown" and not path.startswith("activation_checkpointing.")
     },
     **{path: Mapped(key, how=_STAGES) for path, key in SAME.items() if path.startswith(f"{_ZERO}.")},
-    **{f"{name}.enabled": NotSupported(change, unless=(False,)) for name, change in _BY_OBJECT.items()},
-    **{name: NotSupported(change, unless=(None, {})) for name, change in _BY_OBJECT.items() if name not in SWITCHED},
+    **{
+        f"{name}.enabled": NotSupported(change, (False,), other_model=name in OTHER_MODEL)
+        for name, change in _BY_OBJECT.items()
+    },
+    **{
+        name: NotSupported(change, (None, {}), other_model=name in OTHER_MODEL)
+        for name, change in _BY_OBJECT.items()
+        if name not in SWITCHED
+    },
     **{name: NoEffect(f"it belongs to {name}.enabled") for name in SWITCHED},
     **{name: NoEffect(f"it belongs to {name}.enabled") for name in ("amp", "curriculum_learning", "elasticity")},
     f"{_ZERO}.allgather_partitions": NoEffect(
