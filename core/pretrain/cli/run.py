@@ -178,8 +178,9 @@ def _hosts(hostfile: Path | None, *, counted: bool) -> Hosts | None:
 
 def _start_node_of_hostfile(nodes: Nodes, place_run: Callable[[], Placement], job: Job) -> int:
     from pretrain.launch.node_attempts import run_node_of_hostfile  # noqa: PLC0415
+    from pretrain.launch.start import run_children  # noqa: PLC0415
 
-    return show_failure(run_node_of_hostfile(nodes, place_run, job))
+    return show_failure(run_node_of_hostfile(nodes, place_run, job, run_children))
 
 
 def place_of_process(counts: RankCounts, *, hosted: bool = False) -> tuple[World | None, Nodes, int | None]:

@@ -23,7 +23,6 @@ from pretrain.launch.nodes.store_client import is_served_again
 from pretrain.launch.preparation import PreparedRun
 from pretrain.launch.processes.failure import CRASH, USER_ERROR, Failure
 from pretrain.launch.processes.signals import exit_with_signal, stop_signals_exit
-from pretrain.launch.ranks import run_children
 from pretrain.launch.restarts import NO_RESTARTS, Restarts, RunProgress, announce, show_end, with_remark
 from pretrain.launch.run_lock import require_shared, this_process
 from pretrain.recipe.layout import lay_out
@@ -44,7 +43,7 @@ _CUT_OFF = "node 0 cannot be reached from here; this node tries for 15 minutes, 
 
 
 def run_node(
-    placement: Placement, job: AnyJob, policy: RestartPolicy, run_ranks: RunRanks = run_children
+    placement: Placement, job: AnyJob, policy: RestartPolicy, run_ranks: RunRanks
 ) -> Failure | None:
     """Run the job on this node, again as node 0 decides where there are restarts.
 
@@ -112,7 +111,9 @@ def _take_part(
         rendezvous.leave()
 
 
-def run_node_of_hostfile(nodes: Nodes, make_placement: Callable[[], Placement], job: Job) -> Failure | None:
+def run_node_of_hostfile(
+    nodes: Nodes, make_placement: Callable[[], Placement], job: Job, run_ranks: RunRanks
+) -> Failure | None:
     """Run the job on one node of a hostfile, once; the launcher of all nodes reads in the rendezvous how they end.
 
     Returns:
@@ -127,7 +128,7 @@ def run_node_of_hostfile(nodes: Nodes, make_placement: Callable[[], Placement], 
         signal.signal(number, exit_with_signal)
     code: int = CRASH
     try:
-        failure = _run_node_of_hostfile(rendezvous, make_placement, job)
+        failure = _run_node_of_hostfile(rendezvous, make_placement, job, run_ranks)
         if rendezvous.serves:
             rendezvous.end(failure)
         code = failure.exit_code if failure else ExitCode.COMPLETE
@@ -143,11 +144,13 @@ def run_node_of_hostfile(nodes: Nodes, make_placement: Callable[[], Placement], 
         rendezvous.leave(code)
 
 
-def _run_node_of_hostfile(rendezvous: Rendezvous, make_placement: Callable[[], Placement], job: Job) -> Failure | None:
+def _run_node_of_hostfile(
+    rendezvous: Rendezvous, make_placement: Callable[[], Placement], job: Job, run_ranks: RunRanks
+) -> Failure | None:
     """Return the failure of this node; whatever ends it is reported, so that no other node waits for it."""
     try:
         rendezvous.wait_for_launcher()
-        return _Node(rendezvous, make_placement(), job, NO_RESTARTS, ExitStack()).run(run_children)
+        return _Node(rendezvous, make_placement(), job, NO_RESTARTS, ExitStack()).run(run_ranks)
     except RunEnded as ended:
         return ended.failure
     except PretrainError as error:

@@ -50,7 +50,7 @@ def _start_with_others(placement: Placement, job: AnyJob, policy: RestartPolicy)
     """Start the ranks of one of several nodes."""
     from pretrain.launch.node_attempts import run_node  # noqa: PLC0415  one node starts its ranks without torch
 
-    return run_node(placement, job, policy)
+    return run_node(placement, job, policy, run_children)
 
 
 def _run_with_restarts(placement: Placement, job: Job, policy: RestartPolicy) -> Failure | None:

@@ -201,7 +201,7 @@ def test_whatever_ends_a_node_of_a_hostfile_before_its_ranks_is_reported_to_the_
 
     rendezvous = Reported()
     with nullcontext() if not isinstance(error, SystemExit) else pytest.raises(SystemExit):
-        node_attempts._run_node_of_hostfile(rendezvous, placement, None)
+        node_attempts._run_node_of_hostfile(rendezvous, placement, None, None)
     (failure,) = rendezvous.failures
     assert failure.exit_code == code
     assert text in failure.text
