@@ -21,9 +21,8 @@ from pretrain.launch.nodes.hosts import start_hosts
 from pretrain.launch.nodes.nodes import Nodes
 from pretrain.launch.placement import Placement
 from pretrain.launch.processes.signals import ignore_report_signal
-from pretrain.launch.ranks import run_ranks
 from pretrain.launch.restarts import RestartPolicy
-from pretrain.launch.start import start
+from pretrain.launch.start import run_ranks, start
 from pretrain.launch.world import LOCALHOST, free_port, node_worlds
 from pretrain.recipe import load_recipe
 

@@ -7,7 +7,7 @@ import pytest
 from launch.rank_processes import alive, pids_of_ranks
 from pretrain.errors import DataError
 from pretrain.launch.processes.failure import CRASH, USER_ERROR
-from pretrain.launch.ranks import run_ranks
+from pretrain.launch.start import run_ranks
 from pretrain.launch.world import LOCALHOST, free_port, node_worlds
 
 

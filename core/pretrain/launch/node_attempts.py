@@ -42,9 +42,7 @@ if TYPE_CHECKING:
 _CUT_OFF = "node 0 cannot be reached from here; this node tries for 15 minutes, and takes part again when it can."
 
 
-def run_node(
-    placement: Placement, job: AnyJob, policy: RestartPolicy, run_ranks: RunRanks
-) -> Failure | None:
+def run_node(placement: Placement, job: AnyJob, policy: RestartPolicy, run_ranks: RunRanks) -> Failure | None:
     """Run the job on this node, again as node 0 decides where there are restarts.
 
     Node 0 then prepares the run and holds its directory; without restarts rank 0 does.
