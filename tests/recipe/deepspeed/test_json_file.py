@@ -40,7 +40,7 @@ def test_every_key_knows_its_line(read):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ('{\n"a": 1,\n}', ["ds.json:3: this is not JSON: ", "Comments and trailing commas are not JSON either."]),
+        ('{\n"a": 1,}', ["ds.json:2: this is not JSON: ", "Comments and trailing commas are not JSON either."]),
         ('{\n// stage\n"a": 1}', ["ds.json:2: this is not JSON: ", "Comments and trailing commas "]),
         ("", ["ds.json:1: this is not JSON: Expecting value.", "Comments and trailing commas "]),
         ("[1]", ["ds.json: a DeepSpeed file is an object, {...}.", f"{HERE} names this file."]),

@@ -172,5 +172,5 @@ def _distribution_of(entry: EntryPoint) -> tuple[str, str]:
     """Return name and version; empty ones of a folder without METADATA."""
     try:
         return (entry.dist.name or "", entry.dist.version or "") if entry.dist else ("", "")
-    except (FileNotFoundError, KeyError):  # importlib_metadata, once imported, answers instead, and raises these
+    except (FileNotFoundError, KeyError, TypeError):  # importlib_metadata, once imported, raises one of these
         return "", ""

@@ -71,7 +71,7 @@ def test_other_files_are_refused(folder, text, what):
 
 
 def test_broken_settings_are_refused_with_their_line(folder):
-    assert "ds.json:2: this is not JSON" in refusal(folder, '{"fp16": {},\n}', "ds.json")
+    assert "ds.json:2: this is not JSON" in refusal(folder, '{"fp16":\n{},}', "ds.json")
     assert "a.yml:3: this is not YAML" in refusal(folder, '"num-layers": 2\n"lr: 3\n', "a.yml")
     assert "fp16 is given twice, in line 1 too" in refusal(folder, '{"fp16": {},\n"fp16": {}}')
 
