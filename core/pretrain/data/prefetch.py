@@ -86,6 +86,7 @@ def _make(items: Iterator[T], made: SimpleQueue[T | _Raised], places: SimpleQueu
         except BaseException as exc:  # noqa: BLE001  raised again where the item is requested
             # Without this frame, which refers to the exception's queue and to the items.
             made.put(_Raised(exc.with_traceback(exc.__traceback__.tb_next if exc.__traceback__ else None)))
+            del items  # from Python 3.13 on the frame of a generator that raised still refers to this one
             return
     made.put(_Raised(StopIteration()))
 
