@@ -162,7 +162,7 @@ def _versions_of_pretrain(entry: EntryPoint) -> str:
     """Return the version specifiers of a distribution's dependency on pretrain, if that has no condition."""
     try:
         requirements = (entry.dist.requires if entry.dist else None) or ()
-    except (FileNotFoundError, KeyError):
+    except (FileNotFoundError, KeyError, AttributeError):  # as `_distribution_of`
         return ""
     found = [_REQUIREMENT.fullmatch(line.strip()) for line in requirements]
     return ",".join(match[1].strip() for match in found if match)
