@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pretrain.machine import restored_variables
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -136,14 +138,8 @@ def _environment(*, checks_compiler: bool) -> Iterator[None]:
     It comes first, because ninja rebuilds everything after another version. The compiler's version is checked only
     before it compiles.
     """
-    before = {name: os.environ.get(name) for name in ("PATH", "TORCH_DONT_CHECK_COMPILER_ABI")}
-    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{before['PATH'] or ''}"
-    if not checks_compiler:
-        os.environ["TORCH_DONT_CHECK_COMPILER_ABI"] = "1"
-    try:
+    with restored_variables("PATH", "TORCH_DONT_CHECK_COMPILER_ABI"):
+        os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+        if not checks_compiler:
+            os.environ["TORCH_DONT_CHECK_COMPILER_ABI"] = "1"
         yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value

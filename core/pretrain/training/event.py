@@ -38,7 +38,7 @@ class Event:
 
     @property
     def keep_update(self) -> KeepUpdate | None:
-        """Decision on an update before it is made, as `Engine.train_step` takes it; at most one event has one."""
+        """Decision on an update before it is made, as `Engine.train_step` takes it; of one event, for all steps."""
         return None
 
     def begin(self) -> None:

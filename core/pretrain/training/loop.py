@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pretrain.report.hang.position import BETWEEN, END
@@ -78,7 +79,7 @@ class Training:
         with timers.position.step(self.progress.iteration + 1), timers.phase("interval"):
             for event in self.events:
                 event.begin_step()
-            step = self.engine.train_step(self.batches.following, num_microbatches, timers, self._keep_update())
+            step = self.engine.train_step(self.batches.following, num_microbatches, timers, self._keep_update)
             if not (step.skipped or step.withheld):
                 self.engine.advance_schedule(batch)
         self.meter.interval.add(step, batch, learning_rate)
@@ -101,8 +102,9 @@ class Training:
         self.progress.iteration += 1
         self.progress.consumed_samples += batch
 
+    @cached_property
     def _keep_update(self) -> KeepUpdate | None:
-        return next((event.keep_update for event in self.events if event.keep_update is not None), None)
+        return next(filter(None, (event.keep_update for event in self.events)), None)
 
     def _due(self, urgent: str) -> Due:
         """Return what is due after the iteration that was counted."""

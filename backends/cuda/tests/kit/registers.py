@@ -57,8 +57,16 @@ def source_hash() -> str:
         for node in ast.walk(tree):
             if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef):
                 node.body = [part for part in node.body if not _is_text(part)]
-        digest.update(ast.unparse(tree).encode())
+        digest.update(repr(_plain(tree)).encode())
     return digest.hexdigest()
+
+
+def _plain(node: object) -> object:
+    """Return a tree as tuples, equal in every release of Python: newer ones add fields, which are empty here."""
+    if isinstance(node, ast.AST):
+        fields = [(name, value) for name, value in ast.iter_fields(node) if value not in (None, [])]
+        return type(node).__name__, *((name, _plain(value)) for name, value in fields)
+    return [_plain(each) for each in node] if isinstance(node, list) else node
 
 
 def _is_text(statement: ast.stmt) -> bool:

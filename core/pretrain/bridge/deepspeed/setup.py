@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pretrain.errors import BackendError
+from pretrain.machine import restored_variables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -122,15 +123,9 @@ def _check_choice(backend: Backend) -> None:
 @contextmanager
 def _environment(choice: str) -> Iterator[None]:
     """Set DeepSpeed's accelerator during its import; afterwards both variables are as before."""
-    before = {name: os.environ.get(name) for name in (_CHOICE, _SET_AT_IMPORT)}
-    os.environ[_CHOICE] = choice
-    try:
+    with restored_variables(_CHOICE, _SET_AT_IMPORT):
+        os.environ[_CHOICE] = choice
         yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
 
 
 def _filter_warnings() -> None:

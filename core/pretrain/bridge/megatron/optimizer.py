@@ -168,12 +168,14 @@ def _sum_gradients(
     group: dist.ProcessGroup,
 ) -> None:
     """Sum in one collective, as megatron-core's function does."""
+    if group.size() == 1:
+        return
     weights = [weight for chunk in model for weight in partial_gradients(chunk) if weight.requires_grad]
     if any(getattr(weight, "average_gradients_across_tp_domain", False) for weight in weights):
         msg = "average_gradients_across_tp_domain: gradients are summed over the tensor-parallel ranks, never averaged"
         raise NotImplementedError(msg)
     gradients = [weight.main_grad.data for weight in weights if getattr(weight, "main_grad", None) is not None]
-    if group.size() == 1 or not gradients:
+    if not gradients:
         return
     together = _flatten_dense_tensors(gradients)  # type: ignore[no-untyped-call]
     dist.all_reduce(together, group=group)

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 from pretrain import __version__
 from pretrain.errors import BackendError, did_you_mean
@@ -160,17 +160,18 @@ def _describe(entry: EntryPoint, role: Role) -> Installed:
 
 def _versions_of_pretrain(entry: EntryPoint) -> str:
     """Return the version specifiers of a distribution's dependency on pretrain, if that has no condition."""
-    try:
-        requirements = (entry.dist.requires if entry.dist else None) or ()
-    except (FileNotFoundError, KeyError, AttributeError):  # as `_distribution_of`
-        return ""
-    found = [_REQUIREMENT.fullmatch(line.strip()) for line in requirements]
+    found = [_REQUIREMENT.fullmatch(line.strip()) for line in _told(entry, "requires") or ()]
     return ",".join(match[1].strip() for match in found if match)
 
 
 def _distribution_of(entry: EntryPoint) -> tuple[str, str]:
     """Return name and version; empty ones of a folder without METADATA."""
+    return _told(entry, "name") or "", _told(entry, "version") or ""
+
+
+def _told(entry: EntryPoint, what: Literal["name", "version", "requires"]) -> Any:
+    """Return what the distribution tells of itself; None where there is none, or it has no METADATA."""
     try:
-        return (entry.dist.name or "", entry.dist.version or "") if entry.dist else ("", "")
-    except (FileNotFoundError, KeyError, TypeError):  # importlib_metadata, once imported, raises one of these
-        return "", ""
+        return getattr(entry.dist, what)
+    except (AttributeError, FileNotFoundError, KeyError, TypeError):  # by the release, or of importlib_metadata
+        return None

@@ -310,8 +310,10 @@ def optimizer_deviations(
     gradients = [[random(*each, dtype=torch.float32, seed=5 + step) for each in shapes] for step in range(STEPS)]
     parameters = [torch.nn.Parameter(start.to(device, copy=True)) for start in starts]
     match request.name:
-        case "adamw" | "adam":
-            is_decoupled = request.name == "adamw"
+        case "adamw":
+            is_decoupled = True
+        case "adam":
+            is_decoupled = False
         case _:
             msg = f"optimizer {request.name!r} has no reference in float64; adam and adamw have"
             raise NotImplementedError(msg)

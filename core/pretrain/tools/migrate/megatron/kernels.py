@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pretrain.tools.migrate.meaning import Ignored, Mapped, NoEffect, NotSupported, Replaced, alike
+from pretrain.tools.migrate.megatron.model import FLASH
 from pretrain.tools.migrate.setting import Derived, unused
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ _CHUNKED = "matrix products are computed whole, not in parts: they take more mem
 _DELAYED = "gradients of weights are computed with those of activations, not later: it can be slower"
 
 KERNELS: dict[str, Meaning] = {
-    **alike(_FLASH, "use_flash_attn use_flash_attn_v1 use_flash_attn_v2 use_flash_attn_triton use_flash_attn_builder"),
+    **dict.fromkeys(FLASH, _FLASH),
     "attention_backend": Mapped(
         "kernels.attention",
         {"auto": "auto", "fused": "auto", "flash": "flash", "unfused": "softmax", "local": "softmax"},
