@@ -97,9 +97,9 @@ def measure(engine, folder: Path, rounds: int) -> dict[str, object]:
 
 
 def check(directory: Path) -> None:
-    from pretrain.checkpoint.storage import damage
+    from pretrain.checkpoint.checksums import damage_in_share
 
-    if problem := damage(directory):
+    if problem := damage_in_share(directory):
         raise SystemExit(problem)
 
 
