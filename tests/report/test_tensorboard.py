@@ -101,7 +101,7 @@ def test_a_folder_that_cannot_be_written_any_more_is_told_once_and_has_a_gap(
         board.train(train_record(iteration + 2))
     (warning,) = told
     assert f"warning: {folder} cannot be written (" in warning
-    assert curves(folder)["lm loss"] == [(iteration + 2, 4.25)]
+    assert curves(folder)["lm loss"][-1] == (iteration + 2, 4.25)  # those before, if nothing was written meanwhile
     assert curves(folder / "samples")
     assert "Traceback" not in capfd.readouterr().err
 
