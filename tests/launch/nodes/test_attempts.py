@@ -196,8 +196,9 @@ def test_node_0_that_does_not_answer_is_lost_after_a_while_though_it_may_come_ba
     with pytest.raises(RunEnded, match="cannot be reached"):
         second.settle(LOST, None)
     monkeypatch.undo()
+    monkeypatch.setattr(store_client, "_SHORT_PATIENCE", 60.0)  # a busy machine takes longer than users would wait
     hang.set()
-    wait_for(lambda: second._store.check(["attempt"]), "an answer")
+    assert second._store.check(["attempt"])
     assert second.poll() is None
 
 
