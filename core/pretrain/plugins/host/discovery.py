@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pretrain import __version__
@@ -13,7 +16,7 @@ from pretrain.errors import BackendError, did_you_mean
 from pretrain.plugins import BACKENDS, PLUGINS
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
+    from importlib.metadata import EntryPoint, EntryPoints
 
 FIRST_PARTY = ("ascend", "cuda")
 """Backends of this repository with a distribution of their own: `pretrain-<name>`, in `backends/<name>`."""
@@ -130,19 +133,37 @@ def registered_twice(found: list[Installed]) -> str:
 
 def unread_groups() -> list[str]:
     """Return a line for each entry point in a group "pretrain..." that pretrain does not read."""
-    groups = sorted(group for group in entry_points().groups if group.startswith("pretrain"))
+    there = _entry_points()
+    groups = sorted(group for group in there.groups if group.startswith("pretrain"))
     return [
         f"{_describe(entry, Role.KERNELS).provider} registers '{entry.name}' in the entry-point group '{group}', "
         f"which pretrain does not read.{did_you_mean(group, (BACKENDS, PLUGINS))}"
         for group in groups
         if group not in {BACKENDS, PLUGINS}
-        for entry in entry_points(group=group)
+        for entry in there.select(group=group)
     ]
+
+
+def _entry_points() -> EntryPoints:
+    """Return all entry points; they are read again where a folder of packages has changed."""
+    return _read_entry_points(tuple((folder, _changed_at(folder)) for folder in sys.path))
+
+
+@lru_cache(maxsize=1)
+def _read_entry_points(folders: tuple[tuple[str, int], ...]) -> EntryPoints:  # noqa: ARG001  the cache's key
+    return entry_points()
+
+
+def _changed_at(folder: str) -> int:
+    try:
+        return Path(folder).stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _installed(group: str, role: Role) -> list[Installed]:
     # Sorted, because the order of entry points follows directory listings: it would differ between nodes.
-    found = [_describe(entry, role) for entry in entry_points(group=group)]
+    found = [_describe(entry, role) for entry in _entry_points().select(group=group)]
     return sorted(found, key=lambda plugin: (plugin.name, plugin.provider))
 
 
