@@ -34,16 +34,10 @@ def of_signal(number: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """End of a rank that did not fail.
+    """End of a rank that did not fail; the reason is why before the last iteration, "" at the end."""
 
-    Attributes:
-        code: of the process; `COMPLETE`, `SAVED`, or `of_signal` where nothing could be saved.
-        reason: why before the last iteration: a signal's name, or words; "" at the end.
-        by_signal: whether the reason is a signal to a rank.
-    """
-
-    code: int = ExitCode.COMPLETE
-    reason: str = ""
+    code: int = ExitCode.COMPLETE  # `COMPLETE`, `SAVED`, or `of_signal` where nothing could be saved
+    reason: str = ""  # a signal's name, or words
     by_signal: bool = False
 
 
@@ -55,15 +49,10 @@ limit, and `timeout` any signal to the process and to its group; a person takes 
 
 @dataclass(slots=True)
 class StopRequest:
-    """The stop signals of a process.
+    """The stop signals of a process."""
 
-    Attributes:
-        number: the first one; 0 so far.
-        at_once: another one came that is no repetition of it: the process is to end without saving.
-    """
-
-    number: int = 0
-    at_once: bool = False
+    number: int = 0  # the first one; 0 so far
+    at_once: bool = False  # another one that repeats nothing: the process is to end without saving
     _first: float = field(default=0.0, repr=False)
 
     def take(self, number: int) -> None:

@@ -1,7 +1,6 @@
-"""Checksums of a checkpoint: `checksums.txt` has the digest and size of every other file.
+"""Checksums of a checkpoint: each line of `checksums.txt` has digest, size in bytes and name of another file.
 
-A line is a digest (pretrain.checkpoint.digest), a size in bytes and a name; the last line is that of those above it.
-Every reader of a folder verifies them first: resume, load, evaluate, convert, verify and inspect.
+The last line is that of those above it. Every reader of a folder verifies them first.
 """
 
 from __future__ import annotations
@@ -32,20 +31,11 @@ _LARGEST_LIST = 1 << 28
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The files that one process verifies.
-
-    Attributes:
-        rank: of the process.
-        ranks: number of processes that verify together; every file is in the share of one.
-        up_to: bytes of content that are read in all, of the smallest files, those of tensors alone last; of the others
-            the size alone is compared. None: there is no limit.
-        begin: is called with the bytes that are to be read, and what becomes of them; it returns what is called for
-            those that were.
-    """
+    """The files that one of `ranks` processes verifies; `begin` takes the bytes to read, returns what counts them."""
 
     rank: int = 0
     ranks: int = 1
-    up_to: int | None = None
+    up_to: int | None = None  # most bytes read, of the smallest files, tensors last; of others the size is compared
     begin: Callable[[int, str], Callable[[int], None]] = lambda total, what: lambda count: None  # noqa: ARG005
 
 
@@ -56,13 +46,7 @@ _OF_TENSORS = (".distcp", ".safetensors")
 
 
 def write(directory: Path, files: Mapping[str, FileDigest], leave_out: Container[str] = ()) -> None:
-    """Write the digests of a checkpoint's files, those in folders of it included.
-
-    Args:
-        directory: of the checkpoint.
-        files: known digests; any other file is read for its digest.
-        leave_out: names of files that have none.
-    """
+    """Write the digests of a checkpoint's files, also those in folders of it; files without a known digest are read."""
     there = {str(entry.relative_to(directory)): entry for entry in directory.rglob("*") if entry.is_file()}
     others = {
         name: entry for name, entry in there.items() if name not in files and name != FILE and name not in leave_out
@@ -76,12 +60,7 @@ def write(directory: Path, files: Mapping[str, FileDigest], leave_out: Container
 
 
 def read(directory: Path) -> dict[str, FileDigest]:
-    """Return the expected digest and size of every other file, by name.
-
-    Raises:
-        DamageError: the file of checksums is damaged itself, or names a file outside of the folder.
-        OSError: it cannot be read.
-    """
+    """Return digest and size of every other file, by name; DamageError: the list is damaged, or leads outside."""
     found = (directory / FILE).stat()
     if not stat.S_ISREG(found.st_mode) or found.st_size > _LARGEST_LIST:  # a device or a pipe would have no end
         msg = f"{directory / FILE} is damaged: it is no file, or too large."
@@ -109,10 +88,7 @@ def are_there(directory: Path) -> bool:
 
 
 def are_foreign(directory: Path) -> bool:
-    """Say whether a folder's checksums are another program's: text of which no line is as this program writes it.
-
-    What is left of a damaged file of ours is none: it has other lines, or is no text.
-    """
+    """Say whether a folder's checksums are another program's: text without a line like ours, even a damaged one."""
     try:
         if not (directory / FILE).is_file():
             return False
@@ -125,11 +101,7 @@ def are_foreign(directory: Path) -> bool:
 
 
 def require_intact(directory: Path, share: Share = WHOLE) -> None:
-    """Require that a folder has the content that its checksums tell, if it has any.
-
-    Raises:
-        DamageError: a file is damaged; the message says what to do.
-    """
+    """Require that a folder has the content that its checksums tell, if it has any; DamageError says what to do."""
     if are_there(directory) and (problem := damage_in_share(directory, share)):
         is_sharded = (directory / "common.pt").exists()
         changed = "" if is_sharded else f"; or remove {directory / FILE} if you have changed the file on purpose"

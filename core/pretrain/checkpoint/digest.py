@@ -1,8 +1,7 @@
 """Digests of files: computed while they are written, and again to detect damage.
 
-XXH3 with 128 bits (https://github.com/Cyan4973/xxHash): not cryptographic, but several times
-as fast as zlib's CRC-32 and ten times as fast as SHA-256. It takes 3 % of the time that writing to a local disk takes
-(benchmarks/training/checkpoint_checksums.py).
+XXH3 with 128 bits (https://github.com/Cyan4973/xxHash): not cryptographic, but ten times as fast as SHA-256. It takes 3
+% of the time that writing to a local disk takes (benchmarks/training/checkpoint_checksums.py).
 """
 
 from __future__ import annotations
@@ -33,11 +32,7 @@ def digest_of(data: bytes) -> str:
 
 
 def file_digest(path: Path, read: Callable[[int], None] = lambda count: None) -> FileDigest:  # noqa: ARG005
-    """Read a file and return its digest; `read` is called with the bytes of each block.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """Read a file and return its digest; `read` is called with the bytes of each block."""
     state, buffer, size = xxhash.xxh3_128(), bytearray(_BLOCK), 0
     with path.open("rb", buffering=0) as file:
         while count := file.readinto(buffer):
@@ -48,11 +43,7 @@ def file_digest(path: Path, read: Callable[[int], None] = lambda count: None) ->
 
 
 class Recorder:
-    """Opens files for writing, and records the digest of each when it is closed.
-
-    Attributes:
-        files: by name, without the folder.
-    """
+    """Opens files for writing, and records the digest of each in `files`, by name, when it is closed."""
 
     def __init__(self) -> None:
         self.files: dict[str, FileDigest] = {}
@@ -70,7 +61,6 @@ class DigestingFile:
     """A file that is written sequentially and digested at the same time."""
 
     def __init__(self, file: IO[bytes], on_close: Callable[[FileDigest], None]) -> None:
-        """Write to the open file; `on_close` gets its digest when it is closed without an error."""
         self._file = file
         self._on_close = on_close
         self._state = xxhash.xxh3_128()

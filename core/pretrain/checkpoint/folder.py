@@ -41,14 +41,10 @@ class CheckpointFolder:
 
     A checkpoint is written under another name and renamed when it is complete; only then does LATEST name it, and only
     then are older ones removed. A folder is renamed before its removal, so that every iter_* folder is complete.
-
-    Attributes:
-        path: the folder.
-        keep: number of checkpoints up to the latest that are kept, None for all.
     """
 
     path: Path
-    keep: int | None = None
+    keep: int | None = None  # number of checkpoints up to the latest that are kept; None: all
 
     @classmethod
     def of(cls, recipe: Recipe, run_dir: Path) -> CheckpointFolder:
@@ -59,17 +55,7 @@ class CheckpointFolder:
     def save(
         self, iteration: int, write: Callable[[Path], None], *, is_main: bool, barrier: Callable[[], None]
     ) -> Path:
-        """Write a checkpoint; all ranks call it together.
-
-        Args:
-            iteration: its number.
-            write: fills an empty folder, together with the other ranks; returns when this rank's part is on disk.
-            is_main: whether this rank makes, renames and removes folders.
-            barrier: waits for all ranks.
-
-        Raises:
-            CheckpointError: the folder cannot be written.
-        """
+        """Have `write` fill an empty folder, and publish it; all ranks together, `is_main` makes the folders."""
         unfinished = self.begin(iteration, is_main=is_main, barrier=barrier)
         try:
             write(unfinished)
@@ -82,11 +68,7 @@ class CheckpointFolder:
         return self.directory(iteration)
 
     def begin(self, iteration: int, *, is_main: bool, barrier: Callable[[], None]) -> Path:
-        """Return an empty folder to write a checkpoint into; all ranks call it together, with arguments as of `save`.
-
-        Raises:
-            CheckpointError: the folder cannot be made.
-        """
+        """Return an empty folder to write a checkpoint into; all ranks call it together."""
         unfinished = self._unfinished(iteration)
         if is_main:
             try:
@@ -98,33 +80,19 @@ class CheckpointFolder:
         return unfinished
 
     def publish(self, iteration: int) -> None:
-        """Flush and rename a checkpoint that all ranks have written, name it in LATEST, and remove older ones.
-
-        One rank calls it; any thread may.
-
-        Raises:
-            CheckpointError: the folder cannot be written.
-        """
+        """Flush and rename a written checkpoint, name it in LATEST, and remove older ones; one rank, any thread."""
         try:
             self._publish(self._unfinished(iteration), self.directory(iteration), iteration)
         except OSError as exc:
             raise self._cannot_be_written(exc) from exc
 
     def name_none(self, reason: str) -> None:
-        """Have LATEST name no checkpoint, so that no run goes on by itself; `latest` raises an error with the reason.
-
-        Raises:
-            CheckpointError: the folder cannot be written.
-        """
+        """Have LATEST name no checkpoint, so that no run continues by itself; `latest` raises its reason."""
         with replacing(self.path / LATEST, error=CheckpointError) as stream:
             stream.write(f"{reason[:_LONGEST]}\n".encode())
 
     def require_writable(self) -> None:
-        """Make the folder, so that a mistake is found before the training and not at its first checkpoint.
-
-        Raises:
-            CheckpointError: it cannot be made, or cannot be written.
-        """
+        """Make the folder, so that a mistake is found before the training and not at its first checkpoint."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             probe = self.path / f"{_UNFINISHED}probe"
@@ -135,12 +103,7 @@ class CheckpointFolder:
             raise CheckpointError(msg) from exc
 
     def latest(self) -> int | None:
-        """Return the iteration of the latest complete checkpoint, or None where there is none.
-
-        Raises:
-            DamageError: LATEST has neither the content that was written nor an iteration that a user wrote.
-            CheckpointError: LATEST names a missing folder, or the folder is another program's.
-        """
+        """Return the iteration of the latest complete checkpoint, None without one; an error for a bad LATEST."""
         tracker = self.path / LATEST
         if not tracker.is_file():
             return None
@@ -195,7 +158,6 @@ class CheckpointFolder:
             left.unlink()
 
     def _choice(self) -> str:
-        """Return the advice for a LATEST that names no checkpoint."""
         there = ", ".join(map(str, self.iterations()))
         if there:
             return f"Write the number of one of these into it: {there}."
@@ -212,11 +174,7 @@ def tracked(number: str) -> str:
 
 
 def _flush(*paths: Path) -> None:
-    """Flush files and folders to the disk before anything relies on them.
-
-    Of the folder of checkpoints only the folder itself: opening and closing the run's lock in it
-    (launch/run_lock.py) would release it.
-    """
+    """Flush files and folders to the disk before anything relies on them."""
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY)
         try:

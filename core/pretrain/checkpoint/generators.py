@@ -35,7 +35,7 @@ def sharded_states() -> ShardedObject:
 
 
 def changes(saved: dict[str, int | str]) -> list[str]:
-    """Return what keeps states of that layout from being restored on these ranks: "the layout", "the device".
+    """Return what keeps states of that layout from being restored here: "the layout", "the device".
 
     Old checkpoints without a device or a process group are taken to be of this one.
     """

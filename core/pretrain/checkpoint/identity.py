@@ -28,12 +28,7 @@ def structure(model: ModelSection) -> dict[str, Any]:
 
 
 def is_padded(tokens: int, rows: int) -> bool:
-    """Say whether so many rows of an embedding may be those of a tokenizer with so many tokens.
-
-    Args:
-        tokens: of the tokenizer.
-        rows: of the embedding.
-    """
+    """Say whether an embedding may have so many rows for a tokenizer with so many tokens."""
     if not tokens <= rows < 2 * tokens:
         return False
     multiples = [_MULTIPLE * 2**power for power in range(_MOST_RANKS.bit_length())]
@@ -77,11 +72,7 @@ def identity(engine: Described) -> dict[str, Any]:
 
 
 def require_same(engine: Described, directory: Path, saved: Mapping[str, Any], *, weights_only: bool) -> None:
-    """Check that a checkpoint is of this model and, unless only its weights are read, of this precision.
-
-    Raises:
-        CheckpointError: it is not.
-    """
+    """Check that a checkpoint is of this model and, unless only its weights are read, of this precision."""
     ours = identity(engine)
     expected = {f"model.{name}": value for name, value in ours["model"].items()}
     there = _BEFORE_THEY_EXISTED | {f"model.{name}": value for name, value in saved["model"].items()}

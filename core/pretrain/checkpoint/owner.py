@@ -1,6 +1,6 @@
 """Owner of a folder of checkpoints: the one run that may save there and remove older ones.
 
-A run has an identity, in `.run_id` of its directory, and writes it into `owner.json` of the folder that it saves into.
+Its identity is in `.run_id` of its directory, and in `owner.json` of the folder that it saves into.
 """
 
 from __future__ import annotations
@@ -23,19 +23,7 @@ OWNER = "owner.json"
 
 
 def require_own(recipe: Recipe, run_dir: Path | None, *, resume: bool) -> None:
-    """Check that the run may save into the folder of its recipe.
-
-    It may if the folder is empty, is its own, or is the one that it continues: `checkpoint.load` is the same folder,
-    without finetuning.
-
-    Args:
-        recipe: of the run.
-        run_dir: its directory; None for a new one.
-        resume: whether the run of `run_dir` is continued.
-
-    Raises:
-        CheckpointError: the folder is another run's.
-    """
+    """Check that the run may save into its recipe's folder: it is empty, its own, or the one that it continues."""
     checkpoint = recipe.checkpoint
     folder = _saves_into(recipe, run_dir)
     if folder is None or (run_dir is not None and folder.path.absolute().parent == run_dir.absolute()):
@@ -60,11 +48,7 @@ def require_own(recipe: Recipe, run_dir: Path | None, *, resume: bool) -> None:
 
 
 def claim(recipe: Recipe, run_dir: Path, *, resume: bool) -> None:
-    """Write the run into the folder that it saves into; called by one rank, before the first save.
-
-    Raises:
-        CheckpointError: the folder has become another run's, or cannot be written.
-    """
+    """Write the run into the folder that it saves into; called by one rank, before the first save."""
     folder = _saves_into(recipe, run_dir)
     if folder is None:
         return

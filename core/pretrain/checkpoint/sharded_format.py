@@ -2,7 +2,6 @@
 
 megatron-core stacks the weights of all layers under one key, with the layer as the first dimension; norms have the
 names of Transformer Engine's layers that contain them (TransformerLayer.sharded_state_dict).
-torch reads the index with plain pickle, which may run code; it is checked before.
 """
 
 from __future__ import annotations
@@ -35,15 +34,7 @@ _OTHERS = (*OPTIMIZER, "rng", "rerun")
 
 
 def common_of(folder: Path) -> dict[str, Any]:
-    """Return what all ranks share.
-
-    torch_file reads it: megatron-core's own reader runs code where TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD is set.
-
-    Raises:
-        CheckpointError: it holds objects that could run code.
-        DamageError: it is cut off; or this program wrote checksums beside it, and they are missing.
-        MisnamedError: it is of another iteration than its folder.
-    """
+    """Return what all ranks share; DamageError, CheckpointError, or MisnamedError for another folder's iteration."""
     common = torch_file.read(folder / COMMON)
     if not isinstance(common, dict):
         msg = f"{folder / COMMON} holds no values by name."
@@ -82,12 +73,7 @@ _RECORDS = {("torch", "Size"), ("torch.serialization", "_get_layout"), ("collect
 
 
 def read_index(directory: Path) -> Metadata:
-    """Return the index; refuse anything that is not the data of an index.
-
-    Raises:
-        pickle.UnpicklingError: it is damaged, or holds something else.
-        OSError: it cannot be read.
-    """
+    """Return the index, which torch reads with plain pickle; pickle.UnpicklingError: it holds more than data."""
     from torch.distributed.checkpoint.metadata import Metadata  # noqa: PLC0415  half a second that other formats are spared
 
     if (directory / INDEX).exists() and not (directory / INDEX).is_file():  # a pipe would be waited for
@@ -138,12 +124,7 @@ def sharded_name(name: str) -> tuple[str, int | None]:
 
 
 def weight_names(key: str, layers: int) -> list[tuple[str, int | None]]:
-    """Return our names of the weights under a key, each with its place in the first dimension; none for other state.
-
-    Args:
-        key: of a sharded checkpoint. Megatron-LM also writes keys that have the number of their layer.
-        layers: size of the first dimension.
-    """
+    """Return our names of the weights under a key, each with its place in the first dimension of so many layers."""
     if not is_weight(key):
         return []
     numbered = _LAYER.fullmatch(key)

@@ -22,19 +22,7 @@ _FILES = ("metadata.json", "common.pt", ".metadata")
 
 
 def require_start(path: Path, own: Path | None, recipe: Recipe) -> Path | None:
-    """Check that `checkpoint.load` has a checkpoint that looks complete, or is the folder that the run itself fills.
-
-    Returns the folder of the one checkpoint; None where there is none yet, or another program's.
-
-    Args:
-        path: `checkpoint.load`.
-        own: the folder in which the run saves, if it is known.
-        recipe: of the run, whose model another program's checkpoint must have.
-
-    Raises:
-        CheckpointError: it has none, or one of which files are missing, or another program's that does not fit or is
-            in the folder in which the run saves.
-    """
+    """Return the checkpoint that `checkpoint.load` names; None where the run's `own` has none yet, or if foreign."""
     foreign = foreign_checkpoints()
     if summary := foreign.foreign_summary(path):
         if own is not None and path.resolve() == own.resolve():
@@ -56,17 +44,7 @@ def require_start(path: Path, own: Path | None, recipe: Recipe) -> Path | None:
 
 
 def starting_directory(recipe: Recipe, run_dir: Path | None, *, resume: bool) -> Path | None:
-    """Return the folder of the checkpoint that a run starts from; None without one, and for another program's.
-
-    Args:
-        recipe: of the run.
-        run_dir: its directory; None for a new one.
-        resume: whether the run of `run_dir` is continued: its own latest checkpoint counts first.
-
-    Raises:
-        DamageError: LATEST is damaged.
-        CheckpointError: nothing says which checkpoint is the run's latest; or as `require_start`.
-    """
+    """Return the folder of the checkpoint that a run starts from; None without one, and for another program's."""
     own = None if run_dir is None else CheckpointFolder.of(recipe, run_dir)
     if resume and own is not None and (latest := own_latest(own)) is not None:
         return own.directory(latest)
@@ -78,14 +56,7 @@ def starting_directory(recipe: Recipe, run_dir: Path | None, *, resume: bool) ->
 
 
 def own_latest(own: CheckpointFolder) -> int | None:
-    """Return the latest checkpoint of a resumed run, which must not start over while it has any.
-
-    A single one need not be named by LATEST: the run was killed just before that, and every iter_* folder is complete.
-
-    Raises:
-        DamageError: LATEST is damaged.
-        CheckpointError: there are several, and nothing says which is the latest.
-    """
+    """Return the latest checkpoint of a resumed run, which must not start over while it has any."""
     latest, there = own.latest(), own.iterations()
     if latest is not None or not there:
         return latest
@@ -99,18 +70,7 @@ def own_latest(own: CheckpointFolder) -> int | None:
 
 
 def require_of_recipe(directory: Path, recipe: Recipe, vocab_size: int | None, *, weights_only: bool) -> None:
-    """Check that a checkpoint of ours is of the recipe's model and precision.
-
-    Args:
-        directory: of the one checkpoint.
-        recipe: of the run.
-        vocab_size: entries of the tokenizer; None if that is not made yet.
-        weights_only: whether nothing but its weights is read.
-
-    Raises:
-        DamageError: it cannot be read.
-        CheckpointError: it is incomplete, of a later format, or of another model.
-    """
+    """Check that a checkpoint of ours is of the recipe's model and precision; no `vocab_size`: no tokenizer yet."""
     from pretrain.checkpoint.sharded_format import common_of  # noqa: PLC0415  as in `require_start`
 
     require_complete(directory)
@@ -121,11 +81,7 @@ def require_of_recipe(directory: Path, recipe: Recipe, vocab_size: int | None, *
 
 
 def require_format(directory: Path, found: object) -> None:
-    """Check that this version reads a checkpoint's format.
-
-    Raises:
-        CheckpointError: it does not.
-    """
+    """Check that this version reads a checkpoint's format."""
     if found not in READABLE:
         msg = (
             f"{directory} has checkpoint format {found}; this version reads {' and '.join(map(str, READABLE))}.\n"
@@ -146,11 +102,7 @@ def is_own_empty_folder(path: Path, own: Path | None) -> bool:
 
 
 def require_complete(directory: Path) -> None:
-    """Check that the folder of one checkpoint has the files that reading needs.
-
-    Raises:
-        CheckpointError: a file is missing, or the checkpoint is another program's.
-    """
+    """Check that the folder of one checkpoint has the files that reading needs."""
     missing = [name for name in _FILES if not (directory / name).is_file()]
     if missing:
         msg = (

@@ -1,9 +1,7 @@
 """A checkpoint: megatron-core's sharded format, readable at any layout and by any engine.
 
-common.pt holds values that are the same on all ranks: progress, schedule, the model's description, counters.
-Weights, optimizer state and generator states are sharded. Reading runs no code: common.pt is read by
-pretrain.checkpoint.torch_file, other objects with torch.load's weights_only, and the index, which torch
-unpickles, is checked before.
+common.pt holds values that are the same on all ranks; weights, optimizer and generator states are sharded. Reading runs
+no code: `torch_file` reads common.pt, weights_only other objects, and the index is checked before torch reads it.
 """
 
 from __future__ import annotations
@@ -44,21 +42,12 @@ _LONGEST = 200
 
 
 def save(engine: Saved, directory: Path, progress: Mapping[str, Any]) -> None:
-    """Write the engine's state into an empty folder; all ranks together.
-
-    Raises:
-        CheckpointError: on every rank, when one cannot write.
-    """
+    """Write the engine's state into an empty folder; all ranks together."""
     Snapshot.take(engine, directory, progress, copies=False).write()
 
 
 def load(engine: Saved, directory: Path, *, weights_only: bool) -> Loaded:
-    """Read the folder into the engine.
-
-    Raises:
-        DamageError: the content of a file has changed.
-        CheckpointError: the folder is incomplete, or holds another model or optimizer.
-    """
+    """Read the folder into the engine; DamageError: a file has changed; CheckpointError: it does not fit."""
     common = opened(directory)
     is_bare = "counters" not in common  # converted from another program's
     require_same(engine, directory, common, weights_only=weights_only or is_bare)
@@ -87,14 +76,7 @@ def load(engine: Saved, directory: Path, *, weights_only: bool) -> Loaded:
 
 
 def opened(directory: Path) -> dict[str, Any]:
-    """Verify every file of a checkpoint, and return the part that is the same on all ranks, as `read_common`.
-
-    Each rank reads its share of the files; all call it together.
-
-    Raises:
-        DamageError: the content of a file has changed, or the folder is of another iteration than its name says.
-        CheckpointError: the folder is incomplete, or of a later format.
-    """
+    """Verify every file of a checkpoint, a share on each rank, and return `read_common`; all ranks together."""
     if on_rank0(partial(checksums.are_there, directory)):
         share = checksums.Share(dist.get_rank(), dist.get_world_size())
         if problem := first_problem(checksums.damage_in_share(directory, share)):
@@ -108,12 +90,7 @@ def has_checksums(common: Mapping[str, Any]) -> bool:
 
 
 def read_common(directory: Path) -> dict[str, Any]:
-    """Return the part that is the same on all ranks: format, progress, schedule, model, layout.
-
-    Raises:
-        DamageError: it is damaged, or of another iteration than the folder's name says, or lacks its checksums.
-        CheckpointError: the folder is not a checkpoint, or one that is incomplete or of a later format.
-    """
+    """Return the part that is the same on all ranks: format, progress, schedule, model, layout."""
     require_complete(directory)
     try:
         common = common_of(directory)
@@ -133,8 +110,6 @@ def _read(directory: Path, request: dict[str, Any]) -> dict[str, Any]:
 
 
 class _NoCommon(TorchCommonLoadStrategy):  # type: ignore[misc]
-    """Leaves common.pt to `read_common`."""
-
     def load_common(self, checkpoint_dir: object) -> dict[str, Any]:  # noqa: ARG002
         return {}
 
@@ -151,11 +126,7 @@ def _names_in(directory: Path) -> tuple[set[str], set[str]]:
 
 
 def _require_same_states(engine: Saved, directory: Path, there: set[str]) -> None:
-    """Check that a checkpoint has the state of the recipe's optimizer.
-
-    Raises:
-        CheckpointError: it has another optimizer's.
-    """
+    """Check that a checkpoint has the state of the recipe's optimizer."""
     ours = engine.state.optimizer_states
     if there != set(ours):
         msg = (
@@ -186,16 +157,7 @@ _SHOWN = 3
 
 
 def require_same_weights(engine: Saved, directory: Path, names: Collection[str]) -> None:
-    """Check that a checkpoint has all weights of the model, and no others; all ranks call it together.
-
-    Args:
-        engine: whose model it is.
-        directory: of the checkpoint, for the error.
-        names: of its weights, as ours.
-
-    Raises:
-        CheckpointError: it has not; the message names the first.
-    """
+    """Check that a checkpoint has all weights of the model, and no others; all ranks call it together."""
     is_first = (parallel_state.get_data_parallel_rank(), parallel_state.get_tensor_model_parallel_rank()) == (0, 0)
     stages: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(stages, engine.state.weight_names() if is_first else set())

@@ -56,16 +56,10 @@ class _Record:
 
 
 def read(path: Path) -> Any:
-    """Return what a file holds; tensors are mapped from it, and read when they are used.
+    """Return what a file holds; tensors are mapped from it. CheckpointError: objects that could run code; DamageError.
 
-    What is not of a tensor is verified by the file's own checksums; tensors are when they are read (`Record`).
-    Of classes only argparse.Namespace, which Megatron-LM keeps its arguments in, and torch's own of tensors are made.
-    Files in the format of before torch 1.6 are read whole.
-
-    Raises:
-        CheckpointError: it holds objects that could run code.
-        DamageError: it is cut off, or not a file of torch.save.
-        OSError: it cannot be opened.
+    What is not of a tensor is verified by the file's own checksums, tensors when they are read (`Record`). Of classes
+    only argparse.Namespace and torch's own of tensors are made. The format of before torch 1.6 is read whole.
     """
     _require_file(path)
     with path.open("rb") as file:
@@ -74,26 +68,14 @@ def read(path: Path) -> Any:
 
 
 def read_part(part: IO[bytes], path: Path) -> Any:
-    """Return what a part of a file holds, which is itself a file of torch.save; as `read` does.
-
-    Args:
-        part: the part, as a file of its own.
-        path: the whole file, for errors.
-    """
+    """Return what a part of a file holds, which is itself a file of torch.save; `path` is for errors."""
     return _checked(part, path, is_zip=True)
 
 
 def require_readable(path: Path) -> bool:
-    """Require that a file of torch.save has the content that its checksums tell; none of its objects is made.
+    """Require that a file of torch.save has the content that its checksums tell; return whether it has any.
 
-    In the format of before torch 1.6, which has no checksums, only the beginning tells.
-
-    Returns:
-        Whether it has checksums.
-
-    Raises:
-        DamageError: it is damaged, or not a file of torch.save.
-        OSError: it cannot be opened.
+    None of its objects is made. In the format of before torch 1.6, without checksums, only the beginning tells.
     """
     _require_file(path)
     with path.open("rb") as file:
@@ -112,11 +94,7 @@ def require_readable(path: Path) -> bool:
 
 
 def data_place(file: IO[bytes], entry: zipfile.ZipInfo) -> int:
-    """Return the place of an entry's data in a zip file, in bytes.
-
-    Raises:
-        struct.error: the file ends before it.
-    """
+    """Return the place of an entry's data in a zip file, in bytes; struct.error: the file ends before it."""
     file.seek(entry.header_offset)
     name, extra = _LOCAL_HEADER.unpack(file.read(_LOCAL_HEADER.size))
     return entry.header_offset + _LOCAL_HEADER.size + int(name) + int(extra)
@@ -159,10 +137,7 @@ def _load(source: Path | IO[bytes], path: Path, *, is_zip: bool) -> Any:
 
 @contextmanager
 def _allowing(records: dict[str, type[_Record]]) -> Iterator[None]:
-    """Let torch.load make these records and namespaces, and nothing that a library has allowed for itself.
-
-    torch.distributed allows DeviceMesh, for instance, which joins a process group when it is made.
-    """
+    """Let torch.load make these records and namespaces, and nothing that a library has allowed for itself."""
     before = get_safe_globals()
     clear_safe_globals()
     add_safe_globals([argparse.Namespace, *((record, name) for name, record in records.items())])

@@ -81,7 +81,6 @@ def command(
 
 
 def _named(recipe: Recipe) -> Path:
-    """Return the checkpoint that the recipe names."""
     if recipe.checkpoint.load is None:
         msg = (
             f"{recipe.source} names no checkpoint to evaluate (checkpoint.load).\n"

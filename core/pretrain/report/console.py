@@ -24,15 +24,6 @@ class Console:
         stream: TextIO | None = None,
         terminal: bool | None = None,
     ) -> None:
-        """Start the display.
-
-        Args:
-            total_iterations: the iteration at which the run ends.
-            start_iteration: iterations done before, in a resumed run.
-            rank: every rank but 0 is silent.
-            stream: output; standard output if None.
-            terminal: as `ProgressBar` takes it.
-        """
         self._total = total_iterations
         self._bar: ProgressBar | None = None
         if rank == 0:

@@ -21,20 +21,12 @@ FILE = "metrics.jsonl"
 
 
 class MetricsWriter:
-    """Append records; every record reaches the operating system before `write` returns.
-
-    Reopening repairs a torn last line. Only one rank may open a file for writing.
-    """
+    """Append records; each reaches the operating system before `write` returns. Reopening repairs a torn last line."""
 
     def __init__(self, path: Path, *, resume_at: int | None = None, left_out: Sequence[Sequence[int]] = ()) -> None:
-        """Open for appending.
+        """Open for appending, without the lines after `resume_at`, which the resumed run writes again.
 
-        Args:
-            path: the file; created if missing.
-            resume_at: the iteration from which training continues. Lines of later iterations, which the resumed run
-                will write again, are dropped, so that the file reads as one run.
-            left_out: first and last iteration of each stretch that rollbacks have skipped until then. Other rollbacks
-                are dropped too: the resumed run does not know of them, and rolls back again.
+        Of rollbacks those of the `left_out` stretches (first, last iteration) stay: the resumed run repeats others.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists():
@@ -44,11 +36,7 @@ class MetricsWriter:
         self._file = appended(path)
 
     def write(self, record: Record) -> None:
-        """Append one line, with null for values that are not finite; all of it, or nothing.
-
-        Raises:
-            OSError: the disk is full, or fails.
-        """
+        """Append one line, with null for values that are not finite; all of it, or nothing (OSError: a full disk)."""
         line = json.dumps(record.to_json(), allow_nan=False).encode() + b"\n"
         end = os.fstat(self._file.fileno()).st_size
         if self._file.write(line) != len(line):  # a disk takes what there is room for
@@ -56,11 +44,7 @@ class MetricsWriter:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def go_back(self, iteration: int, left_out: Sequence[Sequence[int]] = ()) -> None:
-        """Drop the lines after an iteration, as a resumed run does: the training writes them again.
-
-        Raises:
-            RunError: they cannot be dropped; new ones are appended to them.
-        """
+        """Drop the lines after an iteration, as a resumed run does; RunError: they cannot be dropped."""
         self._evaluations = {(split, at) for split, at in self._evaluations if at <= iteration}
         try:
             if self._path.exists():  # somebody may have removed it
@@ -85,11 +69,7 @@ class MetricsWriter:
 
 
 def appended(path: Path) -> FileIO:
-    """Open a file for appending, which changes nothing of one that exists.
-
-    Raises:
-        RunError: it cannot be written.
-    """
+    """Open a file for appending, which changes nothing of one that exists."""
     try:
         return path.open("ab", buffering=0)
     except OSError as exc:
@@ -98,11 +78,7 @@ def appended(path: Path) -> FileIO:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Return the objects of all complete lines; a torn last line of a killed run is left out.
-
-    Raises:
-        RunError: the file is missing, or a line other than the last is not a JSON object.
-    """
+    """Return the objects of all complete lines; a torn last line of a killed run is left out."""
     return [json.loads(line) for line in _complete(path, _lines(path))]
 
 
@@ -115,7 +91,6 @@ def _lines(path: Path) -> list[bytes]:
 
 
 def _evaluations(path: Path) -> set[tuple[str, int]]:
-    """Return split and iteration of the evaluations in a file."""
     records = read_metrics(path) if path.exists() else []
     return {(record.get("split", ""), record["iteration"]) for record in records if record.get("kind") == "eval"}
 

@@ -13,10 +13,7 @@ if TYPE_CHECKING:
 
 
 def columns(rows: Sequence[Sequence[str]], width: int = 100) -> list[str]:
-    """Return rows as lines: every column as wide as its longest cell, the last one wrapped at `width`.
-
-    Rows that do not fit beside the other columns keep at least 30 characters for the last one.
-    """
+    """Return rows as lines; columns fit their longest cell, the last wraps at `width`, with 30 characters at least."""
     before = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
     indent = sum(before) + 2 * len(before)
     lines: list[str] = []
@@ -67,12 +64,7 @@ WIDTH = 100
 
 
 def kernel_table_text(table: KernelTable, *, everything: bool = False) -> str:
-    """Return the table as plain text.
-
-    Args:
-        table: what to show.
-        everything: also what was asked, and the kernels that were offered but not taken. Otherwise only declines.
-    """
+    """Return the table as text; with `everything` also requests, and kernels that were offered but not taken."""
     header = ("operation", "kernel", "kind", "provider")
     cells = [header, *((row.operation, row.kernel, row.kind or "-", row.provider) for row in table.rows)]
     # No cell is wrapped here: each row must stay the one line to which its reasons are added below.

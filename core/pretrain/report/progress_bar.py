@@ -24,15 +24,7 @@ class ProgressBar:
     def __init__(
         self, *, stream: TextIO | None = None, terminal: bool | None = None, total: float = 0, stays: bool = False
     ) -> None:
-        """Start.
-
-        Args:
-            stream: output; standard error if None.
-            terminal: True draws the bar, False prints lines; None checks the stream and, like rich, TTY_COMPATIBLE=0
-                for a stream that only looks like a terminal.
-            total: at which the bar is full; 0: `show` says it.
-            stays: the bar is left on the screen when it is closed.
-        """
+        """Draw a bar if `terminal`, print lines if not; None looks at the stream, standard error by default."""
         self._stream = sys.stderr if stream is None else stream
         self._last_line = time.monotonic()
         self._bar: Progress | None = None

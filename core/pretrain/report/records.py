@@ -20,24 +20,15 @@ Scalar = str | int | float | None
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainRecord:
-    """One logged training interval, which ends with `iteration`.
-
-    Attributes:
-        kind: always "train".
-        iteration: iterations done since the training began, over all resumed parts.
-        consumed_samples: sequences read since the training began, those of batches that were left out included.
-        consumed_tokens: `consumed_samples` times the sequence length.
-        metrics: the value of each metric of the table, in its order; None where there is none.
-    """
+    """One logged training interval, which ends with `iteration`; counts are since the training began."""
 
     kind: Literal["train"] = "train"
     iteration: int
-    consumed_samples: int
+    consumed_samples: int  # those of batches that were left out included
     consumed_tokens: int
     metrics: Values
 
     def __post_init__(self) -> None:
-        """Refuse a metric without a row, and a row without a value."""
         object.__setattr__(self, "metrics", checked(self.metrics))
 
     def to_json(self) -> dict[str, Scalar]:
@@ -49,20 +40,12 @@ class TrainRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvalRecord:
-    """One evaluation of one split.
-
-    Attributes:
-        kind: always "eval".
-        split: "valid" or "test".
-        iteration: iterations done before the evaluation.
-        lm_loss: mean over the evaluated tokens, in nats per token.
-        ppl: exp of `lm_loss`.
-    """
+    """One evaluation of one split, after `iteration` iterations."""
 
     kind: Literal["eval"] = "eval"
     split: Literal["valid", "test"]
     iteration: int
-    lm_loss: float
+    lm_loss: float  # mean over the evaluated tokens, in nats per token
     ppl: float
 
     @classmethod
@@ -78,22 +61,13 @@ class EvalRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EventRecord:
-    """Something that happened to a training.
-
-    Attributes:
-        kind: always "event".
-        event: "loss_spike", "rollback" or "straggler".
-        iteration: after which the training continues.
-        text: the lines that the user was shown.
-        numbers: further keys of the line: the `spike_iteration`, its `loss` and the `median` before it; of a rollback
-            the first and last iteration that are left out; the slowest `rank` of stragglers, and its `slowdown`.
-    """
+    """Something that happened to a training, which continues after `iteration`; `text` is what the user was shown."""
 
     kind: Literal["event"] = "event"
     event: Literal["loss_spike", "rollback", "straggler"]
     iteration: int
     text: str
-    numbers: Mapping[str, Scalar] = field(default_factory=dict)
+    numbers: Mapping[str, Scalar] = field(default_factory=dict)  # further keys of the line
 
     def to_json(self) -> dict[str, Scalar]:
         """Return the line's object: None for values that are not finite."""

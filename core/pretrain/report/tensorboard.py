@@ -32,15 +32,7 @@ class TensorBoard:
         resume_at: int | None = None,
         resume_samples: int = 0,
     ) -> None:
-        """Open the event files.
-
-        Args:
-            directory: usually RUN/tensorboard.
-            warn: is told once if the files cannot be written; the curves have a gap then.
-            queue_size: most events that wait for the writing thread.
-            resume_at: the iteration from which training continues; later events of earlier parts are hidden.
-            resume_samples: samples consumed until then.
-        """
+        """Open the files; a resumed run hides later events. `warn` is told once if they cannot be written."""
         self._directory, self._warn, self._has_warned = directory, warn, False
         self._iterations = EventFile(directory, queue_size, self._lose)
         self._samples = EventFile(directory / "samples", queue_size, self._lose)
@@ -119,13 +111,6 @@ class EventFile:
     """
 
     def __init__(self, folder: Path, queue_size: int, report: Callable[[Exception], None]) -> None:
-        """Take the folder; `open` begins a file.
-
-        Args:
-            folder: made as needed.
-            queue_size: most events that wait for the writing thread.
-            report: takes each error.
-        """
         self._folder, self._queue_size, self._report = folder, queue_size, report
         self._writer: _ScalarWriter | None = None
         self._wait, self._tried = 0.0, 0.0

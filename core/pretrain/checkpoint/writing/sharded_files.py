@@ -1,8 +1,7 @@
-"""Sharded files of a checkpoint in three steps; only the first one uses the training's process groups.
+"""Sharded files of a checkpoint in the three steps of megatron-core's asynchronous save (AsyncRequest).
 
-megatron-core's asynchronous save has these steps (AsyncRequest). Its plan, its copy to host memory, its writer and its
-index are used. Its end (save_state_dict_async_finalize) is not: it communicates on the device and in the default group,
-which a second thread must not. Neither is its forked process: see pretrain.bridge.megatron.checkpoint.
+Its end (save_state_dict_async_finalize) is not used: it communicates on the device and in the default group, which a
+second thread must not. Neither is its forked process: see pretrain.bridge.megatron.checkpoint.
 """
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ class ShardedFiles:
     """This rank's share of the sharded files, in host memory."""
 
     def __init__(self, directory: Path, writer: Any, index: Any, request: AsyncRequest, *, copies: bool) -> None:
-        """Take the parts of a plan; `plan` calls it."""
         self._directory, self._writer, self._index = directory, writer, index
         self._write: Callable[..., None] | None = request.async_fn
         self._buckets: list[Any] = []
@@ -45,22 +43,15 @@ class ShardedFiles:
     def plan(cls, state: dict[str, Any], directory: Path, *, copies: bool) -> ShardedFiles:
         """Write common.pt, agree on who writes which tensor, and copy this rank's to host memory. Collective.
 
-        Args:
-            state: sharded tensors and objects, and values that are the same on all ranks.
-            directory: an empty folder.
-            copies: whether tensors that are in host memory are copied too. Without, none may change until it is
-                written.
+        Without `copies` tensors that are in host memory already are not copied, and must not change until they are
+        written.
         """
         strategy = _Strategy("torch_dist", 1)
         request = dist_checkpointing.save(state, str(directory), sharded_strategy=strategy, async_sharded_save=True)
         return cls(directory, strategy.writer, strategy.index, request, copies=copies)
 
     def write(self, open_file: Callable[[str, str], Any]) -> Results:
-        """Write and flush this rank's files, opened by `open_file`; not collective, and on any thread.
-
-        Raises:
-            Exception: of the writer; an OSError where the disk is full.
-        """
+        """Write and flush this rank's files, opened by `open_file`; not collective, and on any thread."""
         if self._write is None:
             return []
         done: queue.Queue[Any] = queue.Queue()
@@ -73,22 +64,13 @@ class ShardedFiles:
         return list(chain.from_iterable(written.values()))
 
     def write_index(self, of_all: Iterable[Results]) -> None:
-        """Write the index and the format's name, from the results of all ranks; called by the first rank.
-
-        Raises:
-            OSError: they cannot be written.
-        """
+        """Write the index and the format's name, from the results of all ranks; called by the first rank."""
         self._writer.finish(self._index, of_all)
         save_config(CheckpointingConfig("torch_dist", 1), str(self._directory))
 
 
 class _Strategy(TorchDistSaveShardedStrategy):  # type: ignore[misc]
-    """Keeps what the index is written with.
-
-    Attributes:
-        writer: of this rank.
-        index: without the places of the tensors; None on other ranks than the first.
-    """
+    """Keeps what the index is written with; the index is None on other ranks than the first."""
 
     writer: Any = None
     index: Any = None
@@ -99,10 +81,7 @@ class _Strategy(TorchDistSaveShardedStrategy):  # type: ignore[misc]
 
 
 def _copy_host_tensors(loaded: list[Any], planned: list[Any]) -> None:
-    """Copy the tensors that were in host memory before, where `.to("cpu")` is the tensor itself.
-
-    One after the other is released: gathered state, which nothing else holds, is not in memory twice.
-    """
+    """Copy the tensors that were in host memory before, where `.to("cpu")` is the tensor itself."""
     for (_, _, (_, copies)), (_, _, (_, originals)) in zip(loaded, planned, strict=True):
         for number, (item, tensor) in enumerate(copies):
             if tensor is originals[number][1]:

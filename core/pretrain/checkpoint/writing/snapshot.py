@@ -34,29 +34,14 @@ Share = tuple[Results, dict[str, FileDigest], str | None]
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A checkpoint that is planned and in host memory, but for `copies=False`: see `take`.
-
-    Attributes:
-        directory: the folder that it is written into.
-        files: this rank's share.
-    """
+    """A checkpoint that is planned and in host memory, but for `copies=False`: see `take`."""
 
     directory: Path
     files: ShardedFiles
 
     @classmethod
     def take(cls, engine: Saved, directory: Path, progress: Mapping[str, Any], *, copies: bool) -> Snapshot:
-        """Take the engine's state, for an empty folder. All ranks together, in the training's process groups.
-
-        Args:
-            engine: whose state is taken.
-            directory: an empty folder, into which common.pt is written at once.
-            progress: counters of the training.
-            copies: whether the engine may go on to train before the snapshot is written.
-
-        Raises:
-            CheckpointError: common.pt cannot be written; only on the first rank.
-        """
+        """Take the engine's state for an empty folder; with `copies` it may train before the write. Collective."""
         try:
             return cls(directory, ShardedFiles.plan(_state(engine, progress), directory, copies=copies))
         except OSError as exc:
@@ -69,12 +54,7 @@ class Snapshot:
     def write(self, group: dist.ProcessGroup | None = None) -> None:
         """Write it; all ranks together, each on any thread. It touches neither the device nor the engine.
 
-        Args:
-            group: of all ranks, between hosts, that no other thread uses meanwhile; by default the training's own.
-
-        Raises:
-            CheckpointError: on every rank, when one cannot write.
-            Exception: any other error of this rank's; it is a CheckpointError on the others.
+        No other thread may use `group` meanwhile. If one rank cannot write, every rank raises a CheckpointError.
         """
         failed: Exception | None = None
         recorder = Recorder()
@@ -98,10 +78,7 @@ class Snapshot:
             raise (OtherRankError if failed is None else CheckpointError)(problem) from failed
 
     def _finish(self, shares: Sequence[Share]) -> None:
-        """Write the index and the checksums, which needs the other ranks' files.
-
-        Digests of the few small files that libraries write are taken by reading them again.
-        """
+        """Write the index and the checksums, which needs the other ranks' files."""
         self.files.write_index([results for results, _, _ in shares])
         checksums.write(self.directory, {name: file for _, files, _ in shares for name, file in files.items()})
 
@@ -130,7 +107,6 @@ def _cannot_be_written(directory: Path, problem: str) -> CheckpointError:
 
 
 def _told(directory: Path, error: Exception) -> CheckpointError:
-    """Return what all ranks are told about an error of one."""
     if _is_of_disk(error):
         return _cannot_be_written(directory, _reason(error))
     return CheckpointError(
@@ -152,7 +128,6 @@ def _reason(error: BaseException) -> str:
 
 
 def _cause(error: BaseException) -> BaseException:
-    """Return the OSError behind an error, or the error itself."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, OSError):
         cause = cause.__cause__ or cause.__context__

@@ -1,8 +1,7 @@
 """megatron-core's datasets, with an index cache that survives rebuilt data, killed runs and worker processes.
 
-megatron-core names a cache file by a hash of settings and of the data's path, not of the data: token files rebuilt
-under the same name would be read with the old index. Here the hash covers the files. A truncated cache file of a killed
-run is written again. A data worker receives the path of the cache, not its content.
+megatron-core names a cache file by a hash of settings and path, not of the data: here it covers the files. A truncated
+cache file of a killed run is written again. A data worker receives the path of the cache, not its content.
 """
 
 from __future__ import annotations

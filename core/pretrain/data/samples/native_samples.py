@@ -23,14 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class NativeSamples:
-    """Samples of one or several token files, by their position in the training.
-
-    Attributes:
-        parts: the token files, by identity.
-        phase: chooses the file of a position.
-        format: converts ids to a sample.
-        length: number of samples that the training reads.
-    """
+    """Samples of one or several token files, by their position in the training; `phase` chooses the file."""
 
     parts: Mapping[str, Windows]
     phase: Phase
@@ -58,12 +51,7 @@ class NativeSamples:
         return self.format(self.parts[name][number])
 
     def resume(self, position: int, saved: Mapping[str, Any] | None) -> NativeSamples:
-        """Return the samples from `position` on of a training whose checkpoint holds `saved`.
-
-        Args:
-            position: samples that the training has read.
-            saved: result of `blend` at that time; None if it is unknown, as after another `data.index`.
-        """
+        """Return the samples from `position` on of a training whose checkpoint holds `saved`, of `blend` or None."""
         before = Phase.from_mapping(saved) if saved else Phase(position, self.phase.weights)
         return replace(self, phase=before.resume(position, self.phase.weights))
 
@@ -82,27 +70,14 @@ class NativeSamples:
 
 
 class Windows:
-    """Consecutive runs of seq_length + 1 ids of a split, shuffled.
+    """Consecutive runs of seq_length + 1 ids of a split, shuffled by the files' content and the seed alone.
 
     An epoch holds every token of the split once, except for fewer than `seq_length` at its two ends, which differ from
     epoch to epoch. The last id of a window is only a label, and is the first id of the next window.
-
-    Attributes:
-        prefix: of the token files.
-        identity: hash of the content of the files; it and the seed alone determine the order.
-        per_epoch: number of samples in an epoch.
     """
 
     def __init__(self, file: TokenFile, identity: str, bounds: tuple[float, float], seq_length: int, seed: int) -> None:
-        """Find the split in the index of a token file.
-
-        Args:
-            file: mapped token file.
-            identity: of the file; given, because computing it reads from the disk, and it serves every split.
-            bounds: of the split, as a share of the sequences (as Megatron cuts it).
-            seq_length: tokens of a sample.
-            seed: of all shuffles.
-        """
+        """Find the split; `identity` is given, since computing it reads from the disk, and it serves every split."""
         self.prefix, self.identity, self._file = str(file.prefix), identity, file
         sequences = split_range(bounds, file.lengths.size)
         self._first, self._size = file.tokens_before(sequences.start), file.tokens_in(sequences)
@@ -144,19 +119,9 @@ class Permutation:
     A Feistel network of six rounds over a x b >= size cells, with BLAKE2b as its round function, iterated until the
     result is below size (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002). As a and b are about the
     root of size, few cells lie outside.
-
-    Example:
-        shuffled = Permutation(5, b"key")
-        sorted(shuffled(index) for index in range(5))  # [0, 1, 2, 3, 4]
     """
 
     def __init__(self, size: int, key: bytes) -> None:
-        """Choose the bijection of `key`.
-
-        Args:
-            size: of the range, at least 1.
-            key: at most 64 bytes.
-        """
         self.size = size
         rows = math.isqrt(size - 1) + 1
         self._sides = rows, -(-size // rows)

@@ -14,24 +14,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Phase:
-    """A part of a training with a constant blend. Datasets are named by their identity.
+    """A part of a training with a constant blend. Datasets are named by their identity."""
 
-    Attributes:
-        begin: sample of the training at which it begins.
-        weights: of the datasets that are read.
-        read: samples read before `begin`, of every dataset of this and earlier phases.
-    """
-
-    begin: int
+    begin: int  # sample of the training at which it begins
     weights: dict[str, float]
-    read: dict[str, int] = field(default_factory=dict)
+    read: dict[str, int] = field(default_factory=dict)  # before `begin`, of every dataset of this and earlier phases
 
     def at(self, position: int) -> tuple[str, int]:
-        """Return the dataset of the sample at `position` (from `begin` on), and the sample's number in that dataset.
-
-        The samples of a dataset are counted over all phases and epochs. So no sample is read again before all others
-        were read, even if the weights change.
-        """
+        """Return the dataset of the sample at `position`, and its number there, counted over all phases and epochs."""
         dataset, turn = self._turns.at(position - self.begin)
         name = self._names[dataset]
         return name, self.read.get(name, 0) + turn
@@ -76,14 +66,9 @@ class WeightedInterleave:
     The k-th turn of a dataset of weight w, from 0, has the key (2 k + 1) / w, and turns come in the order of their keys
     (the method of Webster and Sainte-Lague, by which parliaments apportion seats). So the dataset of a position follows
     from the position alone. Arithmetic is exact.
-
-    Example:
-        turns = WeightedInterleave([2.0, 1.0])
-        [turns.at(position)[0] for position in range(6)]  # [0, 0, 1, 0, 0, 1]
     """
 
     def __init__(self, weights: Sequence[float]) -> None:
-        """Take the weights, all positive; their sum does not matter."""
         ratios = [float(weight).as_integer_ratio() for weight in weights]
         common = max(denominator for _, denominator in ratios)  # all are powers of two
         self._weights = [numerator * (common // denominator) for numerator, denominator in ratios]

@@ -1,8 +1,7 @@
 """Byte-pair encodings by gigatoken, for the features of a tokenizer.json that it encodes as the `tokenizers` library.
 
-It is a young library: it reads files with other features and silently ignores the feature, so these are left to the
-library. Tests compare each known feature, and every build compares a sample
-(`pretrain.tools.corpus.reference_comparison`).
+It is young: it silently ignores other features, which are left to the library. Tests compare each known feature, and
+every build compares a sample (`pretrain.tools.corpus.reference_comparison`).
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": T
 
 
 class FastTokenizer:
-    """A tokenizer of gigatoken. Encoding releases the GIL, and any number of threads may encode.
+    """A tokenizer of gigatoken; encoding releases the GIL, and any number of threads may encode.
 
     gigatoken's own object serves one thread at a time ("Already borrowed"), so each encoding thread has one.
     """
@@ -63,10 +62,7 @@ class FastTokenizer:
         return ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[npt.NDArray[np.uint32]]:
-        """Return the ids of each text.
-
-        Makes few calls: after each call a thread waits for the GIL.
-        """
+        """Return the ids of each text, in few calls: after each one a thread waits for the GIL."""
         ids: list[npt.NDArray[np.uint32]] = [_NO_IDS] * len(texts)
         with self._codec() as codec:
             for numbers in _alike(texts):

@@ -55,11 +55,7 @@ GPT2_END_TOKENS = (END_OF_DOCUMENT,)
 
 
 def fingerprint_of(kind: str, *files: Path) -> str:
-    """Return a hash of the files that define a tokenizer.
-
-    Raises:
-        DataError: one cannot be read.
-    """
+    """Return a hash of the files that define a tokenizer."""
     digest = hashlib.sha256(kind.encode())
     for file in files:
         try:
@@ -72,11 +68,7 @@ def fingerprint_of(kind: str, *files: Path) -> str:
 
 
 def largest_id(file: Path) -> int | None:
-    """Return the largest id in a vocab.json or a tokenizer.json, or None if the file is not understood.
-
-    Raises:
-        DataError: it is beyond the largest vocabulary.
-    """
+    """Return the largest id in a vocab.json or tokenizer.json, None if it is not understood; DataError: too large."""
     import orjson  # noqa: PLC0415  10 ms that --help does not need
 
     try:

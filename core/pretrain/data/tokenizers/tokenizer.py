@@ -16,10 +16,7 @@ END_OF_DOCUMENT = "<|endoftext|>"
 
 
 class Tokenizer(Protocol):
-    """Text to token ids and back. Every id is in [0, vocab_size).
-
-    A tokenizer can be pickled, and the same text gives the same ids on every machine.
-    """
+    """Text to token ids in [0, vocab_size) and back; it can be pickled, and gives the same ids on every machine."""
 
     @property
     def vocab_size(self) -> int:

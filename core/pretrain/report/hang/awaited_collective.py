@@ -41,14 +41,8 @@ def awaited(
 ) -> CalledCollective | None:
     """Return the collective in which the main thread waits; None if it waits in none.
 
-    Args:
-        frames: of the main thread, the innermost first.
-        called: what the communication library knows, oldest first.
-        rank: of this process.
-        groups: members of this rank's process groups, by description.
-        seconds: since the main thread has last moved.
-        since: when that was, in seconds since the epoch: by the clock of `called`, at that moment. A clock that is set
-            afterwards changes nothing.
+    `frames` are the main thread's, the innermost first; `called` is what the library knows, oldest first. `seconds` ago
+    it moved last: `since`, in seconds since the epoch, by the clock of `called` (setting that later changes nothing).
     """
     if not frames:
         return None
@@ -68,10 +62,7 @@ def awaited(
 
 
 def _of_full_queue(pending: Sequence[CalledCollective], seconds: float, since: float) -> CalledCollective | None:
-    """Return the collective that blocks a device whose queue is full: the main thread may stand at any line then.
-
-    It was called before the main thread came to a stop. While that moves, a device is behind it at all times.
-    """
+    """Return the collective that blocks a device whose queue is full: the main thread may stand at any line then."""
     oldest = next((each for each in pending if each.library not in {"gloo", ""}), None)
     if oldest is None or seconds < _QUIET or oldest.called > since + _QUIET:
         return None
@@ -145,7 +136,6 @@ class CalledCollectives:
     """Reads a communication library's record in a thread, since the library may hang; one reading at a time."""
 
     def __init__(self, recent: Callable[[], Sequence[CalledCollective]]) -> None:
-        """Take the function that reads it."""
         self._recent = recent
         self._lock = threading.Lock()
         self._reading: _Reading | None = None
@@ -162,8 +152,6 @@ class CalledCollectives:
 
 
 class _Reading(threading.Thread):
-    """One reading of the record."""
-
     def __init__(self, recent: Callable[[], Sequence[CalledCollective]]) -> None:
         super().__init__(name="flight recorder", daemon=True)
         self.found: Sequence[CalledCollective] = ()
@@ -180,19 +168,12 @@ _MOST_FRAMES = 60
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One call in a stack.
+    """One call in a stack."""
 
-    Attributes:
-        file: its path below the folder that Python imports from: "pretrain/data/prefetch.py".
-        line: number in the file.
-        function: name.
-        source: text of the line, of the innermost call alone.
-    """
-
-    file: str
+    file: str  # below the folder that Python imports from: "pretrain/data/prefetch.py"
     line: int
     function: str
-    source: str = ""
+    source: str = ""  # text of the line, of the innermost call alone
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line} {self.function}"
@@ -216,10 +197,7 @@ CHECKPOINT, _SAVES = "checkpoint", "checkpoint/writing/background.py"
 
 
 def all_stacks() -> list[Stack]:
-    """Return the stacks of all other threads, that of the training first.
-
-    The training is in the main thread, or in the one that it waits for: autograd's, or that of a checkpoint.
-    """
+    """Return the stacks of all other threads, that of the training first: the main thread's, or one it waits for."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     main, own = threading.main_thread().ident, threading.get_ident()
     frames = sys._current_frames()  # noqa: SLF001  the only way to see other threads

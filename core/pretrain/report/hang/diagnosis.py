@@ -93,12 +93,7 @@ def _seconds(states: Sequence[RankState]) -> str:
 
 
 def diagnose(states: Mapping[int, RankState], processes: Mapping[int, RankProcess]) -> list[str]:
-    """Return why the ranks hang, the cause first.
-
-    Args:
-        states: of the ranks that have answered, at least one.
-        processes: of all ranks.
-    """
+    """Return why the ranks hang, the cause first; `states` of those that have answered, `processes` of all."""
     return _Diagnosis(states, processes).sentences()
 
 
@@ -176,7 +171,6 @@ class _Diagnosis:
         return _grouped(found)
 
     def _deadlock(self, waits: Sequence[Wait]) -> list[str]:
-        """Return the sentence about ranks that wait for each other in different collectives."""
         circle = circle_of(waits)
         if not circle:
             return []
@@ -185,7 +179,6 @@ class _Diagnosis:
         return [parts + (remark or ": a deadlock; they call collectives of different groups in different orders")]
 
     def _busy(self, waiting: set[int]) -> list[str]:
-        """Return what ranks do that wait in no collective."""
         found = _grouped((doing(state), rank) for rank, state in sorted(self.states.items()) if rank not in waiting)
         return [f"{rank_names(those)} {_verb(those, 'is', 'are')} in {words}" for words, those in found]
 

@@ -1,7 +1,4 @@
-"""Collects the ranks' states in a folder; one rank writes the report.
-
-Files, not collectives or a store: the network may hang, or rank 0, which serves the store.
-"""
+"""Collects the ranks' states in a folder; one rank writes the report."""
 
 from __future__ import annotations
 
@@ -40,13 +37,7 @@ _CANDIDATES = 5
 
 @dataclass(frozen=True, slots=True)
 class Gathering:
-    """One gathering of states.
-
-    Attributes:
-        folder: below the run directory, which all nodes share.
-        rank: of this process.
-        processes: of all ranks.
-    """
+    """One gathering of states in a folder below the run directory, which all nodes share."""
 
     folder: Path
     rank: int
@@ -64,16 +55,9 @@ class Gathering:
     def write_report(
         self, state: RankState, head: Headline, patience: float, publish: Publish = lambda _text, _states: None
     ) -> bool:
-        """Write this rank's state, wait for the others', and write the report unless a lower rank does.
+        """Write this rank's state, wait `patience` seconds for others', and write the report unless a lower rank does.
 
-        Args:
-            state: of this rank.
-            head: gives the first line of the report.
-            patience: seconds that the other ranks have.
-            publish: takes the report's text and the states in it, before the file says that there is one.
-
-        Returns:
-            whether this rank has written it; if not, it is there, or another rank has begun it.
+        `publish` takes text and states before the file says that there is a report. Returns whether this rank wrote it.
         """
         if self._has(REPORT):
             return False
@@ -84,11 +68,7 @@ class Gathering:
         return not self._is_taken() and self._claim(_CLAIMED) and self._write(head, publish)
 
     def take_over(self, head: Headline, publish: Publish) -> bool:
-        """Write the report that another rank has begun and does not finish; only one waiting rank does.
-
-        Returns:
-            whether this rank has written it.
-        """
+        """Write the report that another rank has begun and does not finish; return whether this rank has."""
         is_told = self._has(REPORT) or self._has(_TOLD)
         return not is_told and self._claim(_CLAIMED_NEXT) and self._write(head, publish)
 
@@ -157,7 +137,6 @@ class Gathering:
         return any(self.processes[rank].state() not in {ENDED, STOPPED} for rank in missing)
 
     def _there(self) -> Iterator[tuple[str, int]]:
-        """Yield kind and rank of each state in the folder."""
         for name in os.listdir(self.folder):  # noqa: PTH208  a thousand names
             beginning, dash, rest = name.partition("-")
             if rest.endswith(".json") and beginning + dash in {_WRITERS, _ANSWERS}:
@@ -183,7 +162,6 @@ class Gathering:
         return states
 
     def _remove_states(self) -> None:
-        """Remove the states that the report now holds."""
         with suppress(OSError):
             for beginning, rank in self._there():
                 (self.folder / f"{beginning}{rank}.json").unlink(missing_ok=True)
@@ -197,12 +175,7 @@ def request_folder(folder: Path, number: int) -> Path:
 
 
 def next_request_folder(folder: Path, patience: float) -> Path:
-    """Return the folder for an answer to SIGUSR1: the one that other ranks have just begun, or a new one.
-
-    Args:
-        folder: of the hang report of this start; the answers' are numbered beside it.
-        patience: seconds for which an answer without a report has just begun.
-    """
+    """Return the folder for an answer to SIGUSR1: one that ranks began within `patience` seconds, or a new one."""
     number = len(list(folder.parent.glob(f"{folder.name}-asked-*")))
     latest = request_folder(folder, number)
     if number and not (latest / REPORT).exists() and _now_in(latest) - latest.stat().st_mtime < patience:

@@ -49,27 +49,15 @@ _SUSPENDED = 2.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Watched:
-    """A rank to watch.
-
-    Attributes:
-        position: of its main thread.
-        limit: after which it hangs.
-        rank: of all.
-        layers: of the model.
-        processes: of all ranks.
-        folder: where reports of this start of the run go; shared by all ranks.
-        recent: asks the communication library for its latest collectives.
-        tell_launcher: takes the reason why this rank ends, and whether it is the cause of the hang; None without a
-            launcher of ours.
-    """
+    """A rank to watch."""
 
     position: Position
     limit: HangLimit
     rank: int
     layers: int
     processes: Mapping[int, RankProcess]
-    folder: Path
-    recent: Callable[[], Sequence[CalledCollective]]
+    folder: Path  # where reports of this start of the run go; shared by all ranks
+    recent: Callable[[], Sequence[CalledCollective]]  # asks the communication library for its latest collectives
     tell_launcher: Callable[[str, bool], None] | None
 
 
@@ -77,7 +65,6 @@ class HangWatch:
     """A thread that checks that the main thread moves; a context, entered by the main thread."""
 
     def __init__(self, watched: Watched) -> None:
-        """Take the rank; entering starts the watch."""
         self._watched = watched
         self._requests = ReportRequests()
         self._thread = threading.Thread(target=self._watch, name="hang watch", daemon=True)
@@ -153,7 +140,6 @@ class HangWatch:
         return waited
 
     def _quiet(self) -> float:
-        """Return seconds since the main thread has last moved."""
         return max(0.0, time.monotonic() - self._since)
 
     def _look(self, seconds: float) -> RankState:
@@ -173,7 +159,6 @@ class HangWatch:
         return Gathering(folder, self._watched.rank, self._watched.processes)
 
     def _answer(self, folder: Path) -> None:
-        """Write this rank's state for another one that asks."""
         self._gathering(folder).answer(self._look(self._quiet()))
 
     def _answer_signal(self) -> None:
@@ -248,7 +233,6 @@ class HangWatch:
         self._tell(text, is_cause=not any(state.error for state in states.values()))
 
     def _tell(self, text: str, *, is_cause: bool = True) -> None:
-        """Give the launcher the reason, or print it."""
         self._told = True
         if self._watched.tell_launcher is not None:
             with suppress(OSError):  # the launcher has ended
@@ -297,14 +281,9 @@ _STEP = {STEP, FORWARD_BACKWARD, BETWEEN, "data", "optimizer"}
 
 @dataclass(frozen=True, slots=True)
 class HangLimit:
-    """The limit of one run.
+    """The limit of one run; `given` is `logging.hang_after_seconds`, `timeout` that of the collectives in seconds."""
 
-    Attributes:
-        given: `logging.hang_after_seconds`; None for the automatic one, 0 for none.
-        timeout: of the collectives, seconds.
-    """
-
-    given: float | None
+    given: float | None  # None: the automatic limit; 0: none
     timeout: float
 
     @property
@@ -318,16 +297,10 @@ class HangLimit:
         return max(1.0, self.timeout - EARLIER)
 
     def exceeded(self, place: Position, seconds: float, waited: Callable[[], float]) -> bool:
-        """Return whether a rank hangs.
+        """Return whether a rank that has not moved for so many seconds hangs.
 
-        A rank that works alone for long, as on a large checkpoint, does not hang by the automatic limit until another
-        one waits for it.
-
-        Args:
-            place: of the rank.
-            seconds: since it has last moved.
-            waited: returns the seconds that it has been in a collective, 0 outside of one; called only near the timeout
-                of the collectives. At its end a rank may write for as long as it needs: only this counts there.
+        By the automatic limit one that works alone for long, as on a large checkpoint, hangs when another waits for it.
+        `waited` gives the seconds in a collective; it is called only near their timeout, and alone counts at the end.
         """
         if self.is_off:
             return False

@@ -39,19 +39,9 @@ _KEPT = 20
 class Position:
     """The place in the training, written by the main thread and read by the one that watches it.
 
-    A write is a few plain stores, since there is one for each layer of each micro-batch. Whatever moves counts in
-    `beats`. Each write goes to `shared` too, which other processes may read when this one is stopped or dead.
-
-    Attributes:
-        iteration: that is being computed, from 1; 0 before the first.
-        micro_batch: of the iteration on this rank, from 1; 0 outside of one.
-        layer: from 1 over all stages; 0 outside of a layer.
-        part: `EMBEDDING` or `OUTPUT` outside of a layer, else empty.
-        direction: `FORWARD`, `BACKWARD` or empty.
-        activity: a phase of `pretrain.report.timers`, or one of this module's.
-        beats: grows with every movement.
-        error: with which the block of `until_end` has ended, in one line; empty if there was none.
-        shared: memory of at least `SIZE` bytes.
+    A write is a few plain stores, since there is one for each layer of each micro-batch. Iteration, micro-batch and
+    layer (over all stages) count from 1; 0 is none. `beats` grows with every movement. Each write goes to `shared` too,
+    `SIZE` bytes that other processes read, even when this one is dead. `error` ended the block of `until_end`.
     """
 
     __slots__ = (
@@ -60,7 +50,6 @@ class Position:
     )
 
     def __init__(self, shared: Any = None) -> None:
-        """Begin before the first iteration; without `shared` nobody else sees it."""
         self.shared = bytearray(SIZE) if shared is None else shared
         self.iteration = 0
         self.micro_batch = 0
@@ -146,12 +135,7 @@ class Position:
 
 
 def position_of(shared: bytes) -> Position:
-    """Return the position that another process has written into the memory.
-
-    Raises:
-        struct.error: it is too short.
-        IndexError: it holds something else.
-    """
+    """Return the position that another process wrote; struct.error, IndexError: the memory holds something else."""
     position = Position()
     position.iteration, position.micro_batch, position.layer, *codes = _LAYOUT.unpack_from(shared)
     position.activity, position.part, position.direction = (_WORDS[code] for code in codes)
@@ -192,12 +176,7 @@ class Placed(Protocol):
 
 
 def place_of(placed: Placed, layers: int) -> str:
-    """Return "layer 7 of 12, backward, iteration 812", or the activity outside of the model.
-
-    Args:
-        placed: the position.
-        layers: of the model; 0 where they are not known.
-    """
+    """Return "layer 7 of 12, backward, iteration 812", or the activity outside of the model; 0 layers: not known."""
     return ", ".join(filter(None, (_spot(placed, layers), _iteration(placed))))
 
 
@@ -219,15 +198,9 @@ def _iteration(placed: Placed) -> str:
 
 @contextmanager
 def shared_memory(file: Path | None) -> Iterator[tuple[Any, str]]:
-    """Open memory for a position, and give the path at which other processes of this host read it.
+    """Open memory for a position; yield it, and the path at which this host's processes read it, "" on a full disk.
 
-    A file stays after the block, for those who look for a process that has ended.
-
-    Args:
-        file: made for it, in a folder that somebody removes; None for memory that ends with the block.
-
-    Yields:
-        Memory and path; the path is empty where there is none, as on a full disk.
+    `file` is made for it and stays, for those who look for a process that has ended; without, it ends with the block.
     """
     with ExitStack() as opened:
         memory: Any = bytearray(SIZE)

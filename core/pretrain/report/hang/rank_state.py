@@ -24,31 +24,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankState:
-    """State of a rank, as it reports it itself.
-
-    Attributes:
-        rank: of all.
-        host: its name.
-        pid: as that host numbers it.
-        iteration: being computed, from 1; 0 before the first.
-        micro_batch: of the iteration, from 1; 0 outside of one.
-        layer: from 1 over all stages; 0 outside of a layer.
-        layers: of the model.
-        part: "embedding" or "output layer" outside of a layer.
-        direction: "forward", "backward" or empty.
-        activity: as `pretrain.report.hang.position.Position` has it.
-        seconds: since it has last moved.
-        error: with which its training has ended, while it still writes what is left; empty if there was none.
-        waits_in: what its main thread waits in; None where it does something else.
-        called: the latest collective of each group, and those that have not ended, oldest first.
-        processes: rank -> state of its process, for the ranks of this host.
-        last_seen: rank -> its last place as text, for the same ranks.
-        stacks: of its threads, that of the training first: the main thread's, or autograd's while it works for that.
-    """
+    """State of a rank, as it reports it itself; its place as `pretrain.report.hang.position.Position` has it."""
 
     rank: int
     host: str
-    pid: int
+    pid: int  # as that host numbers it
     iteration: int = 0
     micro_batch: int = 0
     layer: int = 0
@@ -56,13 +36,13 @@ class RankState:
     part: str = ""
     direction: str = ""
     activity: str = ""
-    seconds: float = 0.0
+    seconds: float = 0.0  # since it has last moved
     error: str = ""
     waits_in: CalledCollective | None = None
-    called: tuple[CalledCollective, ...] = ()
-    processes: Mapping[int, str] = field(default_factory=dict)
-    last_seen: Mapping[int, str] = field(default_factory=dict)
-    stacks: tuple[Stack, ...] = ()
+    called: tuple[CalledCollective, ...] = ()  # the latest of each group, and all that are pending, oldest first
+    processes: Mapping[int, str] = field(default_factory=dict)  # of this host's ranks
+    last_seen: Mapping[int, str] = field(default_factory=dict)  # the last place as text, of this host's ranks
+    stacks: tuple[Stack, ...] = ()  # that of the training first
 
     @property
     def frames(self) -> tuple[Frame, ...]:
@@ -121,17 +101,7 @@ def own_state(
     groups: Mapping[str, tuple[int, ...]],
     neighbours: Iterable[RankProcess],
 ) -> RankState:
-    """Return the state of this rank; called by another thread than the main one.
-
-    Args:
-        position: of the main thread.
-        identity: rank, host, pid and layers.
-        seconds: since the position has last moved.
-        since: when that was, in seconds since the epoch.
-        called: the latest collectives, oldest first.
-        groups: members of this rank's process groups, by description.
-        neighbours: processes of the ranks of this host.
-    """
+    """Return the state of this rank, seen from another thread; `since` is in seconds since the epoch."""
     here = list(neighbours)
     stacks = all_stacks()
     frames = stacks[0].frames if stacks else ()
@@ -198,24 +168,14 @@ _LETTERS = {"T": STOPPED, "t": STOPPED, "D": BLOCKED, "Z": ENDED, "X": ENDED}
 
 @dataclass(frozen=True, slots=True)
 class RankProcess:
-    """The process of one rank.
-
-    Attributes:
-        rank: of all.
-        host: its name.
-        pid: as its own host numbers it.
-        place: boot of the machine and namespace of process numbers; two ranks see each other's processes where it is
-            equal.
-        started: of its start in clock ticks since the boot, since numbers are used again; 0 where it is not known.
-        position: path of its `pretrain.report.hang.position`; empty where there is none.
-    """
+    """The process of one rank."""
 
     rank: int
     host: str
-    pid: int
-    place: str
-    started: int
-    position: str = ""
+    pid: int  # as its own host numbers it
+    place: str  # boot of the machine and namespace of pids; equal where ranks see each other's processes
+    started: int  # in clock ticks since the boot, as pids are used again; 0 where it is not known
+    position: str = ""  # path of its `pretrain.report.hang.position`; "" where there is none
 
     @classmethod
     def own(cls, rank: int, position: str = "") -> RankProcess:

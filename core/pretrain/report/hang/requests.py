@@ -29,7 +29,6 @@ class ReportRequests:
     """
 
     def __init__(self) -> None:
-        """Make the pipe; nothing is caught yet."""
         self._read, self._write = os.pipe()
         os.set_blocking(self._write, False)
         os.set_blocking(self._read, False)
@@ -83,13 +82,7 @@ class Questions:
     """
 
     def __init__(self, folder: Path, period: float, answer: Callable[[Path], None]) -> None:
-        """Take the folder; `start` begins to look.
-
-        Args:
-            folder: exists once a rank of this start hangs; those of SIGUSR1 are beside it.
-            period: seconds between two looks.
-            answer: writes this rank's state into a folder, once for each.
-        """
+        """Look every `period` seconds; `folder` exists once a rank hangs, those of SIGUSR1 are beside it."""
         self._folder, self._period, self._answer = folder, period, answer
         self._hang, self._end = threading.Event(), threading.Event()
         self._number = 0  # of the latest folder beside it

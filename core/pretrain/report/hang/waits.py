@@ -19,26 +19,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A collective or message in which ranks wait.
+    """A collective or message in which `ranks` wait; `missing` ones of its group have not called it. Both ascend."""
 
-    Attributes:
-        collective: as the lowest of those ranks has called it.
-        ranks: that wait in it, ascending.
-        missing: ranks of its group that have not called it, ascending.
-    """
-
-    collective: CalledCollective
+    collective: CalledCollective  # as the lowest of those ranks has called it
     ranks: tuple[int, ...]
     missing: tuple[int, ...]
 
 
 def waits_of(states: Mapping[int, RankState], silent: Collection[int]) -> list[Wait]:
-    """Return all waits, those with the lowest ranks first.
-
-    Args:
-        states: of the ranks that have answered.
-        silent: ranks that have not; they count as missing wherever they belong.
-    """
+    """Return all waits, those with the lowest ranks first; `silent` ranks count as missing wherever they belong."""
     together: dict[object, list[int]] = {}
     for rank, state in sorted(states.items()):
         if state.waits_in is not None:
@@ -93,10 +82,7 @@ def _answers(states: Mapping[int, RankState], peer: int, rank: int) -> bool:
 
 
 def circle_of(waits: Sequence[Wait]) -> list[tuple[Wait, int]]:
-    """Return waits, each with the rank that it lacks and that is in the next one, the last back in the first.
-
-    Empty where no ranks wait for each other.
-    """
+    """Return waits in a circle, each with the rank that it lacks and that is in the next; empty if there is none."""
     wait_of = {rank: wait for wait in waits for rank in wait.ranks}
     for start in wait_of:
         path: list[tuple[Wait, int]] = []

@@ -21,16 +21,7 @@ Point = tuple[float, float | None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunData:
-    """One run.
-
-    Attributes:
-        name: on the page.
-        train: the lines of kind "train".
-        evaluations: the lines of kind "eval".
-        events: the lines of kind "event".
-        recipe: text of recipe.yml, "" if there is none.
-        environment: environment.json, empty if there is none.
-    """
+    """One run; `recipe` is the text of recipe.yml, `environment` the content of environment.json, both may be empty."""
 
     name: str
     train: list[dict[str, Any]]
@@ -40,11 +31,7 @@ class RunData:
     environment: dict[str, Any]
 
     def curve(self, key: str) -> list[Point]:
-        """Return a metric over iterations; None where a line has no value.
-
-        Raises:
-            ValueError: the table has no such metric.
-        """
+        """Return a metric over iterations, None where a line has no value; ValueError without a row of the table."""
         if key not in NAMES:
             msg = f"no row of report/metric_table.py: {key}"
             raise ValueError(msg)
@@ -67,11 +54,7 @@ class RunData:
 
 
 def read_runs(run_dirs: Sequence[Path]) -> list[RunData]:
-    """Read runs and give them unique names.
-
-    Raises:
-        RunError: a directory is missing, holds no metrics, or a file of it is damaged.
-    """
+    """Read runs and give them unique names."""
     names = [run_dir.resolve().name for run_dir in run_dirs]
     unique = len(set(names)) == len(names)
     return [_read(run_dir, name if unique else str(run_dir)) for run_dir, name in zip(run_dirs, names, strict=True)]

@@ -21,11 +21,7 @@ if TYPE_CHECKING:
 
 
 def write_report(run_dirs: Sequence[Path], output: Path) -> None:
-    """Write one HTML page about one or several runs, atomically.
-
-    Raises:
-        RunError: a run directory cannot be read, or the page cannot be written.
-    """
+    """Write one HTML page about one or several runs, atomically."""
     write_page(page(read_runs(run_dirs)), output, RunError)
 
 
@@ -83,7 +79,6 @@ def _about(run: RunData, *, heading: bool) -> str:
 
 
 def _summary(runs: Sequence[RunData]) -> str:
-    """Return the numbers by which runs are compared, one column per run."""
     columns = [_summary_of(run) for run in runs]
     rows = [(key, *(column[key] for column in columns)) for key in columns[0]]
     kept = [row for row in rows if any(cell != "-" for cell in row[1:])]
@@ -91,7 +86,6 @@ def _summary(runs: Sequence[RunData]) -> str:
 
 
 def _differences(runs: Sequence[RunData]) -> str:
-    """Return the recipe keys in which runs differ; "" if there are none."""
     settings = [run.settings() for run in runs]
     keys = sorted(set().union(*settings))
     rows = [(key, *(each.get(key, "-") for each in settings)) for key in keys]
@@ -100,20 +94,17 @@ def _differences(runs: Sequence[RunData]) -> str:
 
 
 def _kernels(run: RunData) -> str:
-    """Return the kernel table of a run; "" if it is not known."""
     rows = run.environment.get("kernels", {}).get("rows", [])
     cells = [(row["operation"], _kernel(row), row["provider"], _rejected(row)) for row in rows]
     return table(["operation", "kernel", "provider", "not taken"], cells)
 
 
 def _events(run: RunData) -> str:
-    """Return what happened to a run: spikes of the loss, rollbacks, slow ranks; "" if nothing did."""
     rows = [(f"{line['iteration']:,}", str(line.get("text", ""))) for line in run.events]
     return table(["after iteration", ""], rows)
 
 
 def _environment(run: RunData) -> str:
-    """Return everything else of environment.json; "" if it is not known."""
     rest = {key: value for key, value in run.environment.items() if key != "kernels"}
     return table(["", ""], _flat(rest))
 

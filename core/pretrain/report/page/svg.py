@@ -22,19 +22,12 @@ COLOURS = 8
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChartLine:
-    """One line of a chart.
-
-    Attributes:
-        name: shown when the pointer rests on the line.
-        points: x and y; a y of None leaves a gap.
-        colour: 0 to `COLOURS` - 1; a run has the same colour on all charts.
-        marked: draw a dot at each point, and the line between them dashed.
-    """
+    """One line of a chart; a y of None leaves a gap."""
 
     name: str
     points: Sequence[Point]
-    colour: int
-    marked: bool = False
+    colour: int  # 0 to `COLOURS` - 1; a run has the same colour on all charts
+    marked: bool = False  # a dot at each point, and the line between them dashed
 
 
 def chart(
@@ -45,15 +38,7 @@ def chart(
     from_zero: bool = False,
     x_name: str = "iteration",
 ) -> str:
-    """Return a figure with all curves, or "" if none of them has a point.
-
-    Args:
-        title: name of the numbers, with the unit.
-        curves: drawn in order.
-        logarithmic: allow a logarithmic scale, used if the values differ by more than a factor of 30.
-        from_zero: the vertical axis begins at 0, so that small differences look small.
-        x_name: name of the numbers on the horizontal axis, where the pointer rests on a point.
-    """
+    """Return a figure of all curves, "" without a point; logarithmic only if values differ by a factor over 30."""
     xs = [x for curve in curves for x, y in curve.points if y is not None]
     ys = [y for curve in curves for _, y in curve.points if y is not None]
     if not ys:
@@ -83,16 +68,7 @@ def stacked_areas(
     top: float,
     x_name: str,
 ) -> str:
-    """Return a figure of areas that lie on each other, over 0 to 1.
-
-    Args:
-        title: name of the numbers, with the unit.
-        xs: 0 to 1, ascending.
-        heights: of each area at each x, by its name; the lowest first. An area without height is left out.
-        levels: lines across the areas.
-        top: end of the vertical axis.
-        x_name: name of the horizontal axis.
-    """
+    """Return a figure of areas that lie on each other, the lowest first, over x from 0 to 1 (ascending)."""
     x_axis, y_axis = Axis(0.0, 1.0, LEFT, WIDTH - RIGHT), Axis(0.0, top, HEIGHT - BOTTOM, TOP)
 
     def corners(ys: Sequence[float]) -> list[str]:
@@ -123,7 +99,6 @@ def _figure(title: str, body: str, x_name: str = "") -> str:
 
 
 def _grid(x_axis: Axis, y_axis: Axis) -> Iterator[str]:
-    """Yield the lines and labels of both axes."""
     bottom, right = HEIGHT - BOTTOM, WIDTH - RIGHT
     for tick in y_axis.ticks():
         y = y_axis.at(tick)
@@ -181,13 +156,7 @@ def _extremes(points: Sequence[Point]) -> list[Point]:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A range of numbers drawn from pixel `start` to pixel `end`.
-
-    Attributes:
-        low: the number at `start`.
-        high: the number at `end`, above `low`.
-        logarithmic: logarithmic scale; `low` must be positive.
-    """
+    """A range of numbers drawn from pixel `start` to pixel `end`; on a logarithmic scale `low` is positive."""
 
     low: float
     high: float
