@@ -64,6 +64,7 @@ def existing_folder(path: Path) -> Path:
 
 def try_to_write(folder: Path) -> None:
     """Make something in a folder, or where it would be made, and remove it at once; OSError: that cannot be done."""
+    # Permissions alone do not tell: root has all of them, also where a file system takes no file.
     from tempfile import TemporaryDirectory  # noqa: PLC0415  --help needs none of it
 
     try:

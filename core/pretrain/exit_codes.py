@@ -11,20 +11,16 @@ from enum import IntEnum
 class ExitCode(IntEnum):
     """Exit codes of all commands, and of each rank; a signal that saved nothing has `of_signal`."""
 
-    COMPLETE = 0
-    """All is done, or the training has ended where its own recipe says."""
-    FAILURE = 1
-    """Something failed; a check of doctor, verify or align has found something."""
+    COMPLETE = 0  # all is done, or the training has ended where its own recipe says
+    FAILURE = 1  # something failed; a check of doctor, verify or align has found something
     USER_ERROR = 2
-    PARTIAL = 3
-    """migrate: not everything is supported; align: nothing was compared, as a side has crashed."""
+    PARTIAL = 3  # migrate: not everything is supported; align: nothing was compared, as a side has crashed
     SAVED = 75
     """Something else than the recipe has ended the training, and it has saved: there is more to do. EX_TEMPFAIL of
     sysexits.h."""
 
 
-WELL = frozenset({ExitCode.COMPLETE, ExitCode.SAVED})
-"""Codes that say that ranks have done, or saved, their work."""
+WELL = frozenset({ExitCode.COMPLETE, ExitCode.SAVED})  # codes that say that ranks have done, or saved, their work
 
 
 def of_signal(number: int) -> int:

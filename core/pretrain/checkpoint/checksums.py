@@ -25,8 +25,7 @@ FILE = "checksums.txt"
 _OURS = re.compile(rf"^[0-9a-f]{{32}} \d+ \S|^\S+ \d+ {re.escape(FILE)}$", re.MULTILINE)
 """A line of ours, or the last one."""
 _BEGIN = 1 << 16
-_LARGEST_LIST = 1 << 28
-"""Bytes of the longest list that is read: of some million files."""
+_LARGEST_LIST = 1 << 28  # bytes of the longest list that is read: of some million files
 
 
 @dataclass(frozen=True, slots=True)

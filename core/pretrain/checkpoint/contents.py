@@ -32,19 +32,15 @@ class EngineState(Protocol):
 
     def sharded(self) -> dict[str, Any]:
         """Return what this rank has to save; all ranks call it together."""
-        ...
 
     def weight_names(self) -> set[str]:
         """Return the names of this rank's weights; layers are counted from 0 over the whole model."""
-        ...
 
     def counters(self) -> Counters:
         """Return the steps taken and the loss scale."""
-        ...
 
     def load(self, read: Callable[[dict[str, Any]], dict[str, Any]], counters: Counters | None) -> None:
         """Take over a checkpoint, together with all ranks; without `counters` the weights alone."""
-        ...
 
 
 class Saved(Protocol):
@@ -57,7 +53,6 @@ class Saved(Protocol):
     @property
     def state(self) -> EngineState:
         """Weights and optimizer."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from pretrain.checkpoint.contents import Counters
     from pretrain.model.gpt import GPT
 
-BATCH = 1 << 28
-"""Elements of weights that a rank reads at a time: with moments and main weights 4 GiB of host memory."""
+BATCH = 1 << 28  # elements of weights that a rank reads at a time: with moments and main weights 4 GiB of host memory
 
 
 class DeepSpeedState:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,15 +14,14 @@ from pretrain.checkpoint.digest import digest_of
 from pretrain.errors import CheckpointError, DamageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from pretrain.recipe import Recipe
 
 
 LATEST = "latest_checkpointed_iteration.txt"
 _UNFINISHED = ".unfinished-"
-_LONGEST = 32
-"""Longest user-written content of LATEST, in characters; with our second line it has more."""
+_LONGEST = 32  # longest user-written content of LATEST, in characters; with our second line it has more
 
 
 def folder_name(iteration: int) -> str:
@@ -57,10 +57,8 @@ class CheckpointFolder:
     ) -> Path:
         """Have `write` fill an empty folder, and publish it; all ranks together, `is_main` makes the folders."""
         unfinished = self.begin(iteration, is_main=is_main, barrier=barrier)
-        try:
+        with self.written():
             write(unfinished)
-        except OSError as exc:
-            raise self._cannot_be_written(exc) from exc
         barrier()
         if is_main:
             self.publish(iteration)
@@ -71,20 +69,35 @@ class CheckpointFolder:
         """Return an empty folder to write a checkpoint into; all ranks call it together."""
         unfinished = self._unfinished(iteration)
         if is_main:
-            try:
+            with self.written():
                 self._remove_unfinished()
                 unfinished.mkdir(parents=True)
-            except OSError as exc:
-                raise self._cannot_be_written(exc) from exc
         barrier()
         return unfinished
 
     def publish(self, iteration: int) -> None:
         """Flush and rename a written checkpoint, name it in LATEST, and remove older ones; one rank, any thread."""
+        unfinished, final = self._unfinished(iteration), self.directory(iteration)
+        with self.written():
+            _flush(*unfinished.iterdir(), unfinished)
+            if final.exists():  # the run was started again from an older checkpoint
+                final.rename(self.path / f"{_UNFINISHED}replaced-{iteration:07d}")
+            unfinished.rename(final)
+            with replacing(self.path / LATEST, error=None) as stream:
+                stream.write(tracked(str(iteration)).encode())
+            # Only the folder itself: opening and closing the run's lock in it (launch/run_lock.py) would release it.
+            _flush(self.path)
+            self._remove_older(iteration)
+            self._remove_unfinished()
+
+    @contextmanager
+    def written(self) -> Iterator[None]:
+        """Turn an OSError of a block that writes the folder into a CheckpointError."""
         try:
-            self._publish(self._unfinished(iteration), self.directory(iteration), iteration)
-        except OSError as exc:
-            raise self._cannot_be_written(exc) from exc
+            yield
+        except OSError as error:
+            msg = f"{self.path} cannot be written: {error}\nMake room, or let checkpoint.save name another folder."
+            raise CheckpointError(msg) from error
 
     def name_none(self, reason: str) -> None:
         """Have LATEST name no checkpoint, so that no run continues by itself; `latest` raises its reason."""
@@ -132,24 +145,11 @@ class CheckpointFolder:
     def _unfinished(self, iteration: int) -> Path:
         return self.path / f"{_UNFINISHED}{iteration:07d}"
 
-    def _cannot_be_written(self, error: OSError) -> CheckpointError:
-        return CheckpointError(
-            f"{self.path} cannot be written: {error}\nMake room, or let checkpoint.save name another folder."
-        )
-
-    def _publish(self, unfinished: Path, final: Path, iteration: int) -> None:
-        _flush(*unfinished.iterdir(), unfinished)
-        if final.exists():  # the run was started again from an older checkpoint
-            final.rename(self.path / f"{_UNFINISHED}replaced-{iteration:07d}")
-        unfinished.rename(final)
-        with replacing(self.path / LATEST, error=None) as stream:
-            stream.write(tracked(str(iteration)).encode())
-        _flush(self.path)
+    def _remove_older(self, iteration: int) -> None:
         if self.keep is not None:
             # Later ones stay: after a start from an older checkpoint they belong to the abandoned part.
             for old in [number for number in self.iterations() if number < iteration][: -self.keep + 1 or None]:
                 self.directory(old).rename(self.path / f"{_UNFINISHED}old-{old:07d}")
-        self._remove_unfinished()
 
     def _remove_unfinished(self) -> None:
         for left in self.path.glob(f"{_UNFINISHED}*"):
@@ -183,8 +183,6 @@ def _flush(*paths: Path) -> None:
             os.close(descriptor)
 
 
-FORMAT = 3
-"""A new one when older readers would misread it."""
+FORMAT = 3  # a new one when older readers would misread it
 
-WITHOUT_CHECKSUMS = 2
-"""The format of before checksums, which is read too."""
+WITHOUT_CHECKSUMS = 2  # the format of before checksums, which is read too

@@ -52,13 +52,10 @@ class MegatronState:
     def sharded(self) -> dict[str, Any]:
         """Return this rank's weights and optimizer state for saving."""
         with self._gathered():
-            return self._sharded()
-
-    def _sharded(self) -> dict[str, Any]:
-        self._allocate()
-        models = self._models()
-        optimizer = self._optimizer.sharded_state_dict(models, is_loading=False, metadata=sharding_metadata())
-        parts = [_renamed(part) for part in _sharded_in(optimizer)]
+            self._allocate()
+            models = self._models()
+            optimizer = self._optimizer.sharded_state_dict(models, is_loading=False, metadata=sharding_metadata())
+            parts = [_renamed(part) for part in _sharded_in(optimizer)]
         if self._is_fp32:  # the weights themselves are what the optimizer updates
             parts = [part for part in parts if not part.key.startswith(_MAIN)]
         return {**models, "optimizer": dict(enumerate(parts))}

@@ -55,14 +55,11 @@ def claim(recipe: Recipe, run_dir: Path, *, resume: bool) -> None:
     require_own(recipe, run_dir, resume=resume)
     folder.require_writable()
     identity = _identity(run_dir) or uuid.uuid4().hex
-    try:
-        owner = {"run": identity, "run_dir": str(run_dir.absolute())}
+    owner = {"run": identity, "run_dir": str(run_dir.absolute())}
+    with folder.written():
         for path, text in ((run_dir / ID, identity), (folder.path / OWNER, json.dumps(owner))):
             with replacing(path, error=None) as stream:
                 stream.write(f"{text}\n".encode())
-    except OSError as error:
-        msg = f"{folder.path} cannot be written: {error}\nMake room, or let checkpoint.save name another folder."
-        raise CheckpointError(msg) from error
 
 
 def _saves_into(recipe: Recipe, run_dir: Path | None) -> CheckpointFolder | None:

@@ -29,12 +29,12 @@ PREFIX, MAIN = "optimizer.state", "fp32_param"
 """Beginning of the keys of an optimizer's state, and the name among them of main weights."""
 
 OPTIMIZER = ("optimizer", "chained")
-_OTHERS = (*OPTIMIZER, "rng", "rerun")
-"""Beginnings of keys that are not of weights."""
+_OTHERS = (*OPTIMIZER, "rng", "rerun")  # beginnings of keys that are not of weights
 
 
 def common_of(folder: Path) -> dict[str, Any]:
     """Return what all ranks share; DamageError, CheckpointError, or MisnamedError for another folder's iteration."""
+    # Not by megatron-core's reader, which runs code where TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD is set.
     common = torch_file.read(folder / COMMON)
     if not isinstance(common, dict):
         msg = f"{folder / COMMON} holds no values by name."
@@ -92,15 +92,12 @@ class _Unpickler(pickle.Unpickler):
         """Return dtypes and torch's own records; a dotted name would reach what a module imports."""
         if "." not in name and (module in _DATA_MODULES or module == "torch" or (module, name) in _RECORDS):
             found = super().find_class(module, name)
-            if (module, name) in _RECORDS or isinstance(found, torch.dtype) or _is_record(found, module):
+            is_data = dataclasses.is_dataclass(found) or (isinstance(found, type) and issubclass(found, Enum))
+            is_record = is_data and found.__module__ == module
+            if (module, name) in _RECORDS or isinstance(found, torch.dtype) or is_record:
                 return found
         msg = f"{INDEX} holds {module}.{name}, which is not part of an index"
         raise pickle.UnpicklingError(msg)
-
-
-def _is_record(found: Any, module: str) -> bool:
-    is_data = dataclasses.is_dataclass(found) or (isinstance(found, type) and issubclass(found, Enum))
-    return is_data and found.__module__ == module
 
 
 _LAYER = re.compile(r"decoder\.layers\.(\d+)\.(.+)")

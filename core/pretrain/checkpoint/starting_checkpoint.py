@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,8 +13,7 @@ from pretrain.errors import CheckpointError
 if TYPE_CHECKING:
     from pretrain.recipe import Recipe
 
-READABLE = (WITHOUT_CHECKSUMS, FORMAT)
-"""Formats of checkpoints that this version reads."""
+READABLE = (WITHOUT_CHECKSUMS, FORMAT)  # formats of checkpoints that this version reads
 
 _FILES = ("metadata.json", "common.pt", ".metadata")
 """Files that megatron-core needs to read a sharded checkpoint; .metadata is torch's index."""
@@ -60,7 +58,7 @@ def own_latest(own: CheckpointFolder) -> int | None:
     latest, there = own.latest(), own.iterations()
     if latest is not None or not there:
         return latest
-    if len(there) == 1:
+    if len(there) == 1:  # the run was killed just before LATEST was to name it, and every iter_* folder is complete
         return there[0]
     msg = (
         f"{own.path} has checkpoints, {', '.join(map(str, there))}, but no {LATEST}.\n"
@@ -77,7 +75,7 @@ def require_of_recipe(directory: Path, recipe: Recipe, vocab_size: int | None, *
     common = common_of(directory)
     require_format(directory, common.get("format"))
     size = common["model"].get("vocab_size") if vocab_size is None else vocab_size
-    require_same(_Described(recipe, size), directory, common, weights_only=weights_only or "counters" not in common)
+    require_same(recipe, size, directory, common, weights_only=weights_only or "counters" not in common)
 
 
 def require_format(directory: Path, found: object) -> None:
@@ -88,12 +86,6 @@ def require_format(directory: Path, found: object) -> None:
             "Use the version of pretrain that wrote it, or choose another checkpoint."
         )
         raise CheckpointError(msg)
-
-
-@dataclass(frozen=True, slots=True)
-class _Described:
-    recipe: Recipe
-    vocab_size: int
 
 
 def is_own_empty_folder(path: Path, own: Path | None) -> bool:

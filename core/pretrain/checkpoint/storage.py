@@ -7,6 +7,7 @@ no code: `torch_file` reads common.pt, weights_only other objects, and the index
 from __future__ import annotations
 
 import pickle
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -28,17 +29,19 @@ from pretrain.collectives import first_problem, on_rank0
 from pretrain.errors import CheckpointError, DamageError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterator, Mapping
     from pathlib import Path
 
     from pretrain.checkpoint.contents import Saved
 
 
-_FAULTS = (CheckpointingException, OSError, RuntimeError, KeyError, ValueError, EOFError, pickle.UnpicklingError)
+_FAULTS = (
+    *(CheckpointingException, CheckpointException, OSError, RuntimeError, KeyError, ValueError, EOFError),
+    pickle.UnpicklingError,
+)
 """Errors of reading a damaged checkpoint."""
 
-_LONGEST = 200
-"""Longest part of a library's message that is shown, in characters; some list every tensor."""
+_LONGEST = 200  # longest part of a library's message that is shown, in characters; some list every tensor
 
 
 def save(engine: Saved, directory: Path, progress: Mapping[str, Any]) -> None:
@@ -50,7 +53,7 @@ def load(engine: Saved, directory: Path, *, weights_only: bool) -> Loaded:
     """Read the folder into the engine; DamageError: a file has changed; CheckpointError: it does not fit."""
     common = opened(directory)
     is_bare = "counters" not in common  # converted from another program's
-    require_same(engine, directory, common, weights_only=weights_only or is_bare)
+    require_same(engine.recipe, engine.vocab_size, directory, common, weights_only=weights_only or is_bare)
     weights, states = on_rank0(partial(_names_in, directory))
     require_same_weights(engine, directory, weights)
     if not (weights_only or is_bare):
@@ -66,7 +69,7 @@ def load(engine: Saved, directory: Path, *, weights_only: bool) -> Loaded:
         )
         return Loaded(progress=common["progress"], notices=notices)
     notices += restore_schedule(engine.schedule, common["schedule"], engine.recipe)
-    notices += differences(engine, common)
+    notices += differences(engine.recipe, common)
     if changes := generators.changes(common["layout"]):
         changed = f"{' and '.join(changes)} {'have' if len(changes) > 1 else 'has'} changed"
         notices.append(f"{changed}: random generators are seeded again from train.seed")
@@ -92,21 +95,26 @@ def has_checksums(common: Mapping[str, Any]) -> bool:
 def read_common(directory: Path) -> dict[str, Any]:
     """Return the part that is the same on all ranks: format, progress, schedule, model, layout."""
     require_complete(directory)
-    try:
+    with _reading(directory):
         common = common_of(directory)
-    except _FAULTS as exc:
-        raise _damaged(directory, exc) from exc
     require_format(directory, common.get("format"))
     return common
 
 
 def _read(directory: Path, request: dict[str, Any]) -> dict[str, Any]:
-    try:
+    with _reading(directory):
         read_index(directory)
         loaded: dict[str, Any] = dist_checkpointing.load(request, str(directory), common_strategy=_NoCommon())
-    except (*_FAULTS, CheckpointException) as exc:
-        raise _damaged(directory, exc) from exc
     return loaded
+
+
+@contextmanager
+def _reading(directory: Path) -> Iterator[None]:
+    try:
+        yield
+    except _FAULTS as exc:
+        msg = f"{directory} is damaged: {_reason(exc)}\nStart from another checkpoint."
+        raise CheckpointError(msg) from exc
 
 
 class _NoCommon(TorchCommonLoadStrategy):  # type: ignore[misc]
@@ -116,10 +124,8 @@ class _NoCommon(TorchCommonLoadStrategy):  # type: ignore[misc]
 
 def _names_in(directory: Path) -> tuple[set[str], set[str]]:
     """Return our names of a checkpoint's weights, and those of the optimizer's state."""
-    try:
+    with _reading(directory):
         shapes = {key: getattr(entry, "size", ()) for key, entry in read_index(directory).state_dict_metadata.items()}
-    except _FAULTS as exc:
-        raise _damaged(directory, exc) from exc
     weights = {name for key, size in shapes.items() if is_weight(key) for name, _ in weight_names(key, (*size, 0)[0])}
     prefix = f"{PREFIX}."
     return weights, {key.removeprefix(prefix).partition(".")[0] for key in shapes if key.startswith(prefix)} - {MAIN}
@@ -135,10 +141,6 @@ def _require_same_states(engine: Saved, directory: Path, there: set[str]) -> Non
             "Name the optimizer of the checkpoint, or set checkpoint.finetune: true to take its weights alone."
         )
         raise CheckpointError(msg)
-
-
-def _damaged(directory: Path, error: BaseException) -> CheckpointError:
-    return CheckpointError(f"{directory} is damaged: {_reason(error)}\nStart from another checkpoint.")
 
 
 def _reason(error: BaseException) -> str:

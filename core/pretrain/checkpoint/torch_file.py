@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 _RECORDS = ("megatron.", "deepspeed.", "numpy.", "_io.", "signal.", "types.", "pathlib.")
 """Modules whose objects become records without behaviour: enumerations in args, loss scalers, generator states."""
 
-_MOST_RECORDS = 50
-"""Most classes of _RECORDS in one file; torch.load is called once more for each."""
+_MOST_RECORDS = 50  # most classes of _RECORDS in one file; torch.load is called once more for each
 
 _REFUSED = re.compile(r"GLOBAL ([\w.]+)|``([\w.]+)`` must be imported")
 """The class or module that torch.load refuses, in its message."""
@@ -34,8 +33,7 @@ _ZIP = b"PK\x03\x04"
 _BEFORE_ZIP = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 """First bytes in the format of before torch 1.6: a pickle of torch.serialization.MAGIC_NUMBER."""
 
-_TENSOR = re.compile(r"/data/\d+$")
-"""Name of a record that has a tensor's numbers."""
+_TENSOR = re.compile(r"/data/\d+$")  # name of a record that has a tensor's numbers
 
 _BLOCK = 1 << 20
 _LOCAL_HEADER = struct.Struct("<26xHH")
@@ -139,7 +137,7 @@ def _load(source: Path | IO[bytes], path: Path, *, is_zip: bool) -> Any:
 def _allowing(records: dict[str, type[_Record]]) -> Iterator[None]:
     """Let torch.load make these records and namespaces, and nothing that a library has allowed for itself."""
     before = get_safe_globals()
-    clear_safe_globals()
+    clear_safe_globals()  # torch.distributed allows DeviceMesh, which joins a process group when it is made
     add_safe_globals([argparse.Namespace, *((record, name) for name, record in records.items())])
     try:
         with warnings.catch_warnings():

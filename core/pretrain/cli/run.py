@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -68,16 +68,13 @@ def command(
     recipe: Path,
     backend: str,
     overrides: tuple[str, ...],
-    nproc: int | None,
-    nnodes: int | None,
-    rdzv: str | None,
-    node_rank: int | None,
     hostfile: Path | None,
     run_dir: Path | None,
     resume: Literal["run", "auto"] | None,
     max_restarts: int,
     allow_fewer_nodes: int | None,
     dry_run: bool,
+    **rank_counts: Any,
 ) -> int:
     """Train RECIPE, a YAML file.
 
@@ -91,8 +88,8 @@ def command(
     from pretrain.launch.restarts import RestartPolicy  # noqa: PLC0415
 
     ignore_report_signal()
-    _prepare(run_dir, resume or "no", has_nodes=hostfile is not None or (nnodes or 1) > 1)
-    counts = RankCounts(nproc=nproc, nnodes=nnodes, rdzv=rdzv, node_rank=node_rank)
+    counts = RankCounts(**rank_counts)
+    _prepare(run_dir, resume or "no", has_nodes=hostfile is not None or (counts.nnodes or 1) > 1)
     policy = RestartPolicy(limit=max_restarts, fewest_nodes=allow_fewer_nodes)
     hosts = _hosts(hostfile, counted=counts.given)
     world, nodes, nproc = place_of_process(counts, hosted=hosts is not None)

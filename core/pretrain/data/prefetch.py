@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_MOST_WAITING = 2
-"""Largest number of prefetched items."""
+_MOST_WAITING = 2  # largest number of prefetched items
 
 
 class Prefetcher(Generic[T]):

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-Values = Mapping[str, Any]
-"""Value of each metric of the table by its name; None where there is none."""
+Values = Mapping[str, Any]  # value of each metric of the table by its name; None where there is none
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,14 +237,13 @@ def checked(values: Values) -> Values:
 def console_parts(values: Values) -> list[str]:
     """Return the metrics' parts of the log line."""
     lines = [(metric.console, values[metric.name]) for metric in METRICS if metric.console is not None]
-    parts = (_part(line, value, values) for line, value in sorted(lines, key=lambda line: line[0].place))
+    parts: list[str | None] = []
+    for line, value in sorted(lines, key=lambda line: line[0].place):
+        if callable(line.text):
+            parts.append(line.text(values))
+        else:
+            parts.append(line.absent if value is None else line.text.format(value * line.scale))
     return [part for part in parts if part is not None]
-
-
-def _part(line: Line, value: float | None, values: Values) -> str | None:
-    if callable(line.text):
-        return line.text(values)
-    return line.absent if value is None else line.text.format(value * line.scale)
 
 
 def figures() -> list[tuple[str, Figure]]:

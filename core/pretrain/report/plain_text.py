@@ -7,9 +7,9 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
-    from pretrain.plugins.negotiation.kernel_table import KernelTable, Rejected
+    from pretrain.plugins.negotiation.kernel_table import KernelTable
 
 
 def columns(rows: Sequence[Sequence[str]], width: int = 100) -> list[str]:
@@ -59,8 +59,7 @@ def size_text(size: float) -> str:
 
 
 INDENT = 4
-WIDTH = 100
-"""Characters of a line; an unbreakable name may be longer."""
+WIDTH = 100  # characters of a line; an unbreakable name may be longer
 
 
 def kernel_table_text(table: KernelTable, *, everything: bool = False) -> str:
@@ -73,17 +72,11 @@ def kernel_table_text(table: KernelTable, *, everything: bool = False) -> str:
     for line, row in zip(body, table.rows, strict=True):
         lines.append(line)
         if everything:
-            lines += indented(f"asked: {_request(row.request)}", INDENT, WIDTH)
+            asked = (f"{key} {value}" for key, value in row.request.items() if key != "operation" and value != "")
+            lines += indented(f"asked: {', '.join(asked)}", INDENT, WIDTH)
         for other in row.rejected:
             if everything or other.why.startswith("declined"):
+                kind = f" ({other.kind})" if other.kind and other.kind != other.kernel else ""
                 source = "" if other.provider.startswith(table.provider) else f" of {other.provider}"
-                lines += indented(f"{_name(other)}{source} {other.why}", INDENT, WIDTH)
+                lines += indented(f"{other.kernel}{kind}{source} {other.why}", INDENT, WIDTH)
     return "\n".join(lines)
-
-
-def _name(other: Rejected) -> str:
-    return f"{other.kernel} ({other.kind})" if other.kind and other.kind != other.kernel else other.kernel
-
-
-def _request(request: Mapping[str, object]) -> str:
-    return ", ".join(f"{key} {value}" for key, value in request.items() if key != "operation" and value != "")

@@ -15,12 +15,10 @@ if TYPE_CHECKING:
 
 STEP_PHASES = ("data", "forward-backward", "optimizer", "interval")
 """Reported per iteration; "interval" is a whole iteration."""
-OTHER_PHASES = ("evaluation", "save")
-"""Reported as their whole time within the interval."""
+OTHER_PHASES = ("evaluation", "save")  # reported as their whole time within the interval
 PHASES = STEP_PHASES + OTHER_PHASES
 
-Spread = tuple[float, float]
-"""The fastest and the slowest rank's time in milliseconds."""
+Spread = tuple[float, float]  # the fastest and the slowest rank's time in milliseconds
 
 
 class PhaseTimers:

@@ -32,7 +32,6 @@ class Writable(Protocol):
 
     def write(self, group: dist.ProcessGroup | None) -> None:
         """Write it, together with the other ranks."""
-        ...
 
 
 @dataclass(slots=True)

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
     from megatron.core.dist_checkpointing.strategies.async_utils import AsyncRequest
 
-Results = list[Any]
-"""Places of the tensors that a rank has written (torch.distributed.checkpoint.storage.WriteResult)."""
+Results = list[Any]  # places of the tensors that a rank has written (torch.distributed.checkpoint.storage.WriteResult)
 
 
 class ShardedFiles:
@@ -86,4 +85,4 @@ def _copy_host_tensors(loaded: list[Any], planned: list[Any]) -> None:
         for number, (item, tensor) in enumerate(copies):
             if tensor is originals[number][1]:
                 copies[number] = (item, tensor.clone())
-            originals[number] = None
+            originals[number] = None  # gathered state, which nothing else holds, is not in memory twice

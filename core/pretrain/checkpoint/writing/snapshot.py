@@ -15,7 +15,7 @@ from pretrain.checkpoint.writing.sharded_files import Results, ShardedFiles
 from pretrain.errors import CheckpointError, OtherRankError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from pathlib import Path
 
     import torch.distributed as dist
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 _OF_TORCHS_ARCHIVES = re.compile("iostream error|inline_container|PytorchStreamWriter")
 """Errors of torch.save by a path, which does not say what the system answered."""
 
-_LONGEST = 200
-"""Longest part of an error's message that is shown, in characters."""
+_LONGEST = 200  # longest part of an error's message that is shown, in characters
 
 Share = tuple[Results, dict[str, FileDigest], str | None]
 """Written tensors of a rank, digests of its files, and the message for all ranks if something went wrong."""
@@ -68,7 +67,9 @@ class Snapshot:
         problem: str | None = None
         if shares is not None and (problem := next((problem for *_, problem in shares if problem), None)) is None:
             try:
-                self._finish(shares)
+                self.files.write_index([results for results, _, _ in shares])
+                # The few small files that libraries write are read again for their digests.
+                checksums.write(self.directory, {name: file for _, files, _ in shares for name, file in files.items()})
             except Exception as error:  # noqa: BLE001  the same
                 failed = error
                 problem = str(_told(self.directory, error))
@@ -76,11 +77,6 @@ class Snapshot:
             if failed is not None and not _is_of_disk(failed):
                 raise failed
             raise (OtherRankError if failed is None else CheckpointError)(problem) from failed
-
-    def _finish(self, shares: Sequence[Share]) -> None:
-        """Write the index and the checksums, which needs the other ranks' files."""
-        self.files.write_index([results for results, _, _ in shares])
-        checksums.write(self.directory, {name: file for _, files, _ in shares for name, file in files.items()})
 
 
 def _state(engine: Saved, progress: Mapping[str, Any]) -> dict[str, Any]:
@@ -93,7 +89,7 @@ def _state(engine: Saved, progress: Mapping[str, Any]) -> dict[str, Any]:
             "schedule": engine.schedule.state_dict(),
             "counters": engine.state.counters(),
             "layout": generators.layout(),
-            **identity(engine),
+            **identity(engine.recipe, engine.vocab_size),
         }
     )
     state["rng"] = generators.sharded_states()

@@ -24,10 +24,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Batch = dict[str, "Tensor | None"]
-_GRACE = 60
-"""Seconds that a worker reads on after SIGTERM."""
-_JOIN_SECONDS = 5.0
-"""Seconds that `close` waits for the batch that is being read; torch waits as long for a worker."""
+_GRACE = 60  # seconds that a worker reads on after SIGTERM
+_JOIN_SECONDS = 5.0  # seconds that `close` waits for the batch that is being read; torch waits as long for a worker
 _KEYS = ("tokens", "labels", "loss_mask", "position_ids")
 
 

@@ -76,8 +76,7 @@ def _shuffled(number: int, first: int, random: np.random.RandomState) -> npt.NDA
     return index
 
 
-SURPLUS = 0.005
-"""megatron-core's default share of samples that are prepared of each part in excess of its weight."""
+SURPLUS = 0.005  # megatron-core's default share of samples that are prepared of each part in excess of its weight
 
 
 def blending_indices(weights: Sequence[float], samples: int) -> tuple[npt.NDArray[np.int16], npt.NDArray[np.int64]]:
@@ -128,8 +127,7 @@ def _available(file: TokenFile, bounds: tuple[float, float], prepared: int, seq_
     return (epochs * tokens - 1) // seq_length
 
 
-_COMPARED = 4096
-"""Number of compared entries of each index; different shuffles differ in them."""
+_COMPARED = 4096  # number of compared entries of each index; different shuffles differ in them
 
 
 def order_of(train: Any, samples: int) -> dict[str, Any]:

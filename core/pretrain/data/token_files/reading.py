@@ -56,7 +56,10 @@ class TokenFile:
         lengths = content[where : (where := where + 4 * sequences)].view("<i4")
         offsets = content[where : (where := where + 8 * sequences)].view("<i8")
         ends = content[where : where + 8 * documents].view("<i8")
-        _check_counts(idx, lengths, ends)
+        probes = np.linspace(0, lengths.size - 1, min(lengths.size, _PROBES), dtype=np.int64)
+        if not ends.size or ends[0] != 0 or ends[-1] != lengths.size or np.any(lengths[probes] < 0):
+            msg = f"{idx} is damaged: its documents do not end at sequence {lengths.size}.\nBuild the data again."
+            raise DataError(msg)
         count = bin_.stat().st_size // dtype.itemsize
         tokens = np.memmap(bin_, mode="r", dtype=dtype, shape=(count,)) if count else np.zeros(0, dtype)
         return cls(Path(prefix), tokens, lengths, offsets, ends)
@@ -168,13 +171,6 @@ def _read_header(idx: Path) -> tuple[np.dtype[Any], int, int]:
         msg = f"{idx} is truncated or damaged: {size} bytes, its header expects {expected}.\nBuild the data again."
         raise DataError(msg)
     return DTYPE_CODES[code], sequences, documents
-
-
-def _check_counts(idx: Path, lengths: npt.NDArray[np.int32], ends: npt.NDArray[np.int64]) -> None:
-    probes = np.linspace(0, lengths.size - 1, min(lengths.size, _PROBES), dtype=np.int64)
-    if not ends.size or ends[0] != 0 or ends[-1] != lengths.size or np.any(lengths[probes] < 0):
-        msg = f"{idx} is damaged: its documents do not end at sequence {lengths.size}.\nBuild the data again."
-        raise DataError(msg)
 
 
 def _check_bin_size(

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from pretrain.data.tokenizers import Tokenizer
 
 
-_CORPUS = "corpus"
-"""Key of the corpus digest; absent for builds without shards, and for shards of older versions."""
+_CORPUS = "corpus"  # key of the corpus digest; absent for builds without shards, and for shards of older versions
 
 
 def stamp_path(prefix: str | Path) -> Path:

@@ -106,8 +106,7 @@ def _end_token(codec: Any, names: tuple[str, ...], file: Path) -> int:
     raise DataError(msg)
 
 
-SMALLEST_VOCAB = 257
-"""The 256 bytes and the end of a document."""
+SMALLEST_VOCAB = 257  # the 256 bytes and the end of a document
 
 
 def train_tokenizer(

@@ -26,10 +26,8 @@ if TYPE_CHECKING:
 
 
 _NO_IDS = np.zeros(0, np.uint32)
-_PADDING = PadTruncate(0)
-"""Pads to the longest row; the lengths of the rows are returned separately."""
-_MOST_PADDING = 4
-"""Largest ratio of a padded matrix to its content; needs a few calls per chunk, and bounds the memory."""
+_PADDING = PadTruncate(0)  # pads to the longest row; the lengths of the rows are returned separately
+_MOST_PADDING = 4  # largest ratio of a padded matrix to its content; needs a few calls per chunk, and bounds the memory
 _BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 
 
@@ -153,8 +151,7 @@ def _load(content: str, end_tokens: Sequence[str], fingerprint: str) -> FastToke
     )
 
 
-_COMPOSING = frozenset(ascii_letters + "<=>")
-"""ASCII characters that NFC can compose with a following character."""
+_COMPOSING = frozenset(ascii_letters + "<=>")  # ASCII characters that NFC can compose with a following character
 
 _WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
 _OTHERS = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pretrain.data.tokenizers.tokenizer import END_OF_DOCUMENT
 from pretrain.errors import DataError
@@ -12,30 +12,11 @@ from pretrain.errors import DataError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pretrain.recipe.sections.data import TokenizerSection
     from pretrain.tokenizer_types import TokenizerType
 
 LARGEST_VOCAB = 1 << 22
 """Sixteen times the largest in use. The libraries allocate memory for every id up to the largest, and abort."""
-
-
-class NamesTokenizer(Protocol):
-    """The type and files of a tokenizer: a recipe's section, or `TokenizerFiles`."""
-
-    @property
-    def type(self) -> TokenizerType:
-        """Format of its files."""
-
-    @property
-    def vocab_file(self) -> str | None:
-        """GPT-2's vocab.json."""
-
-    @property
-    def merge_file(self) -> str | None:
-        """GPT-2's merges.txt."""
-
-    @property
-    def file(self) -> str | None:
-        """A tokenizer.json of Hugging Face."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +28,8 @@ class TokenizerFiles:
     merge_file: str | None = None
     file: str | None = None
 
+
+NamesTokenizer: TypeAlias = "TokenizerFiles | TokenizerSection"
 
 END_TOKENS = (END_OF_DOCUMENT, "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "<EOS>")
 """End-of-document tokens of known tokenizers, the most specific name first."""

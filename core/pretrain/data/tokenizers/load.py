@@ -58,8 +58,7 @@ def _path(section: NamesTokenizer, key: str) -> Path:
     return Path(given)
 
 
-GPT2_VOCAB_SIZE = 50257
-"""Entries of GPT-2's vocabulary; used while a recipe's tokenizer does not exist yet."""
+GPT2_VOCAB_SIZE = 50257  # entries of GPT-2's vocabulary; used while a recipe's tokenizer does not exist yet
 
 
 def expected_vocab_size(section: TokenizerSection) -> tuple[int, str]:

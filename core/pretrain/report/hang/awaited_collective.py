@@ -5,9 +5,11 @@ from __future__ import annotations
 import linecache
 import sys
 import threading
+import traceback
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,23 +56,19 @@ def awaited(
     if operation:
         recorded = [each for each in pending if each.is_message]
         return _message(operation, recorded, rank, groups.get(PIPELINE, ()), since)
-    if frames[0].file.startswith(_DISTRIBUTED):
-        return _named(pending[-1], frames[0]) if pending else None  # called last, and waited for at once
-    if pending and any(word in frames[0].source for word in _WAITS):
-        return pending[0]
-    return _of_full_queue(pending, seconds, since)
-
-
-def _of_full_queue(pending: Sequence[CalledCollective], seconds: float, since: float) -> CalledCollective | None:
-    """Return the collective that blocks a device whose queue is full: the main thread may stand at any line then."""
-    oldest = next((each for each in pending if each.library not in {"gloo", ""}), None)
-    if oldest is None or seconds < _QUIET or oldest.called > since + _QUIET:
+    if not pending:
         return None
-    return oldest
+    if frames[0].file.startswith(_DISTRIBUTED):
+        latest = pending[-1]  # waited for at once
+        return latest if latest.operation else replace(latest, operation=frames[0].function)
+    if any(word in frames[0].source for word in _WAITS):
+        return pending[0]
+    # A device whose queue is full blocks the main thread at any line, by a collective called before it stopped.
+    oldest = next((each for each in pending if each.library not in {"gloo", ""}), None)
+    return oldest if oldest is not None and seconds >= _QUIET and oldest.called <= since + _QUIET else None
 
 
-_QUIET = 2.0
-"""Seconds."""
+_QUIET = 2.0  # seconds
 
 
 def _message(
@@ -84,10 +82,6 @@ def _message(
         return latest
     told = _unrecorded(operation, rank, stages, since)
     return latest if told is None else replace(told, shapes=latest.shapes, dtype=latest.dtype, called=latest.called)
-
-
-def _named(collective: CalledCollective, frame: Frame) -> CalledCollective:
-    return collective if collective.operation else replace(collective, operation=frame.function)
 
 
 def _stage_message(frames: Sequence[Frame]) -> str:
@@ -138,29 +132,25 @@ class CalledCollectives:
     def __init__(self, recent: Callable[[], Sequence[CalledCollective]]) -> None:
         self._recent = recent
         self._lock = threading.Lock()
-        self._reading: _Reading | None = None
+        self._thread: threading.Thread | None = None
+        self._found: list[Sequence[CalledCollective]] = []  # by the latest reading
 
     def latest(self) -> list[CalledCollective]:
         """Return the latest collectives, oldest first; none if the library does not answer within seconds, or fails."""
         with self._lock:
-            if self._reading is None or not self._reading.is_alive():
-                self._reading = _Reading(self._recent)
-                self._reading.start()
-            reading = self._reading
-        reading.join(_PATIENCE)
-        return sorted(reading.found, key=lambda each: each.called)
+            if self._thread is None or not self._thread.is_alive():
+                self._found = []
+                self._thread = threading.Thread(
+                    target=self._read, args=(self._found,), name="flight recorder", daemon=True
+                )
+                self._thread.start()
+            thread, found = self._thread, self._found
+        thread.join(_PATIENCE)
+        return sorted((each for calls in found for each in calls), key=lambda each: each.called)
 
-
-class _Reading(threading.Thread):
-    def __init__(self, recent: Callable[[], Sequence[CalledCollective]]) -> None:
-        super().__init__(name="flight recorder", daemon=True)
-        self.found: Sequence[CalledCollective] = ()
-        self._recent = recent
-
-    def run(self) -> None:
-        """Read; the stacks of a rank are worth a report without it."""
-        with suppress(Exception):
-            self.found = self._recent()
+    def _read(self, found: list[Sequence[CalledCollective]]) -> None:
+        with suppress(Exception):  # the stacks of a rank are worth a report without it
+            found.append(self._recent())
 
 
 _MOST_FRAMES = 60
@@ -216,14 +206,10 @@ def training_first(stacks: list[Stack]) -> list[Stack]:
 
 
 def _frames(innermost: FrameType) -> tuple[Frame, ...]:
-    found: list[Frame] = []
-    frame: FrameType | None = innermost
-    while frame is not None and len(found) < _MOST_FRAMES:
-        code, line = frame.f_code, frame.f_lineno or 0
-        source = "" if found else linecache.getline(code.co_filename, line).strip()
-        found.append(Frame(_short(code.co_filename), line, code.co_name, source))
-        frame = frame.f_back
-    return tuple(found)
+    source = linecache.getline(innermost.f_code.co_filename, innermost.f_lineno or 0).strip()
+    calls = islice(traceback.walk_stack(innermost), _MOST_FRAMES)
+    first, *others = (Frame(_short(call.f_code.co_filename), line or 0, call.f_code.co_name) for call, line in calls)
+    return replace(first, source=source), *others
 
 
 @lru_cache(maxsize=1024)

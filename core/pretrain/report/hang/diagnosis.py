@@ -31,10 +31,8 @@ if TYPE_CHECKING:
 Key = TypeVar("Key")
 Item = TypeVar("Item")
 
-_MOST_LINES = 24
-"""Lines about ranks on the terminal; the file has all."""
-_MOST_SENTENCES = 8
-"""With a thousand ranks many groups wait for one."""
+_MOST_LINES = 24  # lines about ranks on the terminal; the file has all
+_MOST_SENTENCES = 8  # with a thousand ranks many groups wait for one
 _BLOCKING = "gloo"
 """Library whose collectives the host waits in: with others it runs ahead of its device, and its place says little."""
 _STALLED = "the network between them or a device is stalled"

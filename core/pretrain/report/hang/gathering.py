@@ -25,14 +25,11 @@ if TYPE_CHECKING:
 REPORT = "report.txt"
 _CLAIMED, _CLAIMED_NEXT = "claimed", "claimed-next"
 """Files of the rank that has begun the report, and of the one that takes over if it does not finish."""
-_TOLD = "told"
-"""File of the one of the two that publishes it: the first may be slow, not dead."""
+_TOLD = "told"  # file of the one of the two that publishes it: the first may be slow, not dead
 _WRITERS, _ANSWERS = "rank-", "answer-"
 """Prefixes of the files of ranks that may write the report, and of those that only give their state."""
-_TURN = 1.5
-"""Seconds by which each rank waits longer for a report than the rank before it."""
-_CANDIDATES = 5
-"""Ranks that poll the folder; the others would only repeat the same long listing."""
+_TURN = 1.5  # seconds by which each rank waits longer for a report than the rank before it
+_CANDIDATES = 5  # ranks that poll the folder; the others would only repeat the same long listing
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,22 +29,16 @@ if TYPE_CHECKING:
 
 
 _ASKED = "where the ranks are, asked by SIGUSR1:"
-_PATIENCE = 5.0
-"""Seconds that other ranks have to write their states."""
-_SAME_SIGNAL = 2.0
-"""Seconds within which SIGUSR1 to several ranks counts as one request."""
-_LOOK_AGAIN = 5.0
-"""Seconds between two readings of the whole flight recorder; fewer near the limit."""
+_PATIENCE = 5.0  # seconds that other ranks have to write their states
+_SAME_SIGNAL = 2.0  # seconds within which SIGUSR1 to several ranks counts as one request
+_LOOK_AGAIN = 5.0  # seconds between two readings of the whole flight recorder; fewer near the limit
 _LONGEST_END = 20.0
 """Seconds, besides those for the other ranks, after which a hanging rank ends without a report, if its disk hangs."""
 _WRITING, _FOR_EACH_RANK = 6.0, 0.05
 """Seconds to write a report once it is begun, and more for each rank whose state is read."""
-_BEYOND = 10.0
-"""Seconds after that, if it cannot even print."""
-_AFTER_REPORT = 1.5
-"""Seconds for the cause to reach the launcher of another node."""
-_SUSPENDED = 2.0
-"""The watch itself was stopped if it is late by so many seconds; a pause is not a hang."""
+_BEYOND = 10.0  # seconds after that, if it cannot even print
+_AFTER_REPORT = 1.5  # seconds for the cause to reach the launcher of another node
+_SUSPENDED = 2.0  # the watch itself was stopped if it is late by so many seconds; a pause is not a hang
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,7 +67,9 @@ class HangWatch:
         size = len(watched.processes)
         self._period = min(given / 8, 1.0) if given else 1.0
         look_again = max(self._period, size / 200)  # all ranks ask one file system
-        self._questions = Questions(watched.folder, look_again, self._answer)
+        self._questions = Questions(
+            watched.folder, look_again, lambda folder: self._gathering(folder).answer(self._look(self._quiet()))
+        )
         self._quiet_long = min(given / 3, 2.0) if given else 2.0
         self._patience = _PATIENCE + 2 * look_again
         self._writing = _WRITING + _FOR_EACH_RANK * size
@@ -157,9 +153,6 @@ class HangWatch:
 
     def _gathering(self, folder: Path) -> Gathering:
         return Gathering(folder, self._watched.rank, self._watched.processes)
-
-    def _answer(self, folder: Path) -> None:
-        self._gathering(folder).answer(self._look(self._quiet()))
 
     def _answer_signal(self) -> None:
         """Answer SIGUSR1 in a thread, unless another rank's same request was just answered."""
@@ -270,13 +263,11 @@ def _leave() -> None:
     os._exit(ExitCode.FAILURE)
 
 
-LEAST, FACTOR = 60.0, 10.0
-"""Seconds, and median steps: the larger of both is the automatic limit."""
+LEAST, FACTOR = 60.0, 10.0  # seconds, and median steps: the larger of both is the automatic limit
 EARLIER = 20.0
 """Seconds by which a report comes before the timeout of the collectives, which ends the processes without one."""
 
-_STEP = {STEP, FORWARD_BACKWARD, BETWEEN, "data", "optimizer"}
-"""Activities that last a part of a step."""
+_STEP = {STEP, FORWARD_BACKWARD, BETWEEN, "data", "optimizer"}  # activities that last a part of a step
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +295,9 @@ class HangLimit:
         """
         if self.is_off:
             return False
-        if self.given is not None and place.iteration and seconds > self.given and not _may_last(place):
+        # At its end, and until the data workers have started, a rank may take as long as it needs.
+        may_last = place.activity == END or (place.activity == "data" and place.median_step() is None)
+        if self.given is not None and place.iteration and seconds > self.given and not may_last:
             return True
         if seconds > self.longest_wait and waited() > self.longest_wait:
             return True
@@ -312,8 +305,3 @@ class HangLimit:
         if self.given is not None or median is None or place.activity not in _STEP:
             return False
         return seconds > max(LEAST, FACTOR * median)
-
-
-def _may_last(place: Position) -> bool:
-    """Return whether a rank may take as long as it needs: at its end, or until the data workers have started."""
-    return place.activity == END or (place.activity == "data" and place.median_step() is None)

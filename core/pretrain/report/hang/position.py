@@ -29,11 +29,9 @@ _WORDS = (
 )
 _CODES = {word: code for code, word in enumerate(_WORDS)}
 _LAYOUT = struct.Struct("<6i")
-SIZE = _LAYOUT.size
-"""Bytes of a position that other processes read."""
+SIZE = _LAYOUT.size  # bytes of a position that other processes read
 
-_KEPT = 20
-"""Steps of which the median is taken."""
+_KEPT = 20  # steps of which the median is taken
 
 
 class Position:
@@ -134,14 +132,6 @@ class Position:
         return median(steps) if len(steps) >= 3 else None
 
 
-def position_of(shared: bytes) -> Position:
-    """Return the position that another process wrote; struct.error, IndexError: the memory holds something else."""
-    position = Position()
-    position.iteration, position.micro_batch, position.layer, *codes = _LAYOUT.unpack_from(shared)
-    position.activity, position.part, position.direction = (_WORDS[code] for code in codes)
-    return position
-
-
 _ACTIVITIES = {
     START: "starting",
     LOAD: "loading a checkpoint",
@@ -177,7 +167,8 @@ class Placed(Protocol):
 
 def place_of(placed: Placed, layers: int) -> str:
     """Return "layer 7 of 12, backward, iteration 812", or the activity outside of the model; 0 layers: not known."""
-    return ", ".join(filter(None, (_spot(placed, layers), _iteration(placed))))
+    iteration = f"iteration {placed.iteration}" if placed.iteration else ""
+    return ", ".join(filter(None, (_spot(placed, layers), iteration)))
 
 
 def _spot(placed: Placed, layers: int) -> str:
@@ -192,10 +183,6 @@ def _spot(placed: Placed, layers: int) -> str:
     return ", ".join(filter(None, (words, inner)))
 
 
-def _iteration(placed: Placed) -> str:
-    return f"iteration {placed.iteration}" if placed.iteration else ""
-
-
 @contextmanager
 def shared_memory(file: Path | None) -> Iterator[tuple[Any, str]]:
     """Open memory for a position; yield it, and the path at which this host's processes read it, "" on a full disk.
@@ -206,26 +193,26 @@ def shared_memory(file: Path | None) -> Iterator[tuple[Any, str]]:
         memory: Any = bytearray(SIZE)
         path = ""
         with suppress(OSError, AttributeError):  # AttributeError: a system without such memory
-            descriptor, name = _opened(file)
+            if file is not None:
+                descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
+            else:
+                descriptor = os.memfd_create("pretrain place")
             opened.callback(os.close, descriptor)
             os.posix_fallocate(descriptor, 0, SIZE)  # a hole in a full file system would kill the process by SIGBUS
-            memory, path = mmap.mmap(descriptor, SIZE), name
+            memory = mmap.mmap(descriptor, SIZE)
+            path = str(file or f"/proc/{os.getpid()}/fd/{descriptor}")
         yield memory, path
-
-
-def _opened(file: Path | None) -> tuple[int, str]:
-    if file is not None:
-        return os.open(file, os.O_RDWR | os.O_CREAT, 0o600), str(file)
-    descriptor = os.memfd_create("pretrain place")
-    return descriptor, f"/proc/{os.getpid()}/fd/{descriptor}"
 
 
 def read_position(path: str | Path) -> Position | None:
     """Return the last position of another process of this host; None if it cannot be read."""
+    position = Position()
     try:
-        return position_of(Path(path).read_bytes())
+        position.iteration, position.micro_batch, position.layer, *codes = _LAYOUT.unpack_from(Path(path).read_bytes())
+        position.activity, position.part, position.direction = (_WORDS[code] for code in codes)
     except (OSError, struct.error, IndexError):
         return None
+    return position
 
 
 def last_place(path: str | Path, layers: int = 0) -> str:

@@ -65,19 +65,16 @@ class RankState:
         """Return the state of a line that `to_json` made."""
         values = json.loads(text)
         groups = [_only_one(tuple(ranks)) for ranks in values.pop("groups")]
-        stacks = tuple(
-            Stack(each["thread"], tuple(Frame(**one) for one in each["frames"])) for each in values["stacks"]
-        )
-        return cls(
-            **values
-            | {
-                "waits_in": _collective(values["waits_in"], groups) if values["waits_in"] else None,
-                "called": tuple(_collective(each, groups) for each in values["called"]),
-                "processes": {int(rank): state for rank, state in values["processes"].items()},
-                "last_seen": {int(rank): place for rank, place in values["last_seen"].items()},
-                "stacks": tuple(stacks),
-            }
-        )
+        read = {
+            "waits_in": _collective(values["waits_in"], groups) if values["waits_in"] else None,
+            "called": tuple(_collective(each, groups) for each in values["called"]),
+            "processes": {int(rank): state for rank, state in values["processes"].items()},
+            "last_seen": {int(rank): place for rank, place in values["last_seen"].items()},
+            "stacks": tuple(
+                Stack(each["thread"], tuple(Frame(**one) for one in each["frames"])) for each in values["stacks"]
+            ),
+        }
+        return cls(**values | read)
 
 
 def _collective(values: dict[str, Any], groups: Sequence[tuple[int, ...]]) -> CalledCollective:
@@ -103,7 +100,10 @@ def own_state(
 ) -> RankState:
     """Return the state of this rank, seen from another thread; `since` is in seconds since the epoch."""
     here = list(neighbours)
+    last_seen = {each.rank: last_place(each.position, identity["layers"]) for each in here if each.position}
     stacks = all_stacks()
+    # A reduction of gradients, which is inside a step, is told by the stack.
+    reduces = any(frame.function in _REDUCTIONS for stack in stacks[:2] for frame in stack.frames)
     frames = stacks[0].frames if stacks else ()
     waits_in = awaited(frames, called, identity["rank"], groups, seconds=seconds, since=since)
     return RankState(
@@ -113,30 +113,18 @@ def own_state(
         layer=position.layer,
         part=position.part,
         direction=position.direction,
-        activity=_activity(position, stacks),
+        activity=REDUCTION if reduces else position.activity,
         seconds=round(seconds, 1),
         error=position.error,
         waits_in=waits_in,
         called=tuple(kept(called)),
         processes={each.rank: each.state() for each in here},
-        last_seen=_places(here, identity["layers"]),
+        last_seen={rank: words for rank, words in last_seen.items() if words},
         stacks=tuple(stacks),
     )
 
 
-def _activity(position: Position, stacks: Sequence[Stack]) -> str:
-    """Return the activity; a reduction of gradients, which is inside a step, is told by the stack."""
-    reduces = any(frame.function in _REDUCTIONS for stack in stacks[:2] for frame in stack.frames)
-    return REDUCTION if reduces else position.activity
-
-
-_REDUCTIONS = {"finalize_model_grads", "allreduce_gradients"}
-"""Functions of megatron-core and DeepSpeed."""
-
-
-def _places(neighbours: Iterable[RankProcess], layers: int) -> dict[int, str]:
-    places = {each.rank: last_place(each.position, layers) for each in neighbours if each.position}
-    return {rank: words for rank, words in places.items() if words}
+_REDUCTIONS = {"finalize_model_grads", "allreduce_gradients"}  # functions of megatron-core and DeepSpeed
 
 
 def kept(called: Sequence[CalledCollective]) -> list[CalledCollective]:
@@ -162,8 +150,7 @@ def group_of(each: CalledCollective) -> tuple[str, str, tuple[int, ...]]:
 
 ENDED, STOPPED, BLOCKED, ALIVE = "ended", "stopped", "blocked", "alive"
 UNKNOWN = ""
-_LETTERS = {"T": STOPPED, "t": STOPPED, "D": BLOCKED, "Z": ENDED, "X": ENDED}
-"""Letters of proc_pid_stat(5)."""
+_LETTERS = {"T": STOPPED, "t": STOPPED, "D": BLOCKED, "Z": ENDED, "X": ENDED}  # letters of proc_pid_stat(5)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ import pytest
 
 from pretrain.errors import RunError
 from pretrain.report.metrics import MetricsWriter
-from pretrain.report.page import write_report
 from pretrain.report.records import EvalRecord, EventRecord
+from pretrain.report.run_page import write_report
 
 KERNELS = {
     "rows": [

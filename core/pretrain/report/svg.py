@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from pretrain.report.page.run_data import Point
-
+Point = tuple[float, float | None]
 
 WIDTH, HEIGHT = 560, 270
-LEFT, RIGHT, TOP, BOTTOM = 52, 12, 10, 26
-"""Margins around the lines, for the labels of the axes."""
+LEFT, RIGHT, TOP, BOTTOM = 52, 12, 10, 26  # margins around the lines, for the labels of the axes
 _MOST_POINTS = 800
 COLOURS = 8
 
@@ -81,13 +79,12 @@ def stacked_areas(
             points = " ".join([*corners(above), *corners(below)[::-1]])
             parts.append(f'<polygon class="c{colour}" points="{points}"><title>{escape(name)}</title></polygon>')
         below = above
-    return _figure(title, "".join([*parts, *_grid(x_axis, y_axis), *(_level(each, y_axis) for each in levels)]), x_name)
-
-
-def _level(level: Level, y_axis: Axis) -> str:
-    y = y_axis.at(level.height)
-    line = f'<line class="{level.style}" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}">'
-    return f"{line}<title>{escape(level.name)}</title></line>"
+    parts += _grid(x_axis, y_axis)
+    for level in levels:
+        y = y_axis.at(level.height)
+        line = f'<line class="{level.style}" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}">'
+        parts.append(f"{line}<title>{escape(level.name)}</title></line>")
+    return _figure(title, "".join(parts), x_name)
 
 
 def _figure(title: str, body: str, x_name: str = "") -> str:
@@ -166,15 +163,18 @@ class Axis:
 
     def at(self, value: float) -> float:
         """Return the pixel of a number."""
-        low, high, value = (self._scaled(number) for number in (self.low, self.high, value))
+        low, high = self.low, self.high
+        if self.logarithmic:
+            low, high, value = math.log10(low), math.log10(high), math.log10(value)
         return self.start + (value - low) / (high - low) * (self.end - self.start)
 
     def ticks(self) -> list[float]:
         """Return round numbers within the range, three or more."""
-        return self._powers() if self.logarithmic else self._linear()
-
-    def _scaled(self, value: float) -> float:
-        return math.log10(value) if self.logarithmic else value
+        if self.logarithmic:
+            return self._powers()
+        step = _round_step((self.high - self.low) / 6)
+        first = math.ceil(self.low / step - 1e-9)
+        return [index * step for index in range(first, math.floor(self.high / step + 1e-9) + 1)]
 
     def _powers(self) -> list[float]:
         exponents = range(math.ceil(math.log10(self.low)), math.floor(math.log10(self.high)) + 1)
@@ -182,11 +182,6 @@ class Axis:
             return [10.0**exponent for exponent in exponents][:: max(1, len(exponents) // 6)]
         finer = (factor * 10.0**power for power in range(exponents.start - 1, exponents.stop) for factor in (1, 2, 5))
         return [tick for tick in finer if self.low <= tick <= self.high]
-
-    def _linear(self) -> list[float]:
-        step = _round_step((self.high - self.low) / 6)
-        first = math.ceil(self.low / step - 1e-9)
-        return [index * step for index in range(first, math.floor(self.high / step + 1e-9) + 1)]
 
 
 def covering(values: list[float], start: float, end: float, *, logarithmic: bool = False, margin: float = 0.05) -> Axis:

@@ -2,22 +2,98 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass
 from html import escape
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
 from pretrain.errors import RunError
-from pretrain.report.metric_table import figures
-from pretrain.report.page.html import charts, framed, legend, section, table, write_page
-from pretrain.report.page.run_data import read_runs
-from pretrain.report.page.svg import COLOURS, ChartLine, chart
+from pretrain.report import environment_file, metrics
+from pretrain.report.html import charts, framed, legend, section, table, write_page
+from pretrain.report.metric_table import NAMES, figures
 from pretrain.report.records import duration, number
+from pretrain.report.svg import COLOURS, ChartLine, chart
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from pretrain.report.page.run_data import Point, RunData
+    from pretrain.report.svg import Point
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunData:
+    """One run; `recipe` is the text of recipe.yml, `environment` the content of environment.json, both may be empty."""
+
+    name: str
+    train: list[dict[str, Any]]
+    evaluations: list[dict[str, Any]]
+    events: list[dict[str, Any]]
+    recipe: str
+    environment: dict[str, Any]
+
+    def curve(self, key: str) -> list[Point]:
+        """Return a metric over iterations, None where a line has no value; ValueError without a row of the table."""
+        if key not in NAMES:
+            msg = f"no row of report/metric_table.py: {key}"
+            raise ValueError(msg)
+        return [(line["iteration"], line.get(key)) for line in self.train]
+
+    def evaluated(self, split: str) -> list[Point]:
+        """Return the loss of a split over iterations; the last one if an iteration has several."""
+        losses = {line["iteration"]: line.get("lm_loss") for line in self.evaluations if line.get("split") == split}
+        return sorted(losses.items())
+
+    def settings(self) -> dict[str, str]:
+        """Return the recipe's keys as "section.key"."""
+        sections = yaml.safe_load(self.recipe) or {}
+        return {
+            f"{section}.{key}": json.dumps(value)
+            for section, keys in sections.items()
+            if isinstance(keys, dict)
+            for key, value in keys.items()
+        }
+
+
+def read_runs(run_dirs: Sequence[Path]) -> list[RunData]:
+    """Read runs and give them unique names."""
+    names = [run_dir.resolve().name for run_dir in run_dirs]
+    unique = len(set(names)) == len(names)
+    return [_read(run_dir, name if unique else str(run_dir)) for run_dir, name in zip(run_dirs, names, strict=True)]
+
+
+def _read(run_dir: Path, name: str) -> RunData:
+    if not (run_dir / metrics.FILE).is_file():
+        what = "holds no metrics.jsonl" if run_dir.is_dir() else "is not a directory"
+        msg = f"{run_dir} {what}.\nGive the directory of a run: the one that `pretrain run` prints, or its --run-dir."
+        raise RunError(msg)
+    lines = metrics.read_metrics(run_dir / metrics.FILE)
+    if not lines:
+        msg = f"{run_dir / metrics.FILE} is empty: the run has logged no iteration yet.\nWait for logging.log_interval."
+        raise RunError(msg)
+    recipe = run_dir / "recipe.yml"
+    return RunData(
+        name=name,
+        train=[line for line in lines if line.get("kind") == "train"],
+        evaluations=[line for line in lines if line.get("kind") == "eval"],
+        events=[line for line in lines if line.get("kind") == "event"],
+        recipe=recipe.read_text(encoding="utf-8") if recipe.is_file() else "",
+        environment=_environment(run_dir / environment_file.FILE),
+    )
+
+
+def _environment(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as exc:
+        msg = f"{path} is not JSON ({exc}).\nDelete it to make the report without it."
+        raise RunError(msg) from exc
+    return content
 
 
 def write_report(run_dirs: Sequence[Path], output: Path) -> None:
@@ -40,39 +116,29 @@ def page(runs: Sequence[RunData]) -> str:
 
 
 def _charts(runs: Sequence[RunData]) -> list[str]:
-    def curves(key: str) -> list[ChartLine]:
-        return [ChartLine(name=run.name, points=run.curve(key), colour=index) for index, run in enumerate(runs)]
-
-    return [
-        chart(
-            figure.title,
-            [*curves(name), *(_validation(runs) if name == "lm_loss" else [])],
-            logarithmic=figure.logarithmic,
-            from_zero=figure.from_zero,
-        )
-        for name, figure in figures()
-        if _varies(runs, name) or not figure.only_if_it_varies
-    ]
-
-
-def _validation(runs: Sequence[RunData]) -> list[ChartLine]:
-    return [
-        ChartLine(name=f"{run.name}, validation", points=run.evaluated("valid"), colour=index, marked=True)
-        for index, run in enumerate(runs)
-    ]
-
-
-def _varies(runs: Sequence[RunData], key: str) -> bool:
-    return any(len({value for _, value in run.curve(key)}) > 1 for run in runs)
+    drawn = []
+    for name, figure in figures():
+        curves = [ChartLine(name=run.name, points=run.curve(name), colour=index) for index, run in enumerate(runs)]
+        if figure.only_if_it_varies and not any(len({y for _, y in curve.points}) > 1 for curve in curves):
+            continue
+        if name == "lm_loss":
+            curves += [
+                ChartLine(name=f"{run.name}, validation", points=run.evaluated("valid"), colour=index, marked=True)
+                for index, run in enumerate(runs)
+            ]
+        drawn.append(chart(figure.title, curves, logarithmic=figure.logarithmic, from_zero=figure.from_zero))
+    return drawn
 
 
 def _about(run: RunData, *, heading: bool) -> str:
     recipe = f"<pre>{escape(run.recipe)}</pre>" if run.recipe else ""
+    events = [(f"{line['iteration']:,}", str(line.get("text", ""))) for line in run.events]
+    environment = {key: value for key, value in run.environment.items() if key != "kernels"}
     parts = [
         f"<h2>{escape(run.name)}</h2>" if heading else "",
-        section("Events", _events(run), unfolded=True),
+        section("Events", table(["after iteration", ""], events), unfolded=True),
         section("Kernels", _kernels(run), unfolded=not heading),
-        section("Environment", _environment(run)),
+        section("Environment", table(["", ""], _flat(environment))),
         section("Recipe", recipe),
     ]
     return "".join(parts)
@@ -95,18 +161,13 @@ def _differences(runs: Sequence[RunData]) -> str:
 
 def _kernels(run: RunData) -> str:
     rows = run.environment.get("kernels", {}).get("rows", [])
-    cells = [(row["operation"], _kernel(row), row["provider"], _rejected(row)) for row in rows]
+    cells = []
+    for row in rows:
+        kind = f" ({row['kind']})" if row.get("kind") and row["kind"] != row["kernel"] else ""
+        others = row.get("rejected", row.get("passed_over", []))  # older runs say passed_over
+        rejected = "; ".join(f"{other['kernel']} of {other['provider']}: {other['why']}" for other in others)
+        cells.append((row["operation"], f"{row['kernel']}{kind}", row["provider"], rejected))
     return table(["operation", "kernel", "provider", "not taken"], cells)
-
-
-def _events(run: RunData) -> str:
-    rows = [(f"{line['iteration']:,}", str(line.get("text", ""))) for line in run.events]
-    return table(["after iteration", ""], rows)
-
-
-def _environment(run: RunData) -> str:
-    rest = {key: value for key, value in run.environment.items() if key != "kernels"}
-    return table(["", ""], _flat(rest))
 
 
 def _summary_of(run: RunData) -> dict[str, str]:
@@ -156,17 +217,6 @@ def _ppl(run: RunData, split: str) -> float | None:
 
 def _cell(value: float | None, form: str) -> str:
     return "-" if value is None else number(value, form)
-
-
-def _kernel(row: dict[str, Any]) -> str:
-    return (
-        f"{row['kernel']} ({row['kind']})" if row.get("kind") and row["kind"] != row["kernel"] else str(row["kernel"])
-    )
-
-
-def _rejected(row: dict[str, Any]) -> str:
-    others = row.get("rejected", row.get("passed_over", []))  # older runs say passed_over
-    return "; ".join(f"{other['kernel']} of {other['provider']}: {other['why']}" for other in others)
 
 
 def _flat(value: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
