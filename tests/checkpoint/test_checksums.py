@@ -7,8 +7,7 @@ import random
 import pytest
 
 from pretrain.checkpoint import checksums
-from pretrain.checkpoint.checksums import Share, damage_in_share
-from pretrain.checkpoint.digest import FileDigest, Recorder, digest_of, file_digest
+from pretrain.checkpoint.checksums import FileDigest, Recorder, Share, damage_in_share, digest_of, file_digest
 
 SIZES = {"common.pt": 70, "metadata.json": 11, ".metadata": 300, "__0_0.distcp": 5000, "__1_0.distcp": 2_500_000}
 

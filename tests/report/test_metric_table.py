@@ -3,8 +3,7 @@
 import pytest
 
 from pretrain.report.metric_table import METRICS, NAMES
-from pretrain.report.metrics import MetricsWriter
-from pretrain.report.records import train_line
+from pretrain.report.metrics import MetricsWriter, train_line
 from pretrain.report.run_page import page, read_runs
 from pretrain.report.tensorboard import TensorBoard
 from report.test_tensorboard import curves

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pretrain.atomic_files import replacing
-from pretrain.checkpoint.digest import digest_of
+from pretrain.checkpoint.checksums import digest_of
 from pretrain.errors import CheckpointError, DamageError
 
 if TYPE_CHECKING:

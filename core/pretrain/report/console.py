@@ -8,13 +8,13 @@ import threading
 import time
 from typing import TYPE_CHECKING, Self, TextIO
 
+from pretrain.report.metrics import duration, evaluation_line, number, seconds_left, train_line
 from pretrain.report.plain_text import size_text
-from pretrain.report.records import duration, evaluation_line, number, seconds_left, train_line
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from pretrain.report.records import EvalRecord, TrainRecord
+    from pretrain.report.metrics import EvalRecord, TrainRecord
 
 LINE_EVERY = 30.0  # seconds between two lines in a log
 

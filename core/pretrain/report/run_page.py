@@ -14,7 +14,7 @@ from pretrain.errors import RunError
 from pretrain.report import environment_file, metrics
 from pretrain.report.html import charts, framed, legend, section, table, write_page
 from pretrain.report.metric_table import NAMES, figures
-from pretrain.report.records import duration, number
+from pretrain.report.metrics import duration, number
 from pretrain.report.svg import COLOURS, ChartLine, chart
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pretrain.report.metric_table import METRICS
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from pretrain.report.records import EvalRecord, TrainRecord
+    from pretrain.report.metrics import EvalRecord, TrainRecord
     from pretrain.report.timers import Spread
 
 
@@ -98,11 +98,6 @@ _FIRST_WAIT = 60.0
 """Seconds after a failure until a new file is tried; doubled by each one, since a failed try may leave a file."""
 
 
-class _ScalarWriter(Protocol):
-    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None: ...
-    def close(self) -> None: ...
-
-
 class EventFile:
     """Event files in one folder; scalars that cannot be written are lost.
 
@@ -112,7 +107,7 @@ class EventFile:
 
     def __init__(self, folder: Path, queue_size: int, report: Callable[[Exception], None]) -> None:
         self._folder, self._queue_size, self._report = folder, queue_size, report
-        self._writer: _ScalarWriter | None = None
+        self._writer: Any = None  # a SummaryWriter
         self._wait, self._tried = 0.0, 0.0
 
     def open(self, purge_step: int | None) -> None:

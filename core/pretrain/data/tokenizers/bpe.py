@@ -8,7 +8,8 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from pretrain.atomic_files import refuse_existing, replacing
-from pretrain.data.tokenizers.files import (
+from pretrain.data.tokenizers.tokenizer import (
+    END_OF_DOCUMENT,
     END_TOKENS,
     GPT2_END_TOKENS,
     LARGEST_VOCAB,
@@ -16,7 +17,6 @@ from pretrain.data.tokenizers.files import (
     is_panic,
     largest_id,
 )
-from pretrain.data.tokenizers.tokenizer import END_OF_DOCUMENT
 from pretrain.errors import DataError
 
 if TYPE_CHECKING:

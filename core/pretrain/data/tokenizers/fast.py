@@ -16,7 +16,7 @@ import numpy as np
 import orjson
 from gigatoken.gigatoken_rs import BPETokenizer, BytesSource, PadTruncate, load_hf_json
 
-from pretrain.data.tokenizers.files import END_TOKENS, GPT2_END_TOKENS, LARGEST_VOCAB, fingerprint_of, is_panic
+from pretrain.data.tokenizers.tokenizer import END_TOKENS, GPT2_END_TOKENS, LARGEST_VOCAB, fingerprint_of, is_panic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -12,8 +12,7 @@ from pretrain.errors import DataError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pretrain.data.tokenizers.files import NamesTokenizer
-    from pretrain.data.tokenizers.tokenizer import Tokenizer
+    from pretrain.data.tokenizers.tokenizer import NamesTokenizer, Tokenizer
     from pretrain.recipe.sections.data import TokenizerSection
 
 

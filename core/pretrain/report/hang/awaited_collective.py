@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 PIPELINE = "PIPELINE_MODEL_PARALLEL_GROUP"
 """megatron-core's description of the group whose neighbours are the stages before and after."""
 
-_WRITING = "checkpoint/writing/agreement.py"
+_WRITING = "checkpoint/agreement.py"
 _DISTRIBUTED = "torch/distributed/"
 _LIBRARIES = ("torch/", "megatron/")
 _MESSAGES, _SCHEDULES = "pipeline_parallel/p2p_communication.py", "pipeline_parallel/schedules.py"
@@ -182,7 +182,7 @@ _BACKWARD = "run_backward("
 """In the line of the main thread while autograd works for it: in a thread of its own for each device but the CPU."""
 
 
-CHECKPOINT, _SAVES = "checkpoint", "checkpoint/writing/background.py"
+CHECKPOINT, _SAVES = "checkpoint", "checkpoint/background.py"
 """Thread that writes a checkpoint, and the file whose calls in the main thread wait for it."""
 
 

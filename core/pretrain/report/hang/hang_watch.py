@@ -14,10 +14,9 @@ from pretrain.exit_codes import ExitCode
 from pretrain.plugins.collective_record import BESIDE, process_groups
 from pretrain.report.hang.awaited_collective import CalledCollectives
 from pretrain.report.hang.diagnosis import full_report
-from pretrain.report.hang.gathering import REPORT, Gathering, next_request_folder
+from pretrain.report.hang.gathering import REPORT, Gathering, Questions, ReportRequests, next_request_folder
 from pretrain.report.hang.position import BETWEEN, END, FORWARD_BACKWARD, STEP
 from pretrain.report.hang.rank_state import own_state
-from pretrain.report.hang.requests import Questions, ReportRequests
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

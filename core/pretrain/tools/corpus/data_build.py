@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from pretrain.data.tokenizers.files import NamesTokenizer
+    from pretrain.data.tokenizers.tokenizer import NamesTokenizer
     from pretrain.tools.corpus.build import BuildProgress, Built
 
 

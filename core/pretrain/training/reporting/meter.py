@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pretrain.model.requests import compute_dtype
 from pretrain.report.flops import Speedometer, flops_per_sequence
-from pretrain.report.records import EventRecord, TrainRecord
+from pretrain.report.metrics import EventRecord, TrainRecord
 from pretrain.report.timers import PhaseTimers, across_ranks
 from pretrain.training.reporting.stragglers import Stragglers
 

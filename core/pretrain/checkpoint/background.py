@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch.distributed as dist
 
-from pretrain.checkpoint.writing.agreement import AllRanksBarrier, between_hosts, first_of
+from pretrain.checkpoint.agreement import AllRanksBarrier, between_hosts, first_of
 from pretrain.errors import OtherRankError
 from pretrain.plugins.collective_record import BESIDE
 
@@ -28,7 +28,7 @@ _WRITING_MINUTES = 30
 
 
 class Writable(Protocol):
-    """A checkpoint in host memory; see `pretrain.checkpoint.writing.snapshot.Snapshot`."""
+    """A checkpoint in host memory; see `pretrain.checkpoint.snapshot.Snapshot`."""
 
     def write(self, group: dist.ProcessGroup | None) -> None:
         """Write it, together with the other ranks."""
