@@ -148,7 +148,7 @@ def read(directory: Path) -> dict[str, FileDigest]:
     """Return digest and size of every other file, by name; DamageError: the list is damaged, or leads outside."""
     found = (directory / FILE).stat()
     if not stat.S_ISREG(found.st_mode) or found.st_size > _LARGEST_LIST:  # a device or a pipe would have no end
-        msg = f"{directory / FILE} is damaged: it is no file, or too large."
+        msg = f"{directory / FILE} is damaged: it is not a file, or too large."
         raise DamageError(msg)
     *lines, last = (directory / FILE).read_bytes().splitlines(keepends=True) or [b""]
     text = b"".join(lines)
@@ -162,7 +162,7 @@ def read(directory: Path) -> dict[str, FileDigest]:
         msg = f"{directory / FILE} is damaged: a line is not a digest, a size and a name."
         raise DamageError(msg) from error
     if (outside := next(filter(_leads_out, files), None)) is not None:
-        msg = f"{directory / FILE} is damaged: it names {outside[:80]!r}, which is no file of its folder."
+        msg = f"{directory / FILE} is damaged: it names {outside[:80]!r}, which is not a file of its folder."
         raise DamageError(msg)
     return files
 
@@ -247,7 +247,7 @@ def _damage(path: Path, expected: FileDigest, done: Callable[[int], None] | None
     try:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):
-            return f"{path} is damaged: it is no file."
+            return f"{path} is damaged: it is not a file."
         size = found.st_size
         if size != expected.size:
             return f"{path} is damaged: {size} bytes instead of {expected.size}."

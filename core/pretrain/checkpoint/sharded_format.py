@@ -77,12 +77,12 @@ def read_index(directory: Path) -> Metadata:
     from torch.distributed.checkpoint.metadata import Metadata  # noqa: PLC0415  half a second that other formats are spared
 
     if (directory / INDEX).exists() and not (directory / INDEX).is_file():  # a pipe would be waited for
-        msg = f"{INDEX} is no file"
+        msg = f"{INDEX} is not a file"
         raise pickle.UnpicklingError(msg)
     with (directory / INDEX).open("rb") as file:
         found = _Unpickler(file).load()
     if not isinstance(found, Metadata):
-        msg = f"{INDEX} is no index"
+        msg = f"{INDEX} is not an index"
         raise pickle.UnpicklingError(msg)
     return found
 

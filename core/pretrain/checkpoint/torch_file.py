@@ -150,7 +150,7 @@ def _allowing(records: dict[str, type[_Record]]) -> Iterator[None]:
 
 def _require_file(path: Path) -> None:
     if path.exists() and not path.is_file():  # a pipe would be waited for, a device has no end
-        msg = f"{path} is damaged: it is no file.\nCopy it again."
+        msg = f"{path} is damaged: it is not a file.\nCopy it again."
         raise DamageError(msg)
 
 
