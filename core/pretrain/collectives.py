@@ -48,5 +48,5 @@ def rank_rows(own: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
     """Return the vectors [n] of all ranks of the group, [ranks, n], on their device; collective."""
     rows = own.new_zeros(dist.get_world_size(group), len(own))
     rows[dist.get_rank(group)] = own
-    dist.all_reduce(rows, group=group)
+    dist.all_reduce(rows, group=group)  # a sum with zeros: not every library gathers int64
     return rows

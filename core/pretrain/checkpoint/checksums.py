@@ -1,7 +1,4 @@
-"""Checksums of a checkpoint: each line of `checksums.txt` has digest, size in bytes and name of another file.
-
-The last line is that of those above it. Every reader of a folder verifies them first.
-"""
+"""Checksums of a checkpoint: lines of digest, size in bytes and name in `checksums.txt`, the last of those above it."""
 
 from __future__ import annotations
 

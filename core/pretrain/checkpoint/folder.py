@@ -1,13 +1,18 @@
-"""A folder of checkpoints, `iter_0000500/` and so on, with `latest_checkpointed_iteration.txt` beside them."""
+"""A folder of checkpoints, `iter_0000500/` and so on, with `latest_checkpointed_iteration.txt`; its owner.
+
+The owner is the one run that may save there; its identity is in `.run_id` of its directory, and in `owner.json` here.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
-from contextlib import contextmanager
+import uuid
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pretrain.atomic_files import replacing
 from pretrain.checkpoint.checksums import digest_of
@@ -19,6 +24,8 @@ if TYPE_CHECKING:
     from pretrain.recipe import Recipe
 
 
+FORMAT = 3  # a new one when older readers would misread it
+WITHOUT_CHECKSUMS = 2  # the format of before checksums, which is read too
 LATEST = "latest_checkpointed_iteration.txt"
 _UNFINISHED = ".unfinished-"
 _LONGEST = 32  # longest user-written content of LATEST, in characters; with our second line it has more
@@ -183,6 +190,67 @@ def _flush(*paths: Path) -> None:
             os.close(descriptor)
 
 
-FORMAT = 3  # a new one when older readers would misread it
+ID = ".run_id"
+OWNER = "owner.json"
 
-WITHOUT_CHECKSUMS = 2  # the format of before checksums, which is read too
+
+def require_own(recipe: Recipe, run_dir: Path | None, *, resume: bool) -> None:
+    """Check that the run may save into its recipe's folder: it is empty, its own, or the one that it continues."""
+    checkpoint = recipe.checkpoint
+    folder = _saves_into(recipe, run_dir)
+    if folder is None or (run_dir is not None and folder.path.absolute().parent == run_dir.absolute()):
+        return  # not saved at all, or inside the run's own directory, which may be a copy
+    owner = _owner(folder.path)
+    if not owner and not folder.iterations() and not (folder.path / LATEST).exists():
+        return
+    if owner and run_dir is not None and owner.get("run") == _identity(run_dir):
+        return
+    if not owner and resume:  # a run of a version whose folders had no owner
+        return
+    goes_on = checkpoint.load is not None and Path(checkpoint.load).resolve() == folder.path.resolve()
+    if goes_on and not checkpoint.finetune:
+        return
+    whose = f" ({owner['run_dir']})" if owner.get("run_dir") else ""
+    there = ", ".join(map(str, folder.iterations())) or "none yet"
+    msg = (
+        f"checkpoint.save: {folder.path} has the checkpoints of another run{whose}: {there}.\n"
+        f"Name another folder; or continue them: set checkpoint.load={folder.path} as well, or --resume that run."
+    )
+    raise CheckpointError(msg)
+
+
+def claim(recipe: Recipe, run_dir: Path, *, resume: bool) -> None:
+    """Write the run into the folder that it saves into; called by one rank, before the first save."""
+    folder = _saves_into(recipe, run_dir)
+    if folder is None:
+        return
+    require_own(recipe, run_dir, resume=resume)
+    folder.require_writable()
+    identity = _identity(run_dir) or uuid.uuid4().hex
+    owner = {"run": identity, "run_dir": str(run_dir.absolute())}
+    with folder.written():
+        for path, text in ((run_dir / ID, identity), (folder.path / OWNER, json.dumps(owner))):
+            with replacing(path, error=None) as stream:
+                stream.write(f"{text}\n".encode())
+
+
+def _saves_into(recipe: Recipe, run_dir: Path | None) -> CheckpointFolder | None:
+    """Return the folder that the run saves into; None if it saves nothing, or into a directory that does not exist."""
+    save = recipe.checkpoint.save
+    if save is False or (save is True and run_dir is None):
+        return None
+    return CheckpointFolder.of(recipe, run_dir or Path())
+
+
+def _identity(run_dir: Path) -> str | None:
+    with suppress(OSError):
+        return (run_dir / ID).read_text().strip() or None
+    return None
+
+
+def _owner(folder: Path) -> dict[str, Any]:
+    with suppress(OSError, ValueError):
+        owner = json.loads((folder / OWNER).read_text())
+        if isinstance(owner, dict):
+            return owner
+    return {}

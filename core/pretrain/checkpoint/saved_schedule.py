@@ -24,10 +24,7 @@ _NAMES = {
 
 
 def restore_schedule(schedule: OptimizerParamScheduler, saved: dict[str, Any], recipe: Recipe) -> list[str]:
-    """Load a saved schedule; return a notice for each value that differs from the recipe's.
-
-    As in megatron-core, values may only differ if the recipe chooses one side (CheckpointError).
-    """
+    """Load a saved schedule; return a notice for each value that differs, as it may if the recipe chooses a side."""
     ours, override = schedule.state_dict(), recipe.schedule.override_opt_param_scheduler
     if saved["lr_decay_style"] == ours["lr_decay_style"]:
         saved = saved | {key: ours[key] for key in _unused(recipe)}

@@ -11,8 +11,7 @@ import torch.distributed as dist
 
 from pretrain.checkpoint import generators, storage
 from pretrain.checkpoint.background import BackgroundSaves
-from pretrain.checkpoint.folder import LATEST, CheckpointFolder
-from pretrain.checkpoint.owner import claim
+from pretrain.checkpoint.folder import LATEST, CheckpointFolder, claim
 from pretrain.checkpoint.snapshot import Snapshot
 from pretrain.checkpoint.starting_checkpoint import nothing_to_load
 from pretrain.collectives import on_rank0

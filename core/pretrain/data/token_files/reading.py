@@ -137,10 +137,7 @@ def idx_path(prefix: str | Path) -> Path:
 
 
 def split_range(bounds: tuple[float, float], sequences: int) -> range:
-    """Return the sequences of a split, begin and end as a share of all, with megatron-core's bounds.
-
-    Source: datasets/blended_megatron_dataset_builder.py of 0.16.1, _build_megatron_dataset_splits.
-    """
+    """Return a split's sequences, as BlendedMegatronDatasetBuilder._build_megatron_dataset_splits of 0.16.1 does."""
     return range(*(round(share * sequences) for share in bounds))
 
 
