@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import contextmanager
+from dataclasses import InitVar, dataclass
 from itertools import permutations
 from string import ascii_letters
 from typing import TYPE_CHECKING, Any, cast
@@ -31,28 +32,22 @@ _MOST_PADDING = 4  # largest ratio of a padded matrix to its content; needs a fe
 _BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 
 
+@dataclass(eq=False)
 class FastTokenizer:
     """A tokenizer of gigatoken; encoding releases the GIL, and any number of threads may encode.
 
     gigatoken's own object serves one thread at a time ("Already borrowed"), so each encoding thread has one.
     """
 
-    def __init__(
-        self,
-        content: str,
-        codec: BPETokenizer,
-        *,
-        vocab_size: int,
-        eod: int,
-        fingerprint: str,
-        added_tokens: Sequence[str],
-    ) -> None:
-        self._content = content
+    content: str
+    codec: InitVar[BPETokenizer]
+    vocab_size: int
+    eod: int
+    fingerprint: str
+    added_tokens: Sequence[str]
+
+    def __post_init__(self, codec: BPETokenizer) -> None:
         self._idle = deque([codec])
-        self.vocab_size = vocab_size
-        self.eod = eod
-        self.fingerprint = fingerprint
-        self.added_tokens = added_tokens
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of `text`."""
@@ -84,7 +79,7 @@ class FastTokenizer:
         try:
             codec = self._idle.pop()
         except IndexError:
-            codec = cast("BPETokenizer", load_hf_json(self._content))  # of the same type as the first one
+            codec = cast("BPETokenizer", load_hf_json(self.content))  # of the same type as the first one
         try:
             yield codec
         finally:

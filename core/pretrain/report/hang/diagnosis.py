@@ -74,8 +74,12 @@ def _explained(states: Mapping[int, RankState], processes: Mapping[int, RankProc
 
 def _rank_lines(states: Mapping[int, RankState]) -> list[str]:
     """Return a line for each position, with the ranks that are there."""
-    found = _grouped((_line(state), state) for _, state in sorted(states.items()))
-    return [f"  {rank_names(each.rank for each in those)}: {words}, for {_seconds(those)} s" for words, those in found]
+    lines = []
+    for words, those in _grouped((_line(state), state) for _, state in sorted(states.items())):
+        least, most = min(state.seconds for state in those), max(state.seconds for state in those)
+        seconds = f"{most:.0f}" if round(least) == round(most) else f"{least:.0f} to {most:.0f}"
+        lines.append(f"  {rank_names(each.rank for each in those)}: {words}, for {seconds} s")
+    return lines
 
 
 def _line(state: RankState) -> str:
@@ -83,11 +87,6 @@ def _line(state: RankState) -> str:
         return doing(state)
     waits = f"waits in {collective_words(state.waits_in, with_shapes=True)}"
     return "; ".join(filter(None, (place(state), waits, str(own_frame(state) or ""))))
-
-
-def _seconds(states: Sequence[RankState]) -> str:
-    least, most = min(state.seconds for state in states), max(state.seconds for state in states)
-    return f"{most:.0f}" if round(least) == round(most) else f"{least:.0f} to {most:.0f}"
 
 
 def diagnose(states: Mapping[int, RankState], processes: Mapping[int, RankProcess]) -> list[str]:

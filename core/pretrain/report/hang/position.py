@@ -8,6 +8,7 @@ import struct
 import time
 from collections import deque
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Protocol
@@ -34,6 +35,7 @@ SIZE = _LAYOUT.size  # bytes of a position that other processes read
 _KEPT = 20  # steps of which the median is taken
 
 
+@dataclass(slots=True, eq=False)
 class Position:
     """The place in the training, written by the main thread and read by the one that watches it.
 
@@ -42,23 +44,16 @@ class Position:
     `SIZE` bytes that other processes read, even when this one is dead. `error` ended the block of `until_end`.
     """
 
-    __slots__ = (
-        *("_began", "_steps", "activity", "beats", "direction", "error", "iteration", "layer", "micro_batch", "part"),
-        "shared",
-    )
-
-    def __init__(self, shared: Any = None) -> None:
-        self.shared = bytearray(SIZE) if shared is None else shared
-        self.iteration = 0
-        self.micro_batch = 0
-        self.layer = 0
-        self.part = ""
-        self.direction = ""
-        self.activity = START
-        self.beats = 0
-        self.error = ""
-        self._began = 0.0
-        self._steps: deque[float] = deque(maxlen=_KEPT)
+    shared: Any = field(default_factory=lambda: bytearray(SIZE), repr=False)
+    iteration: int = 0
+    micro_batch: int = 0
+    layer: int = 0
+    part: str = ""  # `EMBEDDING` or `OUTPUT` outside of a layer
+    direction: str = ""
+    activity: str = START
+    beats: int = 0
+    error: str = ""
+    _steps: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT), repr=False)
 
     def enter(self, activity: str) -> str:
         """Begin an activity; return the one before, which `leave` takes."""
@@ -96,14 +91,14 @@ class Position:
         """Mark a with-block as the step of an iteration, and count its time."""
         self.iteration, self.micro_batch = iteration, 0
         self.between_micro_batches()
-        self._began = time.monotonic()
+        began = time.monotonic()
         before = self.enter(STEP)
         try:
             yield
         finally:
             self.between_micro_batches()
             self.leave(before)
-        self._steps.append(time.monotonic() - self._began)
+        self._steps.append(time.monotonic() - began)
 
     def forget_steps(self) -> None:
         """Begin to measure steps again, as at a start: the next one waits for new workers of the data."""
