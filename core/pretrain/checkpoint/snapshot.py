@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import torch.distributed as dist
-    from megatron.core.dist_checkpointing.strategies.async_utils import AsyncRequest
 
     from pretrain.checkpoint.contents import Saved
 
@@ -40,26 +39,21 @@ class ShardedFiles:
     second thread must not, and not in its forked process: see pretrain.bridge.megatron.checkpoint.
     """
 
-    def __init__(self, directory: Path, writer: Any, index: Any, request: AsyncRequest, *, copies: bool) -> None:
-        self._directory, self._writer, self._index = directory, writer, index
+    def __init__(self, state: dict[str, Any], directory: Path, *, copies: bool) -> None:
+        """Write common.pt, agree on who writes which tensor, and copy this rank's to host memory. Collective.
+
+        Without `copies` tensors that are in host memory already are not copied, and must not change until the write.
+        """
+        strategy = _Strategy("torch_dist", 1)
+        request = dist_checkpointing.save(state, str(directory), sharded_strategy=strategy, async_sharded_save=True)
+        self._directory, self._writer, self._index = directory, strategy.writer, strategy.index
         self._write: Callable[..., None] | None = request.async_fn
         self._buckets: list[Any] = []
         if request.preload_fn is not None:
             self._buckets = request.preload_fn()  # waits for the device
             if copies:
-                _copy_host_tensors(self._buckets, writer.write_buckets)
-        writer.write_buckets = None  # else the tensors themselves would be kept until the files are written
-
-    @classmethod
-    def plan(cls, state: dict[str, Any], directory: Path, *, copies: bool) -> ShardedFiles:
-        """Write common.pt, agree on who writes which tensor, and copy this rank's to host memory. Collective.
-
-        Without `copies` tensors that are in host memory already are not copied, and must not change until they are
-        written.
-        """
-        strategy = _Strategy("torch_dist", 1)
-        request = dist_checkpointing.save(state, str(directory), sharded_strategy=strategy, async_sharded_save=True)
-        return cls(directory, strategy.writer, strategy.index, request, copies=copies)
+                _copy_host_tensors(self._buckets, self._writer.write_buckets)
+        self._writer.write_buckets = None  # else the tensors themselves would be kept until the files are written
 
     def write(self, open_file: Callable[[str, str], Any]) -> Results:
         """Write and flush this rank's files, opened by `open_file`; not collective, and on any thread."""
@@ -120,7 +114,7 @@ class Snapshot:
     def take(cls, engine: Saved, directory: Path, progress: Mapping[str, Any], *, copies: bool) -> Snapshot:
         """Take the engine's state for an empty folder; with `copies` it may train before the write. Collective."""
         try:
-            return cls(directory, ShardedFiles.plan(_state(engine, progress), directory, copies=copies))
+            return cls(directory, ShardedFiles(_state(engine, progress), directory, copies=copies))
         except OSError as exc:
             raise _told(directory, exc) from exc
         except RuntimeError as exc:
