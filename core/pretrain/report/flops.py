@@ -49,17 +49,6 @@ def _linear_parameters(model: ModelSection) -> int:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Throughput:
-    """The metrics of speed, by the table's names (`metric_table`)."""
-
-    seconds_per_iteration: float
-    samples_per_second: float
-    tokens_per_second_per_device: float
-    tflops_per_device: float
-    mfu: float | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Speedometer:
     """Computes a run's speed; without `peak_flops`, FLOP/s of one device, there is no MFU."""
 
@@ -68,14 +57,14 @@ class Speedometer:
     world_size: int
     peak_flops: float | None
 
-    def measure(self, *, iterations: int, samples: int, seconds: float) -> Throughput:
-        """Return the speed of an interval of wall time; `samples` are those of all ranks, of skipped iterations too."""
+    def measure(self, *, iterations: int, samples: int, seconds: float) -> dict[str, float | None]:
+        """Return the metrics of speed of an interval of wall time, by the table's names; `samples` of all ranks."""
         samples_per_second = samples / seconds
         flops = samples_per_second * self.flops_per_sequence / self.world_size
-        return Throughput(
-            seconds_per_iteration=seconds / iterations,
-            samples_per_second=samples_per_second,
-            tokens_per_second_per_device=samples_per_second * self.seq_length / self.world_size,
-            tflops_per_device=flops / 1e12,
-            mfu=None if self.peak_flops is None else flops / self.peak_flops,
-        )
+        return {
+            "seconds_per_iteration": seconds / iterations,
+            "samples_per_second": samples_per_second,
+            "tokens_per_second_per_device": samples_per_second * self.seq_length / self.world_size,
+            "tflops_per_device": flops / 1e12,
+            "mfu": None if self.peak_flops is None else flops / self.peak_flops,
+        }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -230,7 +229,7 @@ class Meter:
         speed = self.speedometer.measure(
             iterations=interval.iterations, samples=interval.samples, seconds=interval.seconds
         )
-        measured = self._of_interval(totals, slowest) | dataclasses.asdict(speed) | self._of_last_step(taken, engine)
+        measured = self._of_interval(totals, slowest) | speed | self._of_last_step(taken, engine)
         return TrainRecord(
             iteration=progress.iteration,
             consumed_samples=progress.consumed_samples,
