@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
@@ -22,16 +22,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pretrain.checkpoint.folder import CheckpointFolder
+    from pretrain.checkpoint.snapshot import Snapshot
 
 _WRITING_MINUTES = 30
 """Least timeout of ranks that wait, beside the steps, for the slowest writer and for the flush: torch's own of gloo."""
-
-
-class Writable(Protocol):
-    """A checkpoint in host memory; see `pretrain.checkpoint.snapshot.Snapshot`."""
-
-    def write(self, group: dist.ProcessGroup | None) -> None:
-        """Write it, together with the other ranks."""
 
 
 @dataclass(slots=True)
@@ -55,7 +49,7 @@ class BackgroundSaves:
         self._save: _Save | None = None
         self._has_waited = False
 
-    def start(self, iteration: int, take: Callable[[Path], Writable]) -> None:
+    def start(self, iteration: int, take: Callable[[Path], Snapshot]) -> None:
         """Copy the state to host memory by `take`, and begin to write it; an earlier save is waited for. Collective."""
         self.wait(for_iteration=iteration)
         save = _Save(iteration)
@@ -108,7 +102,7 @@ class BackgroundSaves:
         path = self._folder.directory(save.iteration)
         self._notify(f"checkpoint: {path}, complete {save.seconds:.1f} s after its iteration")
 
-    def _run(self, save: _Save, snapshot: Writable) -> None:
+    def _run(self, save: _Save, snapshot: Snapshot) -> None:
         try:
             snapshot.write(self._group)
             self._publish(save.iteration)
