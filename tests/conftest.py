@@ -24,7 +24,7 @@ ONE_IN = {
     "tests/engine/megatron/test_forward_only.py": 3,
     "tests/forked_python/test_forked_python.py": 4,
     "tests/tools/convert/test_loading.py": 3,
-    "tests/checkpoint/writing/test_snapshot.py": 2,
+    "tests/checkpoint/test_snapshot.py": 2,
     "backends/ascend/tests/test_documented_a2.py": 4,
     "backends/ascend/tests/test_documented_first.py": 4,
     "tests/tools/corpus": 2,

@@ -45,8 +45,8 @@ def main() -> None:
 
 def measure(engine, batches, folder: Path, rounds: int) -> dict[str, object]:
     """Return seconds of both ways to save, and of the steps beside them."""
+    from pretrain.checkpoint.background import BackgroundSaves
     from pretrain.checkpoint.folder import CheckpointFolder
-    from pretrain.checkpoint.writing.background import BackgroundSaves
     from pretrain.training.progress import Progress
     from pretrain.training.saving import Saving
 

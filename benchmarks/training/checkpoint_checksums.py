@@ -106,10 +106,10 @@ def check(directory: Path) -> None:
 @contextmanager
 def watched():
     """Measure the time of the checksums."""
-    from pretrain.checkpoint import checksums, digest
+    from pretrain.checkpoint import checksums
 
     clock = SimpleNamespace(seconds=0.0)
-    write, write_checksums = digest.DigestingFile.write, checksums.write
+    write, write_checksums = checksums.DigestingFile.write, checksums.write
 
     def update(state, data):
         start = time.perf_counter()
@@ -127,7 +127,7 @@ def watched():
         clock.seconds += timed(lambda: write_checksums(*arguments))
 
     with (
-        patch.object(digest.DigestingFile, "write", write_and_watch),
+        patch.object(checksums.DigestingFile, "write", write_and_watch),
         patch.object(checksums, "write", write_checksums_and_watch),
     ):
         yield clock
@@ -136,8 +136,7 @@ def watched():
 @contextmanager
 def without_checksums():
     """Save as megatron-core does by itself."""
-    from pretrain.checkpoint import checksums
-    from pretrain.checkpoint.writing import snapshot
+    from pretrain.checkpoint import checksums, snapshot
 
     with (
         patch.object(snapshot, "Recorder", lambda: SimpleNamespace(open=open, files={})),

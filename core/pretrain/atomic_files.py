@@ -21,17 +21,8 @@ def replacing(
 ) -> Iterator[IO[bytes]]:
     """Open a temporary file for writing; rename it to `path` when the block ends, or remove it if the block raises.
 
-    Of two nested blocks the inner file appears first.
-
-    Args:
-        path: the file to write.
-        error: the user error to raise for an OSError; None: raise the OSError itself.
-        durable: wait for the disk before the rename; without, an outage may leave a truncated file under the name.
-        make_folders: make the folders of `path` as needed; without, their absence is an OSError as any other.
-
-    Raises:
-        PretrainError: the file cannot be written; of the type `error`.
-        OSError: the same, if `error` is None.
+    Of two nested blocks the inner file appears first. An OSError becomes a user error of type `error`, unless that is
+    None. Without `durable` the disk is not waited for, and an outage may leave a truncated file under the name.
     """
     partial = _partial_of(path)
     try:
@@ -72,13 +63,8 @@ def existing_folder(path: Path) -> Path:
 
 
 def try_to_write(folder: Path) -> None:
-    """Make something in a folder, or where it would be made, and remove it at once.
-
-    Permissions alone do not tell: root has all of them, also where a file system takes no file.
-
-    Raises:
-        OSError: of the folder, if that cannot be done.
-    """
+    """Make something in a folder, or where it would be made, and remove it at once; OSError: that cannot be done."""
+    # Permissions alone do not tell: root has all of them, also where a file system takes no file.
     from tempfile import TemporaryDirectory  # noqa: PLC0415  --help needs none of it
 
     try:

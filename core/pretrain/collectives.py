@@ -1,7 +1,4 @@
-"""Agreement of all ranks on an error, an answer or a few numbers.
-
-A rank that fails, or that sees other files, would otherwise leave the others waiting in their next collective.
-"""
+"""Agreement of all ranks on an error, an answer or a few numbers."""
 
 from __future__ import annotations
 
@@ -28,14 +25,7 @@ def first_problem(problem: str | None) -> str | None:
 
 
 def on_rank0(ask: Callable[[], T]) -> T:
-    """Return the result of `ask` on rank 0, on every rank. Collective: every rank calls it.
-
-    A shared file system may show a file to one rank and not yet to another.
-
-    Raises:
-        PretrainError: raised by `ask` on rank 0, then on every rank.
-        Exception: any other one of `ask` on rank 0; on the others it is a RuntimeError with its type and text.
-    """
+    """Return the result of `ask` on rank 0, or raise its error, on every rank. Collective: every rank calls it."""
     outcome: list[Any] = [None, None]
     own: Exception | None = None
     if dist.get_rank() == 0:
@@ -55,11 +45,8 @@ def on_rank0(ask: Callable[[], T]) -> T:
 
 
 def rank_rows(own: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
-    """Return the vectors [n] of all ranks of the group, [ranks, n], on their device; collective.
-
-    As a sum with zeros: not every library gathers int64.
-    """
+    """Return the vectors [n] of all ranks of the group, [ranks, n], on their device; collective."""
     rows = own.new_zeros(dist.get_world_size(group), len(own))
     rows[dist.get_rank(group)] = own
-    dist.all_reduce(rows, group=group)
+    dist.all_reduce(rows, group=group)  # a sum with zeros: not every library gathers int64
     return rows

@@ -16,10 +16,7 @@ def shows_traceback() -> bool:
 
 
 class PretrainError(Exception):
-    """Base of all user errors; the message says what was given, what is allowed and what to do.
-
-    The command line prints it without a traceback.
-    """
+    """Base of all user errors; the message says what was given, what is allowed and what to do."""
 
 
 class RecipeError(PretrainError):
@@ -71,14 +68,9 @@ class LaunchError(PretrainError):
 
 
 class LostRanksError(LaunchError):
-    """Ranks that give no word; a restart may be without the cause.
-
-    Attributes:
-        ranks: their number, where it is known that they will give none.
-    """
+    """Ranks that give no word (so many, where it is known); a restart may be without the cause."""
 
     def __init__(self, message: str, ranks: int = 0) -> None:
-        """Take the message."""
         super().__init__(message)
         self.ranks = ranks
 
@@ -96,12 +88,6 @@ class MigrateError(PretrainError):
 
 
 def did_you_mean(given: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """Return " Did you mean 'x'?" for the known word nearest to the given one, or an empty string.
-
-    Args:
-        given: the word that was written.
-        known: all valid words.
-        cutoff: least similarity, as difflib's ratio: 1 is equal.
-    """
+    """Return " Did you mean 'x'?" for the known word nearest to the given one, or an empty string."""
     near = difflib.get_close_matches(given, list(known), n=1, cutoff=cutoff)
     return f" Did you mean '{near[0]}'?" if near else ""

@@ -11,20 +11,16 @@ from enum import IntEnum
 class ExitCode(IntEnum):
     """Exit codes of all commands, and of each rank; a signal that saved nothing has `of_signal`."""
 
-    COMPLETE = 0
-    """All is done, or the training has ended where its own recipe says."""
-    FAILURE = 1
-    """Something failed; a check of doctor, verify or align has found something."""
+    COMPLETE = 0  # all is done, or the training has ended where its own recipe says
+    FAILURE = 1  # something failed; a check of doctor, verify or align has found something
     USER_ERROR = 2
-    PARTIAL = 3
-    """migrate: not everything is supported; align: nothing was compared, as a side has crashed."""
+    PARTIAL = 3  # migrate: not everything is supported; align: nothing was compared, as a side has crashed
     SAVED = 75
     """Something else than the recipe has ended the training, and it has saved: there is more to do. EX_TEMPFAIL of
     sysexits.h."""
 
 
-WELL = frozenset({ExitCode.COMPLETE, ExitCode.SAVED})
-"""Codes that say that ranks have done, or saved, their work."""
+WELL = frozenset({ExitCode.COMPLETE, ExitCode.SAVED})  # codes that say that ranks have done, or saved, their work
 
 
 def of_signal(number: int) -> int:
@@ -34,16 +30,10 @@ def of_signal(number: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """End of a rank that did not fail.
+    """End of a rank that did not fail; the reason is why before the last iteration, "" at the end."""
 
-    Attributes:
-        code: of the process; `COMPLETE`, `SAVED`, or `of_signal` where nothing could be saved.
-        reason: why before the last iteration: a signal's name, or words; "" at the end.
-        by_signal: whether the reason is a signal to a rank.
-    """
-
-    code: int = ExitCode.COMPLETE
-    reason: str = ""
+    code: int = ExitCode.COMPLETE  # `COMPLETE`, `SAVED`, or `of_signal` where nothing could be saved
+    reason: str = ""  # a signal's name, or words
     by_signal: bool = False
 
 
@@ -55,15 +45,10 @@ limit, and `timeout` any signal to the process and to its group; a person takes 
 
 @dataclass(slots=True)
 class StopRequest:
-    """The stop signals of a process.
+    """The stop signals of a process."""
 
-    Attributes:
-        number: the first one; 0 so far.
-        at_once: another one came that is no repetition of it: the process is to end without saving.
-    """
-
-    number: int = 0
-    at_once: bool = False
+    number: int = 0  # the first one; 0 so far
+    at_once: bool = False  # another one that repeats nothing: the process is to end without saving
     _first: float = field(default=0.0, repr=False)
 
     def take(self, number: int) -> None:

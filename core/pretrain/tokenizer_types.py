@@ -32,11 +32,7 @@ _OTHER = {
 
 
 def tokenizer_type(name: str) -> TokenizerType:
-    """Return the type for a name of this project, Megatron-LM's or GPT-NeoX's; upper and lower case are equal.
-
-    Raises:
-        ValueError: the name is unknown; the message says what is allowed, or what to use instead.
-    """
+    """Return the type for a name of ours, Megatron-LM's or GPT-NeoX's, in any case; ValueError says what to use."""
     lower = name.lower()
     for kind in TYPES:
         if kind == lower:

@@ -7,8 +7,7 @@ import random
 import pytest
 
 from pretrain.checkpoint import checksums
-from pretrain.checkpoint.checksums import Share, damage_in_share
-from pretrain.checkpoint.digest import FileDigest, Recorder, digest_of, file_digest
+from pretrain.checkpoint.checksums import FileDigest, Recorder, Share, damage_in_share, digest_of, file_digest
 
 SIZES = {"common.pt": 70, "metadata.json": 11, ".metadata": 300, "__0_0.distcp": 5000, "__1_0.distcp": 2_500_000}
 
@@ -112,7 +111,7 @@ def test_a_name_does_not_lead_out_of_the_folder(tmp_path, name):
     (tmp_path / "inside").touch()
     checksums.write(tmp_path, {name: FileDigest("0" * 32, 12)})
     assert found(tmp_path, 1) == [
-        f"{tmp_path / checksums.FILE} is damaged: it names {name!r}, which is no file of its folder."
+        f"{tmp_path / checksums.FILE} is damaged: it names {name!r}, which is not a file of its folder."
     ]
 
 
@@ -124,7 +123,7 @@ def test_a_line_without_a_size_is_damage(tmp_path):
 def test_a_device_in_place_of_a_file_is_not_read(directory):
     (directory / "common.pt").unlink()
     (directory / "common.pt").symlink_to("/dev/zero")
-    assert found(directory, 1) == [f"{directory / 'common.pt'} is damaged: it is no file."]
+    assert found(directory, 1) == [f"{directory / 'common.pt'} is damaged: it is not a file."]
 
 
 def test_ranks_share_the_bytes(tmp_path, monkeypatch):

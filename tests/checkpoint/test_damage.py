@@ -155,7 +155,7 @@ def test_what_is_converted_has_checksums_of_all_its_files(copy, tmp_path, to):
 
 def test_a_conversion_says_that_it_verifies_and_then_writes(copy, tmp_path, monkeypatch):
     """A source is read twice."""
-    monkeypatch.setattr("pretrain.report.progress_bar.LINE_EVERY", 0.0)
+    monkeypatch.setattr("pretrain.report.console.LINE_EVERY", 0.0)
     told = call("convert", copy, tmp_path / "hf", "--to", "huggingface").stderr.splitlines()
     assert list(dict.fromkeys(line.split()[0] for line in told)) == ["verified", "written"]
     told = call("verify", tmp_path / "hf", "--against", copy).stderr.splitlines()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -21,21 +20,21 @@ LATER = (
 )
 
 
-def engine(*overrides):
-    return SimpleNamespace(recipe=tiny.tiny(*overrides), vocab_size=tiny.VOCAB_SIZE)
+def model(*overrides):
+    return tiny.tiny(*overrides), tiny.VOCAB_SIZE
 
 
 @pytest.fixture
 def old():
     """What a checkpoint of a Llama says that was saved before these settings existed."""
-    saved = identity(engine(*LLAMA))
+    saved = identity(*model(*LLAMA))
     for name in LATER:
         del saved["model"][name]
     return saved
 
 
 def test_an_older_checkpoint_fits_the_defaults_of_later_settings(old):
-    require_same(engine(*LLAMA), Path("old"), old, weights_only=False)
+    require_same(*model(*LLAMA), Path("old"), old, weights_only=False)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +46,7 @@ def test_an_older_checkpoint_fits_the_defaults_of_later_settings(old):
 )
 def test_an_older_checkpoint_does_not_fit_other_values(old, override, named):
     with pytest.raises(CheckpointError) as caught:
-        require_same(engine(*LLAMA, override), Path("old"), old, weights_only=True)
+        require_same(*model(*LLAMA, override), Path("old"), old, weights_only=True)
     assert str(caught.value).startswith(f"old is of another run: {named}.\n")
 
 
@@ -63,7 +62,7 @@ def test_an_older_checkpoint_does_not_fit_other_values(old, override, named):
 )
 def test_weights_do_not_fit_another_bias_or_another_rope(override, named):
     with pytest.raises(CheckpointError) as caught:
-        require_same(engine(*QWEN, override), Path("ours"), identity(engine(*QWEN)), weights_only=True)
+        require_same(*model(*QWEN, override), Path("ours"), identity(*model(*QWEN)), weights_only=True)
     assert named in str(caught.value)
 
 

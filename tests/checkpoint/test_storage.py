@@ -13,7 +13,7 @@ import torch
 from engine import tiny
 from engine.layouts import STAGE
 from pretrain.checkpoint import checksums, generators, storage
-from pretrain.checkpoint.digest import file_digest
+from pretrain.checkpoint.checksums import file_digest
 from pretrain.checkpoint.storage import read_common
 from pretrain.errors import CheckpointError, DamageError
 

@@ -166,7 +166,7 @@ class TestProgress:
         assert f"{corpus.stat().st_size} B of {corpus.stat().st_size} B" in shown
 
     def test_a_log_gets_a_progress_line_at_intervals(self, pretrain, corpus, monkeypatch):
-        monkeypatch.setattr("pretrain.report.progress_bar.LINE_EVERY", 0.0)
+        monkeypatch.setattr("pretrain.report.console.LINE_EVERY", 0.0)
         code, _, errors = build(pretrain, corpus, "--tokenizer-type", "bytes")
         assert (code, len(errors.splitlines())) == (0, 1)
         assert re.fullmatch(r"(\d+) B of \1 B, [\d.]+ [kM]?B/s, 10 documents, 0:00 left\n", errors)

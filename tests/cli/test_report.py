@@ -1,8 +1,7 @@
 import pytest
 
 from pretrain.cli.main import main
-from pretrain.report.metrics import MetricsWriter
-from pretrain.report.records import EvalRecord
+from pretrain.report.metrics import EvalRecord, MetricsWriter
 
 
 @pytest.fixture

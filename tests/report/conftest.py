@@ -3,7 +3,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from pretrain.report.records import TrainRecord
+from pretrain.report.metrics import TrainRecord
 
 TRAIN = {"iteration": 10, "consumed_samples": 80, "consumed_tokens": 81920}
 METRICS = {

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from pretrain.report.console import Console
-from pretrain.report.records import EvalRecord, duration
+from pretrain.report.metrics import EvalRecord, duration
 
 
 def printed(*calls, total=100, **options):

@@ -3,10 +3,8 @@
 import pytest
 
 from pretrain.report.metric_table import METRICS, NAMES
-from pretrain.report.metrics import MetricsWriter
-from pretrain.report.page.run_data import read_runs
-from pretrain.report.page.run_page import page
-from pretrain.report.records import train_line
+from pretrain.report.metrics import MetricsWriter, train_line
+from pretrain.report.run_page import page, read_runs
 from pretrain.report.tensorboard import TensorBoard
 from report.test_tensorboard import curves
 

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pretrain.errors import RunError
-from pretrain.report.metrics import MetricsWriter, read_metrics
-from pretrain.report.records import EvalRecord, EventRecord
+from pretrain.report.metrics import EvalRecord, EventRecord, MetricsWriter, read_metrics
 from report.conftest import room_for
 
 
@@ -38,7 +37,7 @@ def test_a_record_outlives_kill_9_right_after_it_was_written(tmp_path):
     path = tmp_path / "metrics.jsonl"
     program = (
         "import os, sys; from pathlib import Path; from pretrain.report.metrics import MetricsWriter;"
-        "from pretrain.report.records import EvalRecord;"
+        "from pretrain.report.metrics import EvalRecord;"
         "MetricsWriter(Path(sys.argv[1])).write(EvalRecord.of('valid', 7, 1.0)); os.kill(os.getpid(), 9)"
     )
     assert subprocess.run([sys.executable, "-c", program, path], check=False).returncode == -9

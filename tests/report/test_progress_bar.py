@@ -4,11 +4,11 @@ import io
 
 import pytest
 
-from pretrain.report.progress_bar import ByteCount, ProgressBar
+from pretrain.report.console import ByteCount, ProgressBar
 
 
 def shown(*counts, terminal, every=0.0, total=2_000_000, monkeypatch):
-    monkeypatch.setattr("pretrain.report.progress_bar.LINE_EVERY", every)
+    monkeypatch.setattr("pretrain.report.console.LINE_EVERY", every)
     monkeypatch.setenv("COLUMNS", "160")
     stream = io.StringIO()
     with ProgressBar(stream=stream, terminal=terminal) as bar:
@@ -38,9 +38,9 @@ def test_a_terminal_has_the_same_text_beside_the_bar(monkeypatch):
 
 
 def test_earlier_work_counts_for_the_sum_and_not_for_the_speed(monkeypatch):
-    monkeypatch.setattr("pretrain.report.progress_bar.LINE_EVERY", 0.0)
+    monkeypatch.setattr("pretrain.report.console.LINE_EVERY", 0.0)
     clock = iter([0.0, 0.0, 10.0, 10.0, 10.0])
-    monkeypatch.setattr("pretrain.report.progress_bar.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("pretrain.report.console.time.monotonic", lambda: next(clock))
     stream = io.StringIO()
     count = ByteCount(ProgressBar(stream=stream, terminal=False), 3000, done=1000)
     count.reach(2000, "7 documents")

@@ -1,6 +1,6 @@
 import math
 
-from pretrain.report.records import EvalRecord, EventRecord
+from pretrain.report.metrics import EvalRecord, EventRecord
 
 TRAIN_KEYS = [
     "kind",

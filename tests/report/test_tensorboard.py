@@ -4,7 +4,7 @@ import pytest
 from tensorboard.summary.writer import event_file_writer
 
 from pretrain.report import tensorboard
-from pretrain.report.records import EvalRecord
+from pretrain.report.metrics import EvalRecord
 from pretrain.report.tensorboard import TensorBoard
 
 

@@ -13,7 +13,7 @@ from pretrain.checkpoint.folder import CheckpointFolder
 from pretrain.engine.protocol import Step
 from pretrain.recipe.layout import lay_out
 from pretrain.report.flops import Speedometer
-from pretrain.report.records import EvalRecord
+from pretrain.report.metrics import EvalRecord
 from pretrain.report.timers import PhaseTimers
 from pretrain.training.events import Checkpoints, Evaluations, LogLines
 from pretrain.training.gc_control import GcControl

@@ -10,7 +10,7 @@ import torch
 
 from pretrain.errors import TrainingError
 from pretrain.report.hang.position import END
-from pretrain.report.records import EvalRecord
+from pretrain.report.metrics import EvalRecord
 from pretrain.training import events
 from pretrain.training.events import Checkpoints, verdict
 from pretrain.training.progress import Progress

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from pretrain.checkpoint.writing.background import BackgroundSaves
+from pretrain.checkpoint.background import BackgroundSaves
 from pretrain.errors import CheckpointError, TrainingError
 from pretrain.training import saving as saving_module
 from pretrain.training.saving import Saving

@@ -11,7 +11,7 @@ from datetime import timedelta
 
 import pytest
 
-from pretrain.checkpoint.writing import agreement
+from pretrain.checkpoint import agreement
 from pretrain.exit_codes import STOP_SIGNALS, End, ExitCode
 from pretrain.training.stopping import REASONS, Stopping, end_of
 

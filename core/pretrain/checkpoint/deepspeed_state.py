@@ -1,8 +1,7 @@
 """State of the DeepSpeed engine in a checkpoint: the megatron engine's tensors, under the same names.
 
-ZeRO splits flat tensors, whose parts depend on the stage and the number of ranks. Weights are gathered one at a
-time, and each data-parallel rank writes its share of them; so a checkpoint can be read at any stage, at any layout and
-by any engine.
+ZeRO splits flat tensors by stage and number of ranks. Weights are gathered one at a time, and each data-parallel rank
+writes its share of them; so any stage, layout and engine reads the checkpoint.
 """
 
 from __future__ import annotations
@@ -28,12 +27,11 @@ if TYPE_CHECKING:
     from pretrain.checkpoint.contents import Counters
     from pretrain.model.gpt import GPT
 
-BATCH = 1 << 28
-"""Elements of weights that a rank reads at a time: with moments and main weights 4 GiB of host memory."""
+BATCH = 1 << 28  # elements of weights that a rank reads at a time: with moments and main weights 4 GiB of host memory
 
 
 class DeepSpeedState:
-    """See `pretrain.checkpoint.contents.EngineState`."""
+    """The `EngineState` of a model, the optimizer that DeepSpeed made, and the one in it that counts steps."""
 
     def __init__(
         self,
@@ -46,7 +44,6 @@ class DeepSpeedState:
         stage: int,
         is_fp32: bool,
     ) -> None:
-        """Read the model, the optimizer that DeepSpeed made, the one in it that counts steps, and the loss scale."""
         self._model = model
         self._counted = counted
         self._scale = scale

@@ -1,27 +1,34 @@
-"""A folder of checkpoints, `iter_0000500/` and so on, with `latest_checkpointed_iteration.txt` beside them."""
+"""A folder of checkpoints, `iter_0000500/` and so on, with `latest_checkpointed_iteration.txt`; its owner.
+
+The owner is the one run that may save there; its identity is in `.run_id` of its directory, and in `owner.json` here.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import uuid
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pretrain.atomic_files import replacing
-from pretrain.checkpoint.digest import digest_of
+from pretrain.checkpoint.checksums import digest_of
 from pretrain.errors import CheckpointError, DamageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from pretrain.recipe import Recipe
 
 
+FORMAT = 3  # a new one when older readers would misread it
+WITHOUT_CHECKSUMS = 2  # the format of before checksums, which is read too
 LATEST = "latest_checkpointed_iteration.txt"
 _UNFINISHED = ".unfinished-"
-_LONGEST = 32
-"""Longest user-written content of LATEST, in characters; with our second line it has more."""
+_LONGEST = 32  # longest user-written content of LATEST, in characters; with our second line it has more
 
 
 def folder_name(iteration: int) -> str:
@@ -41,14 +48,10 @@ class CheckpointFolder:
 
     A checkpoint is written under another name and renamed when it is complete; only then does LATEST name it, and only
     then are older ones removed. A folder is renamed before its removal, so that every iter_* folder is complete.
-
-    Attributes:
-        path: the folder.
-        keep: number of checkpoints up to the latest that are kept, None for all.
     """
 
     path: Path
-    keep: int | None = None
+    keep: int | None = None  # number of checkpoints up to the latest that are kept; None: all
 
     @classmethod
     def of(cls, recipe: Recipe, run_dir: Path) -> CheckpointFolder:
@@ -59,22 +62,10 @@ class CheckpointFolder:
     def save(
         self, iteration: int, write: Callable[[Path], None], *, is_main: bool, barrier: Callable[[], None]
     ) -> Path:
-        """Write a checkpoint; all ranks call it together.
-
-        Args:
-            iteration: its number.
-            write: fills an empty folder, together with the other ranks; returns when this rank's part is on disk.
-            is_main: whether this rank makes, renames and removes folders.
-            barrier: waits for all ranks.
-
-        Raises:
-            CheckpointError: the folder cannot be written.
-        """
+        """Have `write` fill an empty folder, and publish it; all ranks together, `is_main` makes the folders."""
         unfinished = self.begin(iteration, is_main=is_main, barrier=barrier)
-        try:
+        with self.written():
             write(unfinished)
-        except OSError as exc:
-            raise self._cannot_be_written(exc) from exc
         barrier()
         if is_main:
             self.publish(iteration)
@@ -82,49 +73,46 @@ class CheckpointFolder:
         return self.directory(iteration)
 
     def begin(self, iteration: int, *, is_main: bool, barrier: Callable[[], None]) -> Path:
-        """Return an empty folder to write a checkpoint into; all ranks call it together, with arguments as of `save`.
-
-        Raises:
-            CheckpointError: the folder cannot be made.
-        """
+        """Return an empty folder to write a checkpoint into; all ranks call it together."""
         unfinished = self._unfinished(iteration)
         if is_main:
-            try:
+            with self.written():
                 self._remove_unfinished()
                 unfinished.mkdir(parents=True)
-            except OSError as exc:
-                raise self._cannot_be_written(exc) from exc
         barrier()
         return unfinished
 
     def publish(self, iteration: int) -> None:
-        """Flush and rename a checkpoint that all ranks have written, name it in LATEST, and remove older ones.
+        """Flush and rename a written checkpoint, name it in LATEST, and remove older ones; one rank, any thread."""
+        unfinished, final = self._unfinished(iteration), self.directory(iteration)
+        with self.written():
+            _flush(*unfinished.iterdir(), unfinished)
+            if final.exists():  # the run was started again from an older checkpoint
+                final.rename(self.path / f"{_UNFINISHED}replaced-{iteration:07d}")
+            unfinished.rename(final)
+            with replacing(self.path / LATEST, error=None) as stream:
+                stream.write(tracked(str(iteration)).encode())
+            # Only the folder itself: opening and closing the run's lock in it (launch/run_lock.py) would release it.
+            _flush(self.path)
+            self._remove_older(iteration)
+            self._remove_unfinished()
 
-        One rank calls it; any thread may.
-
-        Raises:
-            CheckpointError: the folder cannot be written.
-        """
+    @contextmanager
+    def written(self) -> Iterator[None]:
+        """Turn an OSError of a block that writes the folder into a CheckpointError."""
         try:
-            self._publish(self._unfinished(iteration), self.directory(iteration), iteration)
-        except OSError as exc:
-            raise self._cannot_be_written(exc) from exc
+            yield
+        except OSError as error:
+            msg = f"{self.path} cannot be written: {error}\nMake room, or let checkpoint.save name another folder."
+            raise CheckpointError(msg) from error
 
     def name_none(self, reason: str) -> None:
-        """Have LATEST name no checkpoint, so that no run goes on by itself; `latest` raises an error with the reason.
-
-        Raises:
-            CheckpointError: the folder cannot be written.
-        """
+        """Have LATEST name no checkpoint, so that no run continues by itself; `latest` raises its reason."""
         with replacing(self.path / LATEST, error=CheckpointError) as stream:
             stream.write(f"{reason[:_LONGEST]}\n".encode())
 
     def require_writable(self) -> None:
-        """Make the folder, so that a mistake is found before the training and not at its first checkpoint.
-
-        Raises:
-            CheckpointError: it cannot be made, or cannot be written.
-        """
+        """Make the folder, so that a mistake is found before the training and not at its first checkpoint."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             probe = self.path / f"{_UNFINISHED}probe"
@@ -135,12 +123,7 @@ class CheckpointFolder:
             raise CheckpointError(msg) from exc
 
     def latest(self) -> int | None:
-        """Return the iteration of the latest complete checkpoint, or None where there is none.
-
-        Raises:
-            DamageError: LATEST has neither the content that was written nor an iteration that a user wrote.
-            CheckpointError: LATEST names a missing folder, or the folder is another program's.
-        """
+        """Return the iteration of the latest complete checkpoint, None without one; an error for a bad LATEST."""
         tracker = self.path / LATEST
         if not tracker.is_file():
             return None
@@ -169,24 +152,11 @@ class CheckpointFolder:
     def _unfinished(self, iteration: int) -> Path:
         return self.path / f"{_UNFINISHED}{iteration:07d}"
 
-    def _cannot_be_written(self, error: OSError) -> CheckpointError:
-        return CheckpointError(
-            f"{self.path} cannot be written: {error}\nMake room, or let checkpoint.save name another folder."
-        )
-
-    def _publish(self, unfinished: Path, final: Path, iteration: int) -> None:
-        _flush(*unfinished.iterdir(), unfinished)
-        if final.exists():  # the run was started again from an older checkpoint
-            final.rename(self.path / f"{_UNFINISHED}replaced-{iteration:07d}")
-        unfinished.rename(final)
-        with replacing(self.path / LATEST, error=None) as stream:
-            stream.write(tracked(str(iteration)).encode())
-        _flush(self.path)
+    def _remove_older(self, iteration: int) -> None:
         if self.keep is not None:
             # Later ones stay: after a start from an older checkpoint they belong to the abandoned part.
             for old in [number for number in self.iterations() if number < iteration][: -self.keep + 1 or None]:
                 self.directory(old).rename(self.path / f"{_UNFINISHED}old-{old:07d}")
-        self._remove_unfinished()
 
     def _remove_unfinished(self) -> None:
         for left in self.path.glob(f"{_UNFINISHED}*"):
@@ -195,7 +165,6 @@ class CheckpointFolder:
             left.unlink()
 
     def _choice(self) -> str:
-        """Return the advice for a LATEST that names no checkpoint."""
         there = ", ".join(map(str, self.iterations()))
         if there:
             return f"Write the number of one of these into it: {there}."
@@ -212,11 +181,7 @@ def tracked(number: str) -> str:
 
 
 def _flush(*paths: Path) -> None:
-    """Flush files and folders to the disk before anything relies on them.
-
-    Of the folder of checkpoints only the folder itself: opening and closing the run's lock in it
-    (launch/run_lock.py) would release it.
-    """
+    """Flush files and folders to the disk before anything relies on them."""
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -225,8 +190,67 @@ def _flush(*paths: Path) -> None:
             os.close(descriptor)
 
 
-FORMAT = 3
-"""A new one when older readers would misread it."""
+ID = ".run_id"
+OWNER = "owner.json"
 
-WITHOUT_CHECKSUMS = 2
-"""The format of before checksums, which is read too."""
+
+def require_own(recipe: Recipe, run_dir: Path | None, *, resume: bool) -> None:
+    """Check that the run may save into its recipe's folder: it is empty, its own, or the one that it continues."""
+    checkpoint = recipe.checkpoint
+    folder = _saves_into(recipe, run_dir)
+    if folder is None or (run_dir is not None and folder.path.absolute().parent == run_dir.absolute()):
+        return  # not saved at all, or inside the run's own directory, which may be a copy
+    owner = _owner(folder.path)
+    if not owner and not folder.iterations() and not (folder.path / LATEST).exists():
+        return
+    if owner and run_dir is not None and owner.get("run") == _identity(run_dir):
+        return
+    if not owner and resume:  # a run of a version whose folders had no owner
+        return
+    goes_on = checkpoint.load is not None and Path(checkpoint.load).resolve() == folder.path.resolve()
+    if goes_on and not checkpoint.finetune:
+        return
+    whose = f" ({owner['run_dir']})" if owner.get("run_dir") else ""
+    there = ", ".join(map(str, folder.iterations())) or "none yet"
+    msg = (
+        f"checkpoint.save: {folder.path} has the checkpoints of another run{whose}: {there}.\n"
+        f"Name another folder; or continue them: set checkpoint.load={folder.path} as well, or --resume that run."
+    )
+    raise CheckpointError(msg)
+
+
+def claim(recipe: Recipe, run_dir: Path, *, resume: bool) -> None:
+    """Write the run into the folder that it saves into; called by one rank, before the first save."""
+    folder = _saves_into(recipe, run_dir)
+    if folder is None:
+        return
+    require_own(recipe, run_dir, resume=resume)
+    folder.require_writable()
+    identity = _identity(run_dir) or uuid.uuid4().hex
+    owner = {"run": identity, "run_dir": str(run_dir.absolute())}
+    with folder.written():
+        for path, text in ((run_dir / ID, identity), (folder.path / OWNER, json.dumps(owner))):
+            with replacing(path, error=None) as stream:
+                stream.write(f"{text}\n".encode())
+
+
+def _saves_into(recipe: Recipe, run_dir: Path | None) -> CheckpointFolder | None:
+    """Return the folder that the run saves into; None if it saves nothing, or into a directory that does not exist."""
+    save = recipe.checkpoint.save
+    if save is False or (save is True and run_dir is None):
+        return None
+    return CheckpointFolder.of(recipe, run_dir or Path())
+
+
+def _identity(run_dir: Path) -> str | None:
+    with suppress(OSError):
+        return (run_dir / ID).read_text().strip() or None
+    return None
+
+
+def _owner(folder: Path) -> dict[str, Any]:
+    with suppress(OSError, ValueError):
+        owner = json.loads((folder / OWNER).read_text())
+        if isinstance(owner, dict):
+            return owner
+    return {}

@@ -13,13 +13,7 @@ if TYPE_CHECKING:
 
 
 class ForeignSummary(Protocol):
-    """A checkpoint of any program.
-
-    Attributes:
-        path: folder or file of this one checkpoint.
-        format: its format's name, "pretrain" for ours.
-        iteration: of the training; None where the files do not tell.
-    """
+    """A checkpoint of any program; `format` is "pretrain" for ours, `iteration` None where the files do not tell."""
 
     @property
     def path(self) -> Path: ...  # noqa: D102

@@ -35,11 +35,8 @@ def sharded_states() -> ShardedObject:
 
 
 def changes(saved: dict[str, int | str]) -> list[str]:
-    """Return what keeps states of that layout from being restored on these ranks: "the layout", "the device".
-
-    Old checkpoints without a device or a process group are taken to be of this one.
-    """
-    ours = layout()
+    """Return what keeps states of that layout from being restored here: "the layout", "the device"."""
+    ours = layout()  # an old checkpoint without a device or a process group is taken to be of this one
     differing = {name for name, value in saved.items() if ours.get(name) != value}
     return ["the layout"] * bool(differing - _OF_DEVICE) + ["the device"] * bool(differing & _OF_DEVICE)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pretrain.errors import CheckpointError
 from pretrain.recipe.sections.model import ALWAYS, ANY, CONSEQUENCES
@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from pretrain.recipe.sections.model import ModelSection
 
 
-_LEAST = 1024
-"""Rows beyond a tokenizer's tokens that need no explanation: Qwen 2 has 293, GPT-NeoX-20B 155."""
+_LEAST = 1024  # rows beyond a tokenizer's tokens that need no explanation: Qwen 2 has 293, GPT-NeoX-20B 155
 
 _MULTIPLE, _MOST_RANKS = 128, 64
 """Megatron-LM's --make-vocab-size-divisible-by, and the tensor-parallel ranks up to which it is multiplied."""
@@ -28,12 +27,7 @@ def structure(model: ModelSection) -> dict[str, Any]:
 
 
 def is_padded(tokens: int, rows: int) -> bool:
-    """Say whether so many rows of an embedding may be those of a tokenizer with so many tokens.
-
-    Args:
-        tokens: of the tokenizer.
-        rows: of the embedding.
-    """
+    """Say whether an embedding may have so many rows for a tokenizer with so many tokens."""
     if not tokens <= rows < 2 * tokens:
         return False
     multiples = [_MULTIPLE * 2**power for power in range(_MOST_RANKS.bit_length())]
@@ -49,47 +43,31 @@ _BEFORE_THEY_EXISTED = {
 """What all models had that were saved without these settings."""
 
 
-_OF_THE_SCHEDULE = {"lr", "weight_decay"}
-"""Keys of section `optimizer` whose saved values `saved_schedule` compares."""
+_OF_THE_SCHEDULE = {"lr", "weight_decay"}  # keys of section `optimizer` whose saved values `saved_schedule` compares
 
 
-class Described(Protocol):
-    """Recipe and vocabulary that a checkpoint is compared with."""
-
-    @property
-    def recipe(self) -> Recipe:
-        """The recipe that is trained."""
-
-    @property
-    def vocab_size(self) -> int:
-        """Entries of the tokenizer, before padding."""
-
-
-def identity(engine: Described) -> dict[str, Any]:
+def identity(recipe: Recipe, vocab_size: int) -> dict[str, Any]:
     """Return the model's structure, the optimizer's settings and the order of samples, as a checkpoint holds them."""
-    recipe = engine.recipe
     return {
-        "model": structure(recipe.model) | {"vocab_size": engine.vocab_size},
+        "model": structure(recipe.model) | {"vocab_size": vocab_size},
         "dtype": recipe.precision.dtype,
         "settings": _settings(recipe),
         "samples": _samples(recipe),
     }
 
 
-def require_same(engine: Described, directory: Path, saved: Mapping[str, Any], *, weights_only: bool) -> None:
-    """Check that a checkpoint is of this model and, unless only its weights are read, of this precision.
-
-    Raises:
-        CheckpointError: it is not.
-    """
-    ours = identity(engine)
-    expected = {f"model.{name}": value for name, value in ours["model"].items()}
+def require_same(
+    recipe: Recipe, vocab_size: int, directory: Path, saved: Mapping[str, Any], *, weights_only: bool
+) -> None:
+    """Check that a checkpoint is of this model and, unless only its weights are read, of this precision."""
+    expected = {f"model.{name}": value for name, value in structure(recipe.model).items()}
+    expected["model.vocab_size"] = vocab_size
     there = _BEFORE_THEY_EXISTED | {f"model.{name}": value for name, value in saved["model"].items()}
     if not weights_only:
-        expected["precision.dtype"], there["precision.dtype"] = ours["dtype"], saved["dtype"]
+        expected["precision.dtype"], there["precision.dtype"] = recipe.precision.dtype, saved["dtype"]
     rows = saved["model"].get("vocabulary_rows")
-    if there.get("model.vocab_size") is None and rows is not None and is_padded(engine.vocab_size, rows):
-        there["model.vocab_size"] = engine.vocab_size  # converted weights, of which only the padded vocabulary is known
+    if there.get("model.vocab_size") is None and rows is not None and is_padded(vocab_size, rows):
+        there["model.vocab_size"] = vocab_size  # converted weights, of which only the padded vocabulary is known
     known = [name for name in expected if name in there or name not in _NOTED_LATER]
     differing = [name for name in known if expected[name] != there.get(name)]
     if differing:
@@ -98,23 +76,21 @@ def require_same(engine: Described, directory: Path, saved: Mapping[str, Any], *
         raise CheckpointError(msg)
 
 
-def differences(engine: Described, saved: Mapping[str, Any]) -> list[str]:
+def differences(recipe: Recipe, saved: Mapping[str, Any]) -> list[str]:
     """Return a notice for each setting that differs from the checkpoint's; the recipe's value is used."""
-    ours = identity(engine)
     before = {"data.index": "megatron"} | saved["samples"]  # the default of checkpoints without this key
     settings = saved.get("settings", {})
-    return [
-        *(
-            f"{name}: {value} from here on; it was {settings[name]}"
-            for name, value in ours["settings"].items()
-            if name in settings and settings[name] != value
-        ),
-        *(
-            f"{name}: {value}, the checkpoint's {before[name]}: samples come in another order, some for a second time"
-            for name, value in ours["samples"].items()
-            if None not in (value, before.get(name)) and value != before[name]
-        ),
+    notices = [
+        f"{name}: {value} from here on; it was {settings[name]}"
+        for name, value in _settings(recipe).items()
+        if name in settings and settings[name] != value
     ]
+    notices += [
+        f"{name}: {value}, the checkpoint's {before[name]}: samples come in another order, some for a second time"
+        for name, value in _samples(recipe).items()
+        if None not in (value, before.get(name)) and value != before[name]
+    ]
+    return notices
 
 
 def _settings(recipe: Recipe) -> dict[str, Any]:

@@ -27,7 +27,7 @@ _MAIN_OF_DISTRIBUTED = f"{PREFIX}.param."
 
 
 class MegatronState:
-    """The state of the model chunks and their optimizer; see `pretrain.checkpoint.contents.EngineState`.
+    """The `EngineState` of the unwrapped model chunks and their optimizer.
 
     megatron-core's optimizers each have a structure of their own around the same tensors. The checkpoint holds the
     tensors alone, under one name each, so that any of them, and any other engine, reads what another one wrote.
@@ -42,10 +42,7 @@ class MegatronState:
         states: tuple[str, ...],
         is_fp32: bool,
     ) -> None:
-        """Read the unwrapped chunks and the optimizer, which has main weights unless all is fp32.
-
-        In a block of `gathered` every rank has the weights of the last step.
-        """
+        """In a block of `gathered` every rank has the weights of the last step."""
         self.optimizer_states = states
         self._gathered = gathered
         self._chunks = [_inner(chunk) for chunk in chunks]
@@ -55,13 +52,10 @@ class MegatronState:
     def sharded(self) -> dict[str, Any]:
         """Return this rank's weights and optimizer state for saving."""
         with self._gathered():
-            return self._sharded()
-
-    def _sharded(self) -> dict[str, Any]:
-        self._allocate()
-        models = self._models()
-        optimizer = self._optimizer.sharded_state_dict(models, is_loading=False, metadata=sharding_metadata())
-        parts = [_renamed(part) for part in _sharded_in(optimizer)]
+            self._allocate()
+            models = self._models()
+            optimizer = self._optimizer.sharded_state_dict(models, is_loading=False, metadata=sharding_metadata())
+            parts = [_renamed(part) for part in _sharded_in(optimizer)]
         if self._is_fp32:  # the weights themselves are what the optimizer updates
             parts = [part for part in parts if not part.key.startswith(_MAIN)]
         return {**models, "optimizer": dict(enumerate(parts))}
@@ -109,10 +103,7 @@ class MegatronState:
         self._optimizer.load_state_dict(_filled(structure, values, counters))
 
     def _allocate(self) -> None:
-        """Allocate the moments (zeros) before the first step: an fp16 run may save before a step is not skipped.
-
-        megatron-core allocates them in the first step, or before it loads.
-        """
+        """Allocate the moments (zeros) before the first step: an fp16 run may save before a step is not skipped."""
         for optimizer in self._optimizer.chained_optimizers:
             if optimizer.optimizer is not None:  # None on a rank without weights of this kind
                 optimizer.init_state_fn(optimizer.optimizer, optimizer.config)

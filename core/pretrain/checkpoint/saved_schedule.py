@@ -24,13 +24,7 @@ _NAMES = {
 
 
 def restore_schedule(schedule: OptimizerParamScheduler, saved: dict[str, Any], recipe: Recipe) -> list[str]:
-    """Load a saved schedule; return a notice for each value that differs from the recipe's.
-
-    As in megatron-core, values may only differ if the recipe chooses one side.
-
-    Raises:
-        CheckpointError: values differ, and the recipe chooses neither side.
-    """
+    """Load a saved schedule; return a notice for each value that differs, as it may if the recipe chooses a side."""
     ours, override = schedule.state_dict(), recipe.schedule.override_opt_param_scheduler
     if saved["lr_decay_style"] == ours["lr_decay_style"]:
         saved = saved | {key: ours[key] for key in _unused(recipe)}
@@ -52,17 +46,7 @@ def restore_schedule(schedule: OptimizerParamScheduler, saved: dict[str, Any], r
 def continue_schedule(
     schedule: OptimizerParamScheduler, told: Mapping[str, Any], consumed_samples: int, recipe: Recipe
 ) -> list[str]:
-    """Load a schedule of which a checkpoint tells a part, as `restore_schedule` does; the rest is the recipe's.
-
-    Args:
-        schedule: the run's.
-        told: values by megatron-core's names; others are left out.
-        consumed_samples: sequences trained on, where the schedule stands unless it says itself.
-        recipe: of the run.
-
-    Raises:
-        CheckpointError: values differ, and the recipe chooses neither side.
-    """
+    """Load a schedule of which a checkpoint tells a part, by megatron-core's names; the rest is the recipe's."""
     ours = schedule.state_dict()
     known = {name: value for name, value in told.items() if name in ours}
     return restore_schedule(schedule, ours | {"num_steps": consumed_samples} | known, recipe)

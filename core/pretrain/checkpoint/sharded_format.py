@@ -2,7 +2,6 @@
 
 megatron-core stacks the weights of all layers under one key, with the layer as the first dimension; norms have the
 names of Transformer Engine's layers that contain them (TransformerLayer.sharded_state_dict).
-torch reads the index with plain pickle, which may run code; it is checked before.
 """
 
 from __future__ import annotations
@@ -30,20 +29,12 @@ PREFIX, MAIN = "optimizer.state", "fp32_param"
 """Beginning of the keys of an optimizer's state, and the name among them of main weights."""
 
 OPTIMIZER = ("optimizer", "chained")
-_OTHERS = (*OPTIMIZER, "rng", "rerun")
-"""Beginnings of keys that are not of weights."""
+_OTHERS = (*OPTIMIZER, "rng", "rerun")  # beginnings of keys that are not of weights
 
 
 def common_of(folder: Path) -> dict[str, Any]:
-    """Return what all ranks share.
-
-    torch_file reads it: megatron-core's own reader runs code where TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD is set.
-
-    Raises:
-        CheckpointError: it holds objects that could run code.
-        DamageError: it is cut off; or this program wrote checksums beside it, and they are missing.
-        MisnamedError: it is of another iteration than its folder.
-    """
+    """Return what all ranks share; DamageError, CheckpointError, or MisnamedError for another folder's iteration."""
+    # Not by megatron-core's reader, which runs code where TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD is set.
     common = torch_file.read(folder / COMMON)
     if not isinstance(common, dict):
         msg = f"{folder / COMMON} holds no values by name."
@@ -82,21 +73,16 @@ _RECORDS = {("torch", "Size"), ("torch.serialization", "_get_layout"), ("collect
 
 
 def read_index(directory: Path) -> Metadata:
-    """Return the index; refuse anything that is not the data of an index.
-
-    Raises:
-        pickle.UnpicklingError: it is damaged, or holds something else.
-        OSError: it cannot be read.
-    """
+    """Return the index, which torch reads with plain pickle; pickle.UnpicklingError: it holds more than data."""
     from torch.distributed.checkpoint.metadata import Metadata  # noqa: PLC0415  half a second that other formats are spared
 
     if (directory / INDEX).exists() and not (directory / INDEX).is_file():  # a pipe would be waited for
-        msg = f"{INDEX} is no file"
+        msg = f"{INDEX} is not a file"
         raise pickle.UnpicklingError(msg)
     with (directory / INDEX).open("rb") as file:
         found = _Unpickler(file).load()
     if not isinstance(found, Metadata):
-        msg = f"{INDEX} is no index"
+        msg = f"{INDEX} is not an index"
         raise pickle.UnpicklingError(msg)
     return found
 
@@ -106,15 +92,12 @@ class _Unpickler(pickle.Unpickler):
         """Return dtypes and torch's own records; a dotted name would reach what a module imports."""
         if "." not in name and (module in _DATA_MODULES or module == "torch" or (module, name) in _RECORDS):
             found = super().find_class(module, name)
-            if (module, name) in _RECORDS or isinstance(found, torch.dtype) or _is_record(found, module):
+            is_data = dataclasses.is_dataclass(found) or (isinstance(found, type) and issubclass(found, Enum))
+            is_record = is_data and found.__module__ == module
+            if (module, name) in _RECORDS or isinstance(found, torch.dtype) or is_record:
                 return found
         msg = f"{INDEX} holds {module}.{name}, which is not part of an index"
         raise pickle.UnpicklingError(msg)
-
-
-def _is_record(found: Any, module: str) -> bool:
-    is_data = dataclasses.is_dataclass(found) or (isinstance(found, type) and issubclass(found, Enum))
-    return is_data and found.__module__ == module
 
 
 _LAYER = re.compile(r"decoder\.layers\.(\d+)\.(.+)")
@@ -138,12 +121,7 @@ def sharded_name(name: str) -> tuple[str, int | None]:
 
 
 def weight_names(key: str, layers: int) -> list[tuple[str, int | None]]:
-    """Return our names of the weights under a key, each with its place in the first dimension; none for other state.
-
-    Args:
-        key: of a sharded checkpoint. Megatron-LM also writes keys that have the number of their layer.
-        layers: size of the first dimension.
-    """
+    """Return our names of the weights under a key, each with its place in the first dimension of so many layers."""
     if not is_weight(key):
         return []
     numbered = _LAYER.fullmatch(key)

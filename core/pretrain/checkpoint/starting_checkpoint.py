@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,27 +13,14 @@ from pretrain.errors import CheckpointError
 if TYPE_CHECKING:
     from pretrain.recipe import Recipe
 
-READABLE = (WITHOUT_CHECKSUMS, FORMAT)
-"""Formats of checkpoints that this version reads."""
+READABLE = (WITHOUT_CHECKSUMS, FORMAT)  # formats of checkpoints that this version reads
 
 _FILES = ("metadata.json", "common.pt", ".metadata")
 """Files that megatron-core needs to read a sharded checkpoint; .metadata is torch's index."""
 
 
 def require_start(path: Path, own: Path | None, recipe: Recipe) -> Path | None:
-    """Check that `checkpoint.load` has a checkpoint that looks complete, or is the folder that the run itself fills.
-
-    Returns the folder of the one checkpoint; None where there is none yet, or another program's.
-
-    Args:
-        path: `checkpoint.load`.
-        own: the folder in which the run saves, if it is known.
-        recipe: of the run, whose model another program's checkpoint must have.
-
-    Raises:
-        CheckpointError: it has none, or one of which files are missing, or another program's that does not fit or is
-            in the folder in which the run saves.
-    """
+    """Return the checkpoint that `checkpoint.load` names; None where the run's `own` has none yet, or if foreign."""
     foreign = foreign_checkpoints()
     if summary := foreign.foreign_summary(path):
         if own is not None and path.resolve() == own.resolve():
@@ -56,17 +42,7 @@ def require_start(path: Path, own: Path | None, recipe: Recipe) -> Path | None:
 
 
 def starting_directory(recipe: Recipe, run_dir: Path | None, *, resume: bool) -> Path | None:
-    """Return the folder of the checkpoint that a run starts from; None without one, and for another program's.
-
-    Args:
-        recipe: of the run.
-        run_dir: its directory; None for a new one.
-        resume: whether the run of `run_dir` is continued: its own latest checkpoint counts first.
-
-    Raises:
-        DamageError: LATEST is damaged.
-        CheckpointError: nothing says which checkpoint is the run's latest; or as `require_start`.
-    """
+    """Return the folder of the checkpoint that a run starts from; None without one, and for another program's."""
     own = None if run_dir is None else CheckpointFolder.of(recipe, run_dir)
     if resume and own is not None and (latest := own_latest(own)) is not None:
         return own.directory(latest)
@@ -78,18 +54,11 @@ def starting_directory(recipe: Recipe, run_dir: Path | None, *, resume: bool) ->
 
 
 def own_latest(own: CheckpointFolder) -> int | None:
-    """Return the latest checkpoint of a resumed run, which must not start over while it has any.
-
-    A single one need not be named by LATEST: the run was killed just before that, and every iter_* folder is complete.
-
-    Raises:
-        DamageError: LATEST is damaged.
-        CheckpointError: there are several, and nothing says which is the latest.
-    """
+    """Return the latest checkpoint of a resumed run, which must not start over while it has any."""
     latest, there = own.latest(), own.iterations()
     if latest is not None or not there:
         return latest
-    if len(there) == 1:
+    if len(there) == 1:  # the run was killed just before LATEST was to name it, and every iter_* folder is complete
         return there[0]
     msg = (
         f"{own.path} has checkpoints, {', '.join(map(str, there))}, but no {LATEST}.\n"
@@ -99,33 +68,18 @@ def own_latest(own: CheckpointFolder) -> int | None:
 
 
 def require_of_recipe(directory: Path, recipe: Recipe, vocab_size: int | None, *, weights_only: bool) -> None:
-    """Check that a checkpoint of ours is of the recipe's model and precision.
-
-    Args:
-        directory: of the one checkpoint.
-        recipe: of the run.
-        vocab_size: entries of the tokenizer; None if that is not made yet.
-        weights_only: whether nothing but its weights is read.
-
-    Raises:
-        DamageError: it cannot be read.
-        CheckpointError: it is incomplete, of a later format, or of another model.
-    """
+    """Check that a checkpoint of ours is of the recipe's model and precision; no `vocab_size`: no tokenizer yet."""
     from pretrain.checkpoint.sharded_format import common_of  # noqa: PLC0415  as in `require_start`
 
     require_complete(directory)
     common = common_of(directory)
     require_format(directory, common.get("format"))
     size = common["model"].get("vocab_size") if vocab_size is None else vocab_size
-    require_same(_Described(recipe, size), directory, common, weights_only=weights_only or "counters" not in common)
+    require_same(recipe, size, directory, common, weights_only=weights_only or "counters" not in common)
 
 
 def require_format(directory: Path, found: object) -> None:
-    """Check that this version reads a checkpoint's format.
-
-    Raises:
-        CheckpointError: it does not.
-    """
+    """Check that this version reads a checkpoint's format."""
     if found not in READABLE:
         msg = (
             f"{directory} has checkpoint format {found}; this version reads {' and '.join(map(str, READABLE))}.\n"
@@ -134,23 +88,13 @@ def require_format(directory: Path, found: object) -> None:
         raise CheckpointError(msg)
 
 
-@dataclass(frozen=True, slots=True)
-class _Described:
-    recipe: Recipe
-    vocab_size: int
-
-
 def is_own_empty_folder(path: Path, own: Path | None) -> bool:
     """Say whether a folder without a checkpoint is the run's own, which then starts from the beginning."""
     return own is not None and path.resolve() == own.resolve()
 
 
 def require_complete(directory: Path) -> None:
-    """Check that the folder of one checkpoint has the files that reading needs.
-
-    Raises:
-        CheckpointError: a file is missing, or the checkpoint is another program's.
-    """
+    """Check that the folder of one checkpoint has the files that reading needs."""
     missing = [name for name in _FILES if not (directory / name).is_file()]
     if missing:
         msg = (

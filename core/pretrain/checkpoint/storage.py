@@ -1,14 +1,13 @@
 """A checkpoint: megatron-core's sharded format, readable at any layout and by any engine.
 
-common.pt holds values that are the same on all ranks: progress, schedule, the model's description, counters.
-Weights, optimizer state and generator states are sharded. Reading runs no code: common.pt is read by
-pretrain.checkpoint.torch_file, other objects with torch.load's weights_only, and the index, which torch
-unpickles, is checked before.
+common.pt holds values that are the same on all ranks; weights, optimizer and generator states are sharded. Reading runs
+no code: `torch_file` reads common.pt, weights_only other objects, and the index is checked before torch reads it.
 """
 
 from __future__ import annotations
 
 import pickle
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -24,44 +23,37 @@ from pretrain.checkpoint.folder import WITHOUT_CHECKSUMS
 from pretrain.checkpoint.identity import differences, require_same
 from pretrain.checkpoint.saved_schedule import continue_schedule, restore_schedule
 from pretrain.checkpoint.sharded_format import MAIN, PREFIX, common_of, is_weight, read_index, weight_names
+from pretrain.checkpoint.snapshot import Snapshot
 from pretrain.checkpoint.starting_checkpoint import require_complete, require_format
-from pretrain.checkpoint.writing.snapshot import Snapshot
 from pretrain.collectives import first_problem, on_rank0
 from pretrain.errors import CheckpointError, DamageError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterator, Mapping
     from pathlib import Path
 
     from pretrain.checkpoint.contents import Saved
 
 
-_FAULTS = (CheckpointingException, OSError, RuntimeError, KeyError, ValueError, EOFError, pickle.UnpicklingError)
+_FAULTS = (
+    *(CheckpointingException, CheckpointException, OSError, RuntimeError, KeyError, ValueError, EOFError),
+    pickle.UnpicklingError,
+)
 """Errors of reading a damaged checkpoint."""
 
-_LONGEST = 200
-"""Longest part of a library's message that is shown, in characters; some list every tensor."""
+_LONGEST = 200  # longest part of a library's message that is shown, in characters; some list every tensor
 
 
 def save(engine: Saved, directory: Path, progress: Mapping[str, Any]) -> None:
-    """Write the engine's state into an empty folder; all ranks together.
-
-    Raises:
-        CheckpointError: on every rank, when one cannot write.
-    """
+    """Write the engine's state into an empty folder; all ranks together."""
     Snapshot.take(engine, directory, progress, copies=False).write()
 
 
 def load(engine: Saved, directory: Path, *, weights_only: bool) -> Loaded:
-    """Read the folder into the engine.
-
-    Raises:
-        DamageError: the content of a file has changed.
-        CheckpointError: the folder is incomplete, or holds another model or optimizer.
-    """
+    """Read the folder into the engine; DamageError: a file has changed; CheckpointError: it does not fit."""
     common = opened(directory)
     is_bare = "counters" not in common  # converted from another program's
-    require_same(engine, directory, common, weights_only=weights_only or is_bare)
+    require_same(engine.recipe, engine.vocab_size, directory, common, weights_only=weights_only or is_bare)
     weights, states = on_rank0(partial(_names_in, directory))
     require_same_weights(engine, directory, weights)
     if not (weights_only or is_bare):
@@ -77,7 +69,7 @@ def load(engine: Saved, directory: Path, *, weights_only: bool) -> Loaded:
         )
         return Loaded(progress=common["progress"], notices=notices)
     notices += restore_schedule(engine.schedule, common["schedule"], engine.recipe)
-    notices += differences(engine, common)
+    notices += differences(engine.recipe, common)
     if changes := generators.changes(common["layout"]):
         changed = f"{' and '.join(changes)} {'have' if len(changes) > 1 else 'has'} changed"
         notices.append(f"{changed}: random generators are seeded again from train.seed")
@@ -87,14 +79,7 @@ def load(engine: Saved, directory: Path, *, weights_only: bool) -> Loaded:
 
 
 def opened(directory: Path) -> dict[str, Any]:
-    """Verify every file of a checkpoint, and return the part that is the same on all ranks, as `read_common`.
-
-    Each rank reads its share of the files; all call it together.
-
-    Raises:
-        DamageError: the content of a file has changed, or the folder is of another iteration than its name says.
-        CheckpointError: the folder is incomplete, or of a later format.
-    """
+    """Verify every file of a checkpoint, a share on each rank, and return `read_common`; all ranks together."""
     if on_rank0(partial(checksums.are_there, directory)):
         share = checksums.Share(dist.get_rank(), dist.get_world_size())
         if problem := first_problem(checksums.damage_in_share(directory, share)):
@@ -108,54 +93,46 @@ def has_checksums(common: Mapping[str, Any]) -> bool:
 
 
 def read_common(directory: Path) -> dict[str, Any]:
-    """Return the part that is the same on all ranks: format, progress, schedule, model, layout.
-
-    Raises:
-        DamageError: it is damaged, or of another iteration than the folder's name says, or lacks its checksums.
-        CheckpointError: the folder is not a checkpoint, or one that is incomplete or of a later format.
-    """
+    """Return the part that is the same on all ranks: format, progress, schedule, model, layout."""
     require_complete(directory)
-    try:
+    with _reading(directory):
         common = common_of(directory)
-    except _FAULTS as exc:
-        raise _damaged(directory, exc) from exc
     require_format(directory, common.get("format"))
     return common
 
 
 def _read(directory: Path, request: dict[str, Any]) -> dict[str, Any]:
-    try:
+    with _reading(directory):
         read_index(directory)
         loaded: dict[str, Any] = dist_checkpointing.load(request, str(directory), common_strategy=_NoCommon())
-    except (*_FAULTS, CheckpointException) as exc:
-        raise _damaged(directory, exc) from exc
     return loaded
 
 
-class _NoCommon(TorchCommonLoadStrategy):  # type: ignore[misc]
-    """Leaves common.pt to `read_common`."""
+@contextmanager
+def _reading(directory: Path) -> Iterator[None]:
+    try:
+        yield
+    except _FAULTS as exc:
+        msg = f"{directory} is damaged: {_reason(exc)}\nStart from another checkpoint."
+        raise CheckpointError(msg) from exc
 
+
+class _NoCommon(TorchCommonLoadStrategy):  # type: ignore[misc]
     def load_common(self, checkpoint_dir: object) -> dict[str, Any]:  # noqa: ARG002
         return {}
 
 
 def _names_in(directory: Path) -> tuple[set[str], set[str]]:
     """Return our names of a checkpoint's weights, and those of the optimizer's state."""
-    try:
+    with _reading(directory):
         shapes = {key: getattr(entry, "size", ()) for key, entry in read_index(directory).state_dict_metadata.items()}
-    except _FAULTS as exc:
-        raise _damaged(directory, exc) from exc
     weights = {name for key, size in shapes.items() if is_weight(key) for name, _ in weight_names(key, (*size, 0)[0])}
     prefix = f"{PREFIX}."
     return weights, {key.removeprefix(prefix).partition(".")[0] for key in shapes if key.startswith(prefix)} - {MAIN}
 
 
 def _require_same_states(engine: Saved, directory: Path, there: set[str]) -> None:
-    """Check that a checkpoint has the state of the recipe's optimizer.
-
-    Raises:
-        CheckpointError: it has another optimizer's.
-    """
+    """Check that a checkpoint has the state of the recipe's optimizer."""
     ours = engine.state.optimizer_states
     if there != set(ours):
         msg = (
@@ -164,10 +141,6 @@ def _require_same_states(engine: Saved, directory: Path, there: set[str]) -> Non
             "Name the optimizer of the checkpoint, or set checkpoint.finetune: true to take its weights alone."
         )
         raise CheckpointError(msg)
-
-
-def _damaged(directory: Path, error: BaseException) -> CheckpointError:
-    return CheckpointError(f"{directory} is damaged: {_reason(error)}\nStart from another checkpoint.")
 
 
 def _reason(error: BaseException) -> str:
@@ -186,16 +159,7 @@ _SHOWN = 3
 
 
 def require_same_weights(engine: Saved, directory: Path, names: Collection[str]) -> None:
-    """Check that a checkpoint has all weights of the model, and no others; all ranks call it together.
-
-    Args:
-        engine: whose model it is.
-        directory: of the checkpoint, for the error.
-        names: of its weights, as ours.
-
-    Raises:
-        CheckpointError: it has not; the message names the first.
-    """
+    """Check that a checkpoint has all weights of the model, and no others; all ranks call it together."""
     is_first = (parallel_state.get_data_parallel_rank(), parallel_state.get_tensor_model_parallel_rank()) == (0, 0)
     stages: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(stages, engine.state.weight_names() if is_first else set())

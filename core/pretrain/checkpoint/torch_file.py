@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 _RECORDS = ("megatron.", "deepspeed.", "numpy.", "_io.", "signal.", "types.", "pathlib.")
 """Modules whose objects become records without behaviour: enumerations in args, loss scalers, generator states."""
 
-_MOST_RECORDS = 50
-"""Most classes of _RECORDS in one file; torch.load is called once more for each."""
+_MOST_RECORDS = 50  # most classes of _RECORDS in one file; torch.load is called once more for each
 
 _REFUSED = re.compile(r"GLOBAL ([\w.]+)|``([\w.]+)`` must be imported")
 """The class or module that torch.load refuses, in its message."""
@@ -34,8 +33,7 @@ _ZIP = b"PK\x03\x04"
 _BEFORE_ZIP = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 """First bytes in the format of before torch 1.6: a pickle of torch.serialization.MAGIC_NUMBER."""
 
-_TENSOR = re.compile(r"/data/\d+$")
-"""Name of a record that has a tensor's numbers."""
+_TENSOR = re.compile(r"/data/\d+$")  # name of a record that has a tensor's numbers
 
 _BLOCK = 1 << 20
 _LOCAL_HEADER = struct.Struct("<26xHH")
@@ -56,16 +54,10 @@ class _Record:
 
 
 def read(path: Path) -> Any:
-    """Return what a file holds; tensors are mapped from it, and read when they are used.
+    """Return what a file holds; tensors are mapped from it. CheckpointError: objects that could run code; DamageError.
 
-    What is not of a tensor is verified by the file's own checksums; tensors are when they are read (`Record`).
-    Of classes only argparse.Namespace, which Megatron-LM keeps its arguments in, and torch's own of tensors are made.
-    Files in the format of before torch 1.6 are read whole.
-
-    Raises:
-        CheckpointError: it holds objects that could run code.
-        DamageError: it is cut off, or not a file of torch.save.
-        OSError: it cannot be opened.
+    What is not of a tensor is verified by the file's own checksums, tensors when they are read (`Record`). Of classes
+    only argparse.Namespace and torch's own of tensors are made. The format of before torch 1.6 is read whole.
     """
     _require_file(path)
     with path.open("rb") as file:
@@ -74,26 +66,14 @@ def read(path: Path) -> Any:
 
 
 def read_part(part: IO[bytes], path: Path) -> Any:
-    """Return what a part of a file holds, which is itself a file of torch.save; as `read` does.
-
-    Args:
-        part: the part, as a file of its own.
-        path: the whole file, for errors.
-    """
+    """Return what a part of a file holds, which is itself a file of torch.save; `path` is for errors."""
     return _checked(part, path, is_zip=True)
 
 
 def require_readable(path: Path) -> bool:
-    """Require that a file of torch.save has the content that its checksums tell; none of its objects is made.
+    """Require that a file of torch.save has the content that its checksums tell; return whether it has any.
 
-    In the format of before torch 1.6, which has no checksums, only the beginning tells.
-
-    Returns:
-        Whether it has checksums.
-
-    Raises:
-        DamageError: it is damaged, or not a file of torch.save.
-        OSError: it cannot be opened.
+    None of its objects is made. In the format of before torch 1.6, without checksums, only the beginning tells.
     """
     _require_file(path)
     with path.open("rb") as file:
@@ -112,11 +92,7 @@ def require_readable(path: Path) -> bool:
 
 
 def data_place(file: IO[bytes], entry: zipfile.ZipInfo) -> int:
-    """Return the place of an entry's data in a zip file, in bytes.
-
-    Raises:
-        struct.error: the file ends before it.
-    """
+    """Return the place of an entry's data in a zip file, in bytes; struct.error: the file ends before it."""
     file.seek(entry.header_offset)
     name, extra = _LOCAL_HEADER.unpack(file.read(_LOCAL_HEADER.size))
     return entry.header_offset + _LOCAL_HEADER.size + int(name) + int(extra)
@@ -159,12 +135,9 @@ def _load(source: Path | IO[bytes], path: Path, *, is_zip: bool) -> Any:
 
 @contextmanager
 def _allowing(records: dict[str, type[_Record]]) -> Iterator[None]:
-    """Let torch.load make these records and namespaces, and nothing that a library has allowed for itself.
-
-    torch.distributed allows DeviceMesh, for instance, which joins a process group when it is made.
-    """
+    """Let torch.load make these records and namespaces, and nothing that a library has allowed for itself."""
     before = get_safe_globals()
-    clear_safe_globals()
+    clear_safe_globals()  # torch.distributed allows DeviceMesh, which joins a process group when it is made
     add_safe_globals([argparse.Namespace, *((record, name) for name, record in records.items())])
     try:
         with warnings.catch_warnings():
@@ -177,7 +150,7 @@ def _allowing(records: dict[str, type[_Record]]) -> Iterator[None]:
 
 def _require_file(path: Path) -> None:
     if path.exists() and not path.is_file():  # a pipe would be waited for, a device has no end
-        msg = f"{path} is damaged: it is no file.\nCopy it again."
+        msg = f"{path} is damaged: it is not a file.\nCopy it again."
         raise DamageError(msg)
 
 

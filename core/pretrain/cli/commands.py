@@ -40,8 +40,7 @@ _OF_TOOLS = {
 }
 """Command -> its module below `pretrain.tools`."""
 
-_RUN_ELSEWHERE = {"train", "pretrain", "launch", "fit"}
-"""What other programs call `run`."""
+_RUN_ELSEWHERE = {"train", "pretrain", "launch", "fit"}  # what other programs call `run`
 
 
 class LazyCommands(click.Group):

@@ -39,16 +39,7 @@ def command(backend: str, expression: str, tiers: tuple[str, ...], kernels_only:
     from pretrain.plugins.host.members import require_device  # noqa: PLC0415
 
     require_device(load_subject(backend).plugins)
-    arguments = [
-        "--pyargs",
-        "pretrain.conformance.suite",
-        "-c",
-        os.devnull,
-        "-p",
-        "no:cacheprovider",
-        "-rfs",
-        "--tb=short",
-    ]
+    arguments = f"--pyargs pretrain.conformance.suite -c {os.devnull} -p no:cacheprovider -rfs --tb=short".split()
     arguments += ["-k", expression] if expression else []
     if kernels_only and "training" in tiers:
         msg = "--kernels-only leaves out --tier training."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -45,10 +45,7 @@ def command(
     as_json: bool,
     backend: str,
     overrides: tuple[str, ...],
-    nproc: int | None,
-    nnodes: int | None,
-    rdzv: str | None,
-    node_rank: int | None,
+    **counts: Any,
 ) -> int:
     """Evaluate a checkpoint on the held-out text of RECIPE, a YAML file, or of RUN, a run directory.
 
@@ -60,8 +57,7 @@ def command(
     from pretrain.launch.run_directory import RECIPE, checkpoints_of, is_run  # noqa: PLC0415
     from pretrain.recipe import load_recipe  # noqa: PLC0415
 
-    counts = RankCounts(nproc=nproc, nnodes=nnodes, rdzv=rdzv, node_rank=node_rank)
-    world, nodes, nproc = place_of_process(counts)
+    world, nodes, nproc = place_of_process(RankCounts(**counts))
     file = recipe / RECIPE if is_run(recipe) else recipe
     loaded = load_recipe(file, overrides)
     source = load or (recipe if is_run(recipe) else _named(loaded))
@@ -81,7 +77,6 @@ def command(
 
 
 def _named(recipe: Recipe) -> Path:
-    """Return the checkpoint that the recipe names."""
     if recipe.checkpoint.load is None:
         msg = (
             f"{recipe.source} names no checkpoint to evaluate (checkpoint.load).\n"

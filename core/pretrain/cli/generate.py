@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +14,7 @@ from pretrain.launch.nodes.nodes import Nodes
 from pretrain.launch.schedulers import current_world
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from pretrain.recipe import Recipe
@@ -21,30 +22,24 @@ if TYPE_CHECKING:
 NOTE = "Each token takes a whole forward pass. For an inference server: `pretrain checkpoint convert --to huggingface`."
 
 
-def _prompt(_: click.Context, __: click.Parameter, value: str) -> str:
-    if not value:
-        msg = "the prompt is empty. Give at least one character."
-        raise click.BadParameter(msg)
-    return value
+def _require(is_valid: Callable[[Any], bool], problem: str) -> Callable[[click.Context, click.Parameter, Any], Any]:
+    def check(_: click.Context, __: click.Parameter, value: Any) -> Any:
+        if not is_valid(value):
+            raise click.BadParameter(problem.format(value))
+        return value
 
-
-def _temperature(_: click.Context, __: click.Parameter, value: float) -> float:
-    if not 0 <= value < math.inf:
-        msg = f"{value:g} is not 0 (the most probable token) or more."
-        raise click.BadParameter(msg)
-    return value
-
-
-def _top_p(_: click.Context, __: click.Parameter, value: float) -> float:
-    if not 0 < value <= 1:
-        msg = f"{value:g} is not over 0 and at most 1 (all tokens)."
-        raise click.BadParameter(msg)
-    return value
+    return check
 
 
 @click.command(epilog=NOTE)
 @click.argument("source", type=LocalPath(), metavar="RUN|CHECKPOINT")
-@click.option("--prompt", required=True, callback=_prompt, metavar="TEXT", help="Text that the model continues.")
+@click.option(
+    "--prompt",
+    required=True,
+    callback=_require(bool, "the prompt is empty. Give at least one character."),
+    metavar="TEXT",
+    help="Text that the model continues.",
+)
 @click.option(
     "--max-new-tokens",
     type=click.IntRange(min=1),
@@ -58,7 +53,7 @@ def _top_p(_: click.Context, __: click.Parameter, value: float) -> float:
     type=float,
     default=1.0,
     show_default=True,
-    callback=_temperature,
+    callback=_require(lambda value: 0 <= value < math.inf, "{:g} is not 0 (the most probable token) or more."),
     metavar="T",
     help="Divisor of the logits; 0 takes the most probable token.",
 )
@@ -67,7 +62,7 @@ def _top_p(_: click.Context, __: click.Parameter, value: float) -> float:
     type=float,
     default=1.0,
     show_default=True,
-    callback=_top_p,
+    callback=_require(lambda value: 0 < value <= 1, "{:g} is not over 0 and at most 1 (all tokens)."),
     metavar="P",
     help="Draw from the fewest tokens that together have this probability.",
 )

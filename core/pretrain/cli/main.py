@@ -35,11 +35,7 @@ def commands() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and exit with what the command returns, or 2 for a user error, 130 when interrupted.
-
-    Args:
-        arguments: without the program's name; those of the process if None.
-    """
+    """Run the command line and exit with what the command returns, 2 for a user error, 130 when interrupted."""
     os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")  # only the named backend loads its device's library
     try:
         status = commands.main(arguments, prog_name="pretrain", standalone_mode=False)

@@ -35,8 +35,6 @@ class LocalPath(click.Path):
 
 
 class _TranslatingCommand(click.Command):
-    """Command whose error names the equivalents of all unknown options at once."""
-
     def answer(self, flag: str, values: list[str]) -> str:
         """Return the equivalent of a flag; empty if it is unknown."""
         raise NotImplementedError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -68,16 +68,13 @@ def command(
     recipe: Path,
     backend: str,
     overrides: tuple[str, ...],
-    nproc: int | None,
-    nnodes: int | None,
-    rdzv: str | None,
-    node_rank: int | None,
     hostfile: Path | None,
     run_dir: Path | None,
     resume: Literal["run", "auto"] | None,
     max_restarts: int,
     allow_fewer_nodes: int | None,
     dry_run: bool,
+    **rank_counts: Any,
 ) -> int:
     """Train RECIPE, a YAML file.
 
@@ -91,8 +88,8 @@ def command(
     from pretrain.launch.restarts import RestartPolicy  # noqa: PLC0415
 
     ignore_report_signal()
-    _prepare(run_dir, resume or "no", has_nodes=hostfile is not None or (nnodes or 1) > 1)
-    counts = RankCounts(nproc=nproc, nnodes=nnodes, rdzv=rdzv, node_rank=node_rank)
+    counts = RankCounts(**rank_counts)
+    _prepare(run_dir, resume or "no", has_nodes=hostfile is not None or (counts.nnodes or 1) > 1)
     policy = RestartPolicy(limit=max_restarts, fewest_nodes=allow_fewer_nodes)
     hosts = _hosts(hostfile, counted=counts.given)
     world, nodes, nproc = place_of_process(counts, hosted=hosts is not None)
@@ -125,11 +122,7 @@ def command(
 
 
 def _prepare(run_dir: Path | None, resume: Resume, *, has_nodes: bool) -> None:
-    """Do what comes before anything that takes time, such as the import of torch.
-
-    Raises:
-        RunError: the directory to go on in is not given.
-    """
+    """Do what comes before anything that takes time, such as the import of torch."""
     from pretrain.launch.run_directory import check_run_dir  # noqa: PLC0415
     from pretrain.launch.world import warn_of_no_lost_connection  # noqa: PLC0415
 
@@ -140,11 +133,7 @@ def _prepare(run_dir: Path | None, resume: Resume, *, has_nodes: bool) -> None:
 
 
 def _require_own_ranks(policy: RestartPolicy, world: World | None) -> None:
-    """Check that the ranks which are to be started again are this process's own.
-
-    Raises:
-        LaunchError: another program has started them, which it alone can do again.
-    """
+    """Check that the ranks which are to be started again are this process's own."""
     if policy.limit and world is not None:
         msg = (
             f"--max-restarts: this is rank {world.rank} of {world.world_size}, started by torchrun, srun or mpirun, "
@@ -167,7 +156,6 @@ def _show(placement: Placement, run_dir: Path | None, resume: Resume) -> None:
 
 
 def _hosts(hostfile: Path | None, *, counted: bool) -> Hosts | None:
-    """Return the hosts of the hostfile, or None without one."""
     if hostfile is None:
         return None
     if counted:
@@ -184,18 +172,7 @@ def _start_node_of_hostfile(nodes: Nodes, place_run: Callable[[], Placement], jo
 
 
 def place_of_process(counts: RankCounts, *, hosted: bool = False) -> tuple[World | None, Nodes, int | None]:
-    """Return where this process belongs, as options and the variables of other programs say it.
-
-    Args:
-        counts: the options; what they say wins.
-        hosted: whether a hostfile says where ranks run.
-
-    Returns:
-        its place, if another program has started it as a rank, or else None; the nodes; and the ranks to start here.
-
-    Raises:
-        LaunchError: it is a rank of another program, and is to start ranks; or the options do not fit.
-    """
+    """Return this process's place if another program started it as a rank; the nodes; and the ranks to start here."""
     count = counts.nnodes or 1
     if of_run := os.environ.get(HOSTFILE_NODE):
         nodes = Nodes(count=count, rendezvous=counts.rdzv, rank=counts.node_rank, run=of_run)
@@ -224,14 +201,7 @@ def place_of_process(counts: RankCounts, *, hosted: bool = False) -> tuple[World
 
 
 def start_ranks(placement: Placement, job: AnyJob, world: World | None, policy: RestartPolicy | None = None) -> int:
-    """Run the job as the rank that this process is, or on ranks that are started; return the exit code.
-
-    Args:
-        placement: where the ranks run.
-        job: what they do.
-        world: this rank's place, if another program started it.
-        policy: of restarts; None: there are none.
-    """
+    """Run the job as the rank that this process is, or on ranks that are started; return the exit code."""
     if world is not None:
         return job.run(world).code
     from pretrain.launch.restarts import NO_RESTARTS  # noqa: PLC0415  --help needs none of it

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SampleCounts:
-    """Number of samples (sequences of `model.seq_length`) needed from each split; 0 if the split is not used."""
+    """Samples (sequences of `model.seq_length`) needed from each split; 0 if the split is not used."""
 
     train: int
     valid: int = 0
@@ -21,10 +21,7 @@ class SampleCounts:
 
 
 def samples_needed(recipe: Recipe, train_iters: int) -> SampleCounts:
-    """Return the samples that a training of `train_iters` iterations reads.
-
-    Every evaluation reads the same `evaluation.iters` global batches of its split, so that losses can be compared.
-    """
+    """Return the samples that a training of `train_iters` iterations reads; every evaluation reads the same ones."""
     batch = recipe.train.global_batch_size
     train = recipe.train.train_samples or train_iters * batch
     if recipe.evaluation.interval == 0:

@@ -18,16 +18,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_MOST_WAITING = 2
-"""Largest number of prefetched items."""
+_MOST_WAITING = 2  # largest number of prefetched items
 
 
 class Prefetcher(Generic[T]):
-    """An iterator over `items` that makes them in its own thread, before they are requested.
-
-    Raises:
-        Exception: the exception that `items` raised, at its position; the iteration ends there.
-    """
+    """An iterator that makes `items` in its own thread before they are requested; their exception keeps its place."""
 
     def __init__(self, items: Iterator[T]) -> None:
         self._made: SimpleQueue[T | _Raised] = SimpleQueue()
@@ -97,10 +92,7 @@ def _stop(places: SimpleQueue[None], stopped: Event) -> None:
 
 
 def exit_with_parent() -> None:
-    """Exit this worker when its parent ends, even if the parent was killed; call it once in the worker.
-
-    Otherwise a pool's worker would wait for its queue forever, and a data loader's worker for some seconds.
-    """
+    """Exit this worker when its parent ends, even if that was killed: else it would wait for its queue forever."""
     threading.Thread(target=_wait, daemon=True).start()
 
 

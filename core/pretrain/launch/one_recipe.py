@@ -150,7 +150,7 @@ def _versions(recipe: Recipe, backend_name: str) -> dict[str, str]:
 
 def _files(recipe: Recipe, *, reads_data: bool) -> dict[str, str]:
     """Return a hash of the tokenizer's files and of each pair of token files, or why one cannot be read."""
-    from pretrain.data.tokenizers.files import fingerprint_of  # noqa: PLC0415  --help needs none of it
+    from pretrain.data.tokenizers.tokenizer import fingerprint_of  # noqa: PLC0415  --help needs none of it
 
     section, data = recipe.tokenizer, recipe.data
     files = [Path(name) for name in (section.vocab_file, section.merge_file, section.file) if name]

@@ -86,7 +86,7 @@ def prepare_together(
 
 def _lock_checkpoints(recipe: Recipe, run_dir: Path | None, lock: ExitStack, *, resume: bool) -> None:
     """Lock a checkpoint folder outside the run directory."""
-    from pretrain.checkpoint.owner import require_own  # noqa: PLC0415  --help needs none of it
+    from pretrain.checkpoint.folder import require_own  # noqa: PLC0415  --help needs none of it
 
     require_own(recipe, run_dir, resume=resume)  # once more: the folder may have become another run's
     for folder in folders_of_checkpoints(recipe, run_dir):

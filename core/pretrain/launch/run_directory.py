@@ -131,7 +131,7 @@ def checkpoints_of(path: Path) -> Path:
 
 def _run_that_saves_into(folder: Path) -> Path | None:
     """Return the run directory that a folder of checkpoints elsewhere names as its owner."""
-    from pretrain.checkpoint.owner import OWNER  # noqa: PLC0415  as above
+    from pretrain.checkpoint.folder import OWNER  # noqa: PLC0415  as above
 
     with suppress(OSError, ValueError, KeyError, TypeError):
         return Path(json.loads((folder / OWNER).read_text())["run_dir"])

@@ -114,7 +114,7 @@ def _metrics(start: Start) -> None:
 
 
 def _checkpoint_folder(start: Start) -> None:
-    from pretrain.checkpoint.owner import require_own  # noqa: PLC0415  --help needs none of it
+    from pretrain.checkpoint.folder import require_own  # noqa: PLC0415  --help needs none of it
 
     require_own(start.recipe, start.run_dir, resume=start.resumes)
     for folder in folders_of_checkpoints(start.recipe, start.run_dir):

@@ -38,10 +38,7 @@ _SECRET = ("TOKEN", "SECRET", "PASSWORD", "KEY", "CREDENTIAL")
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Time of a start or resumption of a run, in seconds since the epoch, and the iteration from which it continues.
-
-    The file keeps the iteration of an earlier start where recipe, layout and devices have stayed.
-    """
+    """Time of a start or resumption, in seconds since the epoch, and the iteration from which it continues."""
 
     started: float
     after: int
@@ -56,16 +53,7 @@ def describe_environment(
     layout: Mapping[str, object],
     begin: Begin,
 ) -> dict[str, Any]:
-    """Return the content of environment.json as plain JSON values.
-
-    Args:
-        backend: the device plugin.
-        provider: the distribution of the plugin, with its version.
-        devices: the name of every rank's device, in the order of ranks.
-        kernels: the kernel table (`KernelTable.to_json`).
-        layout: sizes of the parallel groups.
-        begin: of this start of the run.
-    """
+    """Return the content of environment.json as plain JSON values; `devices` are in the order of ranks."""
     return {
         "started": datetime.fromtimestamp(begin.started).astimezone().isoformat(timespec="seconds"),
         "started_after": begin.after,

@@ -12,23 +12,10 @@ if TYPE_CHECKING:
 def flops_per_sequence(model: ModelSection, vocab_size: int) -> int:
     """Return the floating-point operations of forward and backward pass over one sequence.
 
-    Matmuls only, a multiply-add counted as two, the backward pass as twice the forward pass. Per layer and token, with
-    h = hidden size, n heads and g key/value heads of size d, f = feed-forward size, s = sequence length:
-
-        query, key, value      2 h d (n + 2 g)
-        scores and context     4 s n d
-        output projection      2 n d h
-        MLP                    4 h f     (swiglu: 6 h f)
-
-    and 2 h V per token for the logits. This is equation 3 of Narayanan et al. 2021 ("Efficient Large-Scale Language
-    Model Training on GPU Clusters Using Megatron-LM") without its factor 4/3 for recompute, written for
-    grouped-query attention, gated MLPs and any feed-forward size. As there, attention is counted as the full s x s
-    square although a causal model needs half of it, so that figures compare with published ones. Recompute is not
-    counted, even if the recipe uses it, because it is not progress.
-
-    Args:
-        model: the recipe's section.
-        vocab_size: V, rows of the output layer, padding included.
+    Matmuls only, a multiply-add counted as two, the backward pass as twice the forward pass. Equation 3 of Narayanan et
+    al. 2021 ("Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM") without its factor 4/3
+    for recompute, which is not progress, for any feed-forward size, gated MLPs and grouped-query attention. As there,
+    attention counts the full square although a causal model needs half of it. `vocab_size` includes the padding.
     """
     hidden, heads, head_size = model.hidden_size, model.num_attention_heads, model.kv_channels
     attention = 2 * hidden * head_size * (heads + 2 * model.num_query_groups) + 2 * heads * head_size * hidden
@@ -39,12 +26,7 @@ def flops_per_sequence(model: ModelSection, vocab_size: int) -> int:
 
 
 def parameter_count(model: ModelSection, vocab_size: int) -> int:
-    """Return the number of trained parameters over all ranks; tied embeddings count once.
-
-    Args:
-        model: the recipe's section.
-        vocab_size: rows of the embedding, padding included.
-    """
+    """Return the trained parameters of all ranks, tied embeddings once; `vocab_size` includes the padding."""
     hidden = model.hidden_size
     norm = hidden if model.normalization == "RMSNorm" else 2 * hidden
     count = vocab_size * hidden * (2 if model.untie_embeddings_and_output_weights else 1)
@@ -67,46 +49,22 @@ def _linear_parameters(model: ModelSection) -> int:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Throughput:
-    """The metrics of speed, by the table's names (`metric_table`)."""
-
-    seconds_per_iteration: float
-    samples_per_second: float
-    tokens_per_second_per_device: float
-    tflops_per_device: float
-    mfu: float | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Speedometer:
-    """Constants of a run for the computation of its speed.
-
-    Attributes:
-        seq_length: tokens of a sequence.
-        flops_per_sequence: see `flops.flops_per_sequence`.
-        world_size: ranks, one device each.
-        peak_flops: FLOP/s of one device (`Backend.peak_flops`); None: MFU is not reported.
-    """
+    """Computes a run's speed; without `peak_flops`, FLOP/s of one device, there is no MFU."""
 
     seq_length: int
     flops_per_sequence: int
     world_size: int
     peak_flops: float | None
 
-    def measure(self, *, iterations: int, samples: int, seconds: float) -> Throughput:
-        """Return the speed of an interval.
-
-        Args:
-            iterations: number of iterations in the interval, skipped ones included.
-            samples: sequences of all of them over all ranks; the batch may have grown within the interval.
-            seconds: wall time of the interval.
-        """
+    def measure(self, *, iterations: int, samples: int, seconds: float) -> dict[str, float | None]:
+        """Return the metrics of speed of an interval of wall time, by the table's names; `samples` of all ranks."""
         samples_per_second = samples / seconds
         flops = samples_per_second * self.flops_per_sequence / self.world_size
-        return Throughput(
-            seconds_per_iteration=seconds / iterations,
-            samples_per_second=samples_per_second,
-            tokens_per_second_per_device=samples_per_second * self.seq_length / self.world_size,
-            tflops_per_device=flops / 1e12,
-            mfu=None if self.peak_flops is None else flops / self.peak_flops,
-        )
+        return {
+            "seconds_per_iteration": seconds / iterations,
+            "samples_per_second": samples_per_second,
+            "tokens_per_second_per_device": samples_per_second * self.seq_length / self.world_size,
+            "tflops_per_device": flops / 1e12,
+            "mfu": None if self.peak_flops is None else flops / self.peak_flops,
+        }

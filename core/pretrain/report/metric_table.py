@@ -12,78 +12,48 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-Values = Mapping[str, Any]
-"""Value of each metric of the table by its name; None where there is none."""
+Values = Mapping[str, Any]  # value of each metric of the table by its name; None where there is none
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Part of the log line.
+    """Part of the log line."""
 
-    Attributes:
-        place: orders the parts; tens, so that another one fits between.
-        text: format of the value, or a function of all values that returns the part, None to leave it out.
-        scale: the value is multiplied by it.
-        absent: the part where there is no value; None leaves it out.
-    """
-
-    place: int
-    text: str | Callable[[Values], str | None]
+    place: int  # orders the parts; tens, so that another one fits between
+    text: str | Callable[[Values], str | None]  # of the value, or a function of all values; None leaves the part out
     scale: float = 1
-    absent: str | None = None
+    absent: str | None = None  # the part where there is no value; None leaves it out
 
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """Curve of TensorBoard.
+    """Curve of TensorBoard."""
 
-    Attributes:
-        name: Megatron's, where Megatron has the metric.
-        over_samples: there is a second curve, over samples.
-    """
-
-    name: str
-    over_samples: bool
+    name: str  # Megatron's, where Megatron has the metric
+    over_samples: bool  # there is a second curve, over samples
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Chart of the report.
+    """Chart of the report."""
 
-    Attributes:
-        place: orders the charts, in tens.
-        title: name of the number, with its unit.
-        logarithmic: allows a logarithmic scale.
-        from_zero: the vertical axis begins at 0.
-        only_if_it_varies: no chart of a constant.
-    """
-
-    place: int
-    title: str
+    place: int  # orders the charts, in tens
+    title: str  # name of the number, with its unit
     logarithmic: bool = False
     from_zero: bool = False
-    only_if_it_varies: bool = False
+    only_if_it_varies: bool = False  # no chart of a constant
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Metric:
-    """One number, or word, of a training interval.
+    """One number, or word, of a training interval."""
 
-    Attributes:
-        name: its key in metrics.jsonl; rows stand in the order of the keys.
-        help: what it is, for docs/metrics.md.
-        console: its part of the log line; None if it has none.
-        tensorboard: its curve; None if it has none.
-        figure: its chart in the report; None if it has none.
-        optional: the key is left out where there is no value; it is null otherwise.
-    """
-
-    name: str
-    help: str
+    name: str  # its key in metrics.jsonl; rows stand in the order of the keys
+    help: str  # for docs/metrics.md
     console: Line | None
     tensorboard: Tag | None
     figure: Figure | None
-    optional: bool
+    optional: bool  # the key is left out where there is no value; it is null otherwise
 
 
 _SHORTEST_STEP = 0.1
@@ -253,11 +223,7 @@ NAMES = tuple(metric.name for metric in METRICS)
 
 
 def checked(values: Values) -> Values:
-    """Return the values in the table's order.
-
-    Raises:
-        ValueError: the table has no row of a value, or a row has no value.
-    """
+    """Return the values in the table's order; ValueError if the table lacks a row, or a row has no value."""
     unknown, unmeasured = values.keys() - set(NAMES), set(NAMES) - values.keys()
     if unknown:
         msg = f"no row of report/metric_table.py: {', '.join(sorted(unknown))}.\nAdd one, as CONTRIBUTING.md says."
@@ -271,14 +237,13 @@ def checked(values: Values) -> Values:
 def console_parts(values: Values) -> list[str]:
     """Return the metrics' parts of the log line."""
     lines = [(metric.console, values[metric.name]) for metric in METRICS if metric.console is not None]
-    parts = (_part(line, value, values) for line, value in sorted(lines, key=lambda line: line[0].place))
+    parts: list[str | None] = []
+    for line, value in sorted(lines, key=lambda line: line[0].place):
+        if callable(line.text):
+            parts.append(line.text(values))
+        else:
+            parts.append(line.absent if value is None else line.text.format(value * line.scale))
     return [part for part in parts if part is not None]
-
-
-def _part(line: Line, value: float | None, values: Values) -> str | None:
-    if callable(line.text):
-        return line.text(values)
-    return line.absent if value is None else line.text.format(value * line.scale)
 
 
 def figures() -> list[tuple[str, Figure]]:

@@ -2,39 +2,142 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
+import math
 import os
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pretrain.atomic_files import replacing
 from pretrain.errors import RunError
+from pretrain.report.metric_table import METRICS, checked, console_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from io import FileIO
     from pathlib import Path
 
-    from pretrain.report.records import Record
+    from pretrain.report.metric_table import Values
+
+
+Scalar = str | int | float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainRecord:
+    """One logged training interval, which ends with `iteration`; counts are since the training began."""
+
+    kind: Literal["train"] = "train"
+    iteration: int
+    consumed_samples: int  # those of batches that were left out included
+    consumed_tokens: int
+    metrics: Values
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "metrics", checked(self.metrics))
+
+    def to_json(self) -> dict[str, Scalar]:
+        """Return the line's object: None for values that are not finite, the optional keys only if they were logged."""
+        keys = ("kind", "iteration", "consumed_samples", "consumed_tokens")
+        logged = (metric.name for metric in METRICS if not (metric.optional and self.metrics[metric.name] is None))
+        return {key: getattr(self, key) for key in keys} | {name: _finite(self.metrics[name]) for name in logged}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvalRecord:
+    """One evaluation of one split, after `iteration` iterations."""
+
+    kind: Literal["eval"] = "eval"
+    split: Literal["valid", "test"]
+    iteration: int
+    lm_loss: float  # mean over the evaluated tokens, in nats per token
+    ppl: float
+
+    @classmethod
+    def of(cls, split: Literal["valid", "test"], iteration: int, lm_loss: float) -> EvalRecord:
+        """Return the record of a loss; its perplexity is infinite if exp overflows a float64."""
+        ppl = math.exp(lm_loss) if lm_loss < 709 else math.inf
+        return cls(split=split, iteration=iteration, lm_loss=lm_loss, ppl=math.nan if math.isnan(lm_loss) else ppl)
+
+    def to_json(self) -> dict[str, Scalar]:
+        """Return the line's object: None for values that are not finite."""
+        return {field.name: _finite(getattr(self, field.name)) for field in dataclasses.fields(self)}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EventRecord:
+    """Something that happened to a training, which continues after `iteration`; `text` is what the user was shown."""
+
+    kind: Literal["event"] = "event"
+    event: Literal["loss_spike", "rollback", "straggler"]
+    iteration: int
+    text: str
+    numbers: Mapping[str, Scalar] = field(default_factory=dict)  # further keys of the line
+
+    def to_json(self) -> dict[str, Scalar]:
+        """Return the line's object: None for values that are not finite."""
+        line: dict[str, Scalar] = {"kind": self.kind, "event": self.event, "iteration": self.iteration}
+        return line | {name: _finite(value) for name, value in self.numbers.items()} | {"text": self.text}
+
+
+Record = TrainRecord | EvalRecord | EventRecord
+
+
+def _finite(value: Scalar) -> Scalar:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def train_line(record: TrainRecord, total_iterations: int) -> str:
+    """Return one log line with the numbers that scripts usually parse."""
+    parts = [
+        f"iteration {record.iteration:>{len(str(total_iterations))}}/{total_iterations}",
+        f"samples {record.consumed_samples}",
+        *console_parts(record.metrics),
+        f"left {duration(seconds_left(record, total_iterations))}",
+    ]
+    return " | ".join(parts)
+
+
+def evaluation_line(record: EvalRecord, total_iterations: int) -> str:
+    """Return one line with loss and perplexity."""
+    name = {"valid": "validation", "test": "test"}[record.split]
+    where = f"iteration {record.iteration}/{total_iterations}"
+    return f"{name} at {where} | loss {number(record.lm_loss, '.4f')} | ppl {number(record.ppl, '.4g')}"
+
+
+def seconds_left(record: TrainRecord, total_iterations: int) -> float:
+    """Return the time that the remaining iterations take at the speed of the interval."""
+    seconds: float = record.metrics["seconds_per_iteration"]
+    return max(0, total_iterations - record.iteration) * seconds
+
+
+def number(value: float | None, form: str) -> str:
+    """Return the formatted value; "nan" for None."""
+    return "nan" if value is None or math.isnan(value) else format(value, form)
+
+
+def duration(seconds: float) -> str:
+    """Return 0:42, 1:02:03 or 3d 04:05:06."""
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    if days:
+        return f"{days}d {hour:02}:{minute:02}:{second:02}"
+    return f"{hour}:{minute:02}:{second:02}" if hour else f"{minute}:{second:02}"
+
 
 FILE = "metrics.jsonl"
 
 
 class MetricsWriter:
-    """Append records; every record reaches the operating system before `write` returns.
-
-    Reopening repairs a torn last line. Only one rank may open a file for writing.
-    """
+    """Append records; each reaches the operating system before `write` returns. Reopening repairs a torn last line."""
 
     def __init__(self, path: Path, *, resume_at: int | None = None, left_out: Sequence[Sequence[int]] = ()) -> None:
-        """Open for appending.
+        """Open for appending, without the lines after `resume_at`, which the resumed run writes again.
 
-        Args:
-            path: the file; created if missing.
-            resume_at: the iteration from which training continues. Lines of later iterations, which the resumed run
-                will write again, are dropped, so that the file reads as one run.
-            left_out: first and last iteration of each stretch that rollbacks have skipped until then. Other rollbacks
-                are dropped too: the resumed run does not know of them, and rolls back again.
+        Of rollbacks those of the `left_out` stretches (first, last iteration) stay: the resumed run repeats others.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists():
@@ -44,11 +147,7 @@ class MetricsWriter:
         self._file = appended(path)
 
     def write(self, record: Record) -> None:
-        """Append one line, with null for values that are not finite; all of it, or nothing.
-
-        Raises:
-            OSError: the disk is full, or fails.
-        """
+        """Append one line, with null for values that are not finite; all of it, or nothing (OSError: a full disk)."""
         line = json.dumps(record.to_json(), allow_nan=False).encode() + b"\n"
         end = os.fstat(self._file.fileno()).st_size
         if self._file.write(line) != len(line):  # a disk takes what there is room for
@@ -56,11 +155,7 @@ class MetricsWriter:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def go_back(self, iteration: int, left_out: Sequence[Sequence[int]] = ()) -> None:
-        """Drop the lines after an iteration, as a resumed run does: the training writes them again.
-
-        Raises:
-            RunError: they cannot be dropped; new ones are appended to them.
-        """
+        """Drop the lines after an iteration, as a resumed run does; RunError: they cannot be dropped."""
         self._evaluations = {(split, at) for split, at in self._evaluations if at <= iteration}
         try:
             if self._path.exists():  # somebody may have removed it
@@ -85,11 +180,7 @@ class MetricsWriter:
 
 
 def appended(path: Path) -> FileIO:
-    """Open a file for appending, which changes nothing of one that exists.
-
-    Raises:
-        RunError: it cannot be written.
-    """
+    """Open a file for appending, which changes nothing of one that exists."""
     try:
         return path.open("ab", buffering=0)
     except OSError as exc:
@@ -98,37 +189,41 @@ def appended(path: Path) -> FileIO:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Return the objects of all complete lines; a torn last line of a killed run is left out.
-
-    Raises:
-        RunError: the file is missing, or a line other than the last is not a JSON object.
-    """
-    return [json.loads(line) for line in _complete(path, _lines(path))]
+    """Return the objects of all complete lines; a torn last line of a killed run is left out."""
+    return _parsed(path)[1]
 
 
-def _lines(path: Path) -> list[bytes]:
+def _parsed(path: Path) -> tuple[list[bytes], list[dict[str, Any]]]:
+    """Return all lines, and the objects of all but a torn last one."""
     try:
-        return path.read_bytes().splitlines(keepends=True)
+        lines = path.read_bytes().splitlines(keepends=True)
     except OSError as exc:
         msg = f"{path}: cannot be read ({exc.strerror}).\nA run writes it when it logs its first iteration."
         raise RunError(msg) from exc
+    records = []
+    for number, line in enumerate(lines, start=1):
+        record = _record(line)
+        if record is not None:
+            records.append(record)
+        elif number < len(lines):
+            msg = f"{path}:{number}: not a JSON object with an iteration.\nDelete the line, or restore the file."
+            raise RunError(msg)
+    return lines, records
+
+
+def _record(line: bytes) -> dict[str, Any] | None:
+    if not line.endswith(b"\n"):
+        return None
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) and isinstance(value.get("iteration"), int) else None
 
 
 def _evaluations(path: Path) -> set[tuple[str, int]]:
-    """Return split and iteration of the evaluations in a file."""
     records = read_metrics(path) if path.exists() else []
     return {(record.get("split", ""), record["iteration"]) for record in records if record.get("kind") == "eval"}
-
-
-def _complete(path: Path, lines: list[bytes]) -> list[bytes]:
-    """Return the lines without a torn last one."""
-    for number, line in enumerate(lines, start=1):
-        if not _is_record(line):
-            if number == len(lines):
-                return lines[:-1]
-            msg = f"{path}:{number}: not a JSON object with an iteration.\nDelete the line, or restore the file."
-            raise RunError(msg)
-    return lines
 
 
 def _stays(record: dict[str, Any], resume_at: int, left_out: Sequence[Sequence[int]]) -> bool:
@@ -138,23 +233,11 @@ def _stays(record: dict[str, Any], resume_at: int, left_out: Sequence[Sequence[i
     return is_known and bool(record["iteration"] <= resume_at)
 
 
-def _is_record(line: bytes) -> bool:
-    if not line.endswith(b"\n"):
-        return False
-    try:
-        value = json.loads(line)
-    except ValueError:
-        return False
-    return isinstance(value, dict) and isinstance(value.get("iteration"), int)
-
-
 def _repair(path: Path, resume_at: int | None, left_out: Sequence[Sequence[int]]) -> None:
     """Drop a torn last line and the lines that a resumed run will write again; write the file only if it changes."""
-    lines = _lines(path)
-    kept = [
-        line for line in _complete(path, lines) if resume_at is None or _stays(json.loads(line), resume_at, left_out)
-    ]
-    if kept == lines:
-        return
-    with replacing(path, error=RunError) as file:
-        file.writelines(kept)
+    lines, records = _parsed(path)
+    pairs = zip(lines, records, strict=False)  # a torn line has no record
+    kept = [line for line, record in pairs if resume_at is None or _stays(record, resume_at, left_out)]
+    if kept != lines:
+        with replacing(path, error=RunError) as file:
+            file.writelines(kept)

@@ -7,16 +7,13 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
-    from pretrain.plugins.negotiation.kernel_table import KernelTable, Rejected
+    from pretrain.plugins.negotiation.kernel_table import KernelTable
 
 
 def columns(rows: Sequence[Sequence[str]], width: int = 100) -> list[str]:
-    """Return rows as lines: every column as wide as its longest cell, the last one wrapped at `width`.
-
-    Rows that do not fit beside the other columns keep at least 30 characters for the last one.
-    """
+    """Return rows as lines; columns fit their longest cell, the last wraps at `width`, with 30 characters at least."""
     before = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
     indent = sum(before) + 2 * len(before)
     lines: list[str] = []
@@ -62,17 +59,11 @@ def size_text(size: float) -> str:
 
 
 INDENT = 4
-WIDTH = 100
-"""Characters of a line; an unbreakable name may be longer."""
+WIDTH = 100  # characters of a line; an unbreakable name may be longer
 
 
 def kernel_table_text(table: KernelTable, *, everything: bool = False) -> str:
-    """Return the table as plain text.
-
-    Args:
-        table: what to show.
-        everything: also what was asked, and the kernels that were offered but not taken. Otherwise only declines.
-    """
+    """Return the table as text; with `everything` also requests, and kernels that were offered but not taken."""
     header = ("operation", "kernel", "kind", "provider")
     cells = [header, *((row.operation, row.kernel, row.kind or "-", row.provider) for row in table.rows)]
     # No cell is wrapped here: each row must stay the one line to which its reasons are added below.
@@ -81,17 +72,11 @@ def kernel_table_text(table: KernelTable, *, everything: bool = False) -> str:
     for line, row in zip(body, table.rows, strict=True):
         lines.append(line)
         if everything:
-            lines += indented(f"asked: {_request(row.request)}", INDENT, WIDTH)
+            asked = (f"{key} {value}" for key, value in row.request.items() if key != "operation" and value != "")
+            lines += indented(f"asked: {', '.join(asked)}", INDENT, WIDTH)
         for other in row.rejected:
             if everything or other.why.startswith("declined"):
+                kind = f" ({other.kind})" if other.kind and other.kind != other.kernel else ""
                 source = "" if other.provider.startswith(table.provider) else f" of {other.provider}"
-                lines += indented(f"{_name(other)}{source} {other.why}", INDENT, WIDTH)
+                lines += indented(f"{other.kernel}{kind}{source} {other.why}", INDENT, WIDTH)
     return "\n".join(lines)
-
-
-def _name(other: Rejected) -> str:
-    return f"{other.kernel} ({other.kind})" if other.kind and other.kind != other.kernel else other.kernel
-
-
-def _request(request: Mapping[str, object]) -> str:
-    return ", ".join(f"{key} {value}" for key, value in request.items() if key != "operation" and value != "")

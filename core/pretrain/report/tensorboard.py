@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pretrain.report.metric_table import METRICS
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from pretrain.report.records import EvalRecord, TrainRecord
+    from pretrain.report.metrics import EvalRecord, TrainRecord
     from pretrain.report.timers import Spread
 
 
@@ -32,15 +32,7 @@ class TensorBoard:
         resume_at: int | None = None,
         resume_samples: int = 0,
     ) -> None:
-        """Open the event files.
-
-        Args:
-            directory: usually RUN/tensorboard.
-            warn: is told once if the files cannot be written; the curves have a gap then.
-            queue_size: most events that wait for the writing thread.
-            resume_at: the iteration from which training continues; later events of earlier parts are hidden.
-            resume_samples: samples consumed until then.
-        """
+        """Open the files; a resumed run hides later events. `warn` is told once if they cannot be written."""
         self._directory, self._warn, self._has_warned = directory, warn, False
         self._iterations = EventFile(directory, queue_size, self._lose)
         self._samples = EventFile(directory / "samples", queue_size, self._lose)
@@ -106,11 +98,6 @@ _FIRST_WAIT = 60.0
 """Seconds after a failure until a new file is tried; doubled by each one, since a failed try may leave a file."""
 
 
-class _ScalarWriter(Protocol):
-    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None: ...
-    def close(self) -> None: ...
-
-
 class EventFile:
     """Event files in one folder; scalars that cannot be written are lost.
 
@@ -119,15 +106,8 @@ class EventFile:
     """
 
     def __init__(self, folder: Path, queue_size: int, report: Callable[[Exception], None]) -> None:
-        """Take the folder; `open` begins a file.
-
-        Args:
-            folder: made as needed.
-            queue_size: most events that wait for the writing thread.
-            report: takes each error.
-        """
         self._folder, self._queue_size, self._report = folder, queue_size, report
-        self._writer: _ScalarWriter | None = None
+        self._writer: Any = None  # a SummaryWriter
         self._wait, self._tried = 0.0, 0.0
 
     def open(self, purge_step: int | None) -> None:

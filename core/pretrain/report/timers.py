@@ -15,16 +15,14 @@ if TYPE_CHECKING:
 
 STEP_PHASES = ("data", "forward-backward", "optimizer", "interval")
 """Reported per iteration; "interval" is a whole iteration."""
-OTHER_PHASES = ("evaluation", "save")
-"""Reported as their whole time within the interval."""
+OTHER_PHASES = ("evaluation", "save")  # reported as their whole time within the interval
 PHASES = STEP_PHASES + OTHER_PHASES
 
-Spread = tuple[float, float]
-"""The fastest and the slowest rank's time in milliseconds."""
+Spread = tuple[float, float]  # the fastest and the slowest rank's time in milliseconds
 
 
 class PhaseTimers:
-    """Add up wall time by phase. Reads the clock twice per phase; synchronizes the device only with `synchronize`."""
+    """Add up wall time by phase, on a `clock` in seconds; without `synchronize` it is the time to submit the work."""
 
     def __init__(
         self,
@@ -33,14 +31,6 @@ class PhaseTimers:
         clock: Callable[[], float] = time.perf_counter,
         position: Position | None = None,
     ) -> None:
-        """Start with nothing measured.
-
-        Args:
-            synchronize: waits for the device before each reading, so that a phase includes its own kernels. It slows
-                the step down; None (the default) measures the time to submit the work.
-            clock: monotonic clock in seconds.
-            position: moved with the phases.
-        """
         self.position = position or Position()
         self._synchronize = synchronize
         self._clock = clock
@@ -79,13 +69,7 @@ class PhaseTimers:
 def across_ranks(
     seconds: Mapping[str, float], iterations: int, *, device: torch.device | str = "cpu"
 ) -> dict[str, Spread]:
-    """Return the spread over all ranks of the phases that took any time. Collective: every rank calls it.
-
-    Args:
-        seconds: result of `PhaseTimers.take` on this rank.
-        iterations: iterations of the interval; the time of `STEP_PHASES` is divided by it.
-        device: of the process group's collectives.
-    """
+    """Return the spread over all ranks of phases that took any time, from `PhaseTimers.take`'s seconds. Collective."""
     own = [1000 * seconds[name] / (iterations if name in STEP_PHASES else 1) for name in PHASES]
     slowest = _reduce_max([*own, *(-value for value in own)], device)
     spreads = zip(PHASES, (-value for value in slowest[len(PHASES) :]), slowest[: len(PHASES)], strict=True)

@@ -18,7 +18,7 @@ from pretrain.training.generation import continue_prompt
 if TYPE_CHECKING:
     from pretrain.data.tokenizers.tokenizer import Tokenizer
     from pretrain.recipe import Recipe
-    from pretrain.report.records import EvalRecord
+    from pretrain.report.metrics import EvalRecord
     from pretrain.training.event import Due
     from pretrain.training.loop import Training
     from pretrain.training.progress import Progress

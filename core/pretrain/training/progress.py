@@ -22,7 +22,7 @@ class Progress:
         consumed_samples: sequences read, those that were left out included; the position in the data.
         skipped_iterations: steps without an update, because of an fp16 overflow.
         blend: token files and since when they are read, for `data.index: native` (see
-            pretrain.data.samples.weighted_interleave); with `consumed_samples` it gives the samples read of each.
+            pretrain.data.samples.native_samples); with `consumed_samples` it gives the samples read of each.
         order: number and order of the samples, where `data.index` is megatron (pretrain.data.samples.megatron_order).
         left_out: first and last iteration of each stretch that a rollback has left out after a loss spike.
         equal_at: iteration after which `train.check_replicas_interval` last found equal replicas; None before.

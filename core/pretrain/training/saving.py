@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any, Self
 import torch.distributed as dist
 
 from pretrain.checkpoint import generators, storage
-from pretrain.checkpoint.folder import LATEST, CheckpointFolder
-from pretrain.checkpoint.owner import claim
+from pretrain.checkpoint.background import BackgroundSaves
+from pretrain.checkpoint.folder import LATEST, CheckpointFolder, claim
+from pretrain.checkpoint.snapshot import Snapshot
 from pretrain.checkpoint.starting_checkpoint import nothing_to_load
-from pretrain.checkpoint.writing.background import BackgroundSaves
-from pretrain.checkpoint.writing.snapshot import Snapshot
 from pretrain.collectives import on_rank0
 from pretrain.errors import CheckpointError
 from pretrain.training.event import Event

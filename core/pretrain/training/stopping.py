@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import torch
 import torch.distributed as dist
 
-from pretrain.checkpoint.writing.agreement import between_hosts
+from pretrain.checkpoint.agreement import between_hosts
 from pretrain.exit_codes import STOP_SIGNALS, End, ExitCode, StopRequest, of_signal
 
 if TYPE_CHECKING:

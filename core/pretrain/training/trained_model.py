@@ -18,7 +18,7 @@ from pretrain.engine import groups
 from pretrain.engine.build import build_forward_engine
 from pretrain.errors import DamageError
 from pretrain.plugins.negotiation.kernels import naming_kernels
-from pretrain.report.records import number
+from pretrain.report.metrics import number
 from pretrain.training.rank_setup import RankSetup
 from pretrain.training.starting import start_from
 from pretrain.training.training_data import TrainingData
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pretrain.launch.world import World
     from pretrain.plugins.host.manager import Plugins
     from pretrain.recipe import Recipe
-    from pretrain.report.records import EvalRecord
+    from pretrain.report.metrics import EvalRecord
     from pretrain.training.training_data import Split
 
 

@@ -14,7 +14,7 @@ from pretrain.data.samples.megatron_order import order_of, require_same_order
 from pretrain.data.samples.native_samples import NativeSamples
 from pretrain.engine import groups
 from pretrain.recipe.sections.train import ranges
-from pretrain.report.records import EvalRecord
+from pretrain.report.metrics import EvalRecord
 from pretrain.training.progress import total_iterations, total_samples
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pretrain.data.samples.native_samples import Permutation
-from pretrain.data.samples.weighted_interleave import WeightedInterleave
+from pretrain.data.samples.native_samples import Permutation, WeightedInterleave
 
 WEIGHTS = st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=8)
 

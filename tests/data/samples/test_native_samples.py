@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from data.example_corpus import write_jsonl
 from pretrain.data.needed import SampleCounts
-from pretrain.data.samples.native_samples import NativeSamples, SampleFormat, Windows
-from pretrain.data.samples.weighted_interleave import Phase
+from pretrain.data.samples.native_samples import NativeSamples, Phase, SampleFormat, Windows
 from pretrain.data.token_files.reading import TokenFile
 from pretrain.data.tokenizers import load_tokenizer
 from pretrain.errors import DataError

@@ -191,7 +191,7 @@ def _swallowed(_world):
 
 def _error_while_saving(_world):
     """Fail in a step while a checkpoint is written beside the steps, for long."""
-    from pretrain.checkpoint.writing.background import BackgroundSaves
+    from pretrain.checkpoint.background import BackgroundSaves
     from pretrain.errors import DataError
     from pretrain.training.loop import Training
 

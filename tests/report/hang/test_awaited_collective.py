@@ -26,7 +26,7 @@ def test_the_files_by_which_the_writing_of_checkpoints_is_known_are_there():
 
 
 def test_a_checkpoint_that_is_written_by_the_main_thread_waits_in_a_group_of_the_training():
-    written = ("pretrain/checkpoint/writing/agreement.py", 2, "first_of")
+    written = ("pretrain/checkpoint/agreement.py", 2, "first_of")
     assert found(("torch/distributed/distributed_c10d.py", 1, "broadcast"), written) is NEW
 
 
@@ -80,7 +80,7 @@ def test_a_recorded_message_without_its_other_rank_gets_it_by_the_call():
 def test_a_checkpoints_thread_waits_in_its_own_collectives():
     beside = called(BESIDE, operation="gather", library="gloo", called=1.0)
     gathers = ("torch/distributed/distributed_c10d.py", 1, "gather_object")
-    written = ("pretrain/checkpoint/writing/agreement.py", 2, "gathered")
+    written = ("pretrain/checkpoint/agreement.py", 2, "gathered")
     assert found(gathers, written, pending=[beside, NEW]) is beside
 
 
@@ -117,7 +117,7 @@ def test_a_devices_backward_pass_is_in_a_thread_of_autograds():
 
 
 def test_a_main_thread_that_waits_for_a_checkpoint_is_where_its_thread_is():
-    joins = Frame("threading.py", 1, "join"), Frame("pretrain/checkpoint/writing/background.py", 2, "wait")
+    joins = Frame("threading.py", 1, "join"), Frame("pretrain/checkpoint/background.py", 2, "wait")
     waits, writes = Stack("MainThread", joins), Stack("checkpoint", (Frame("site/disk.py", 3, "fsync"),))
     assert training_first([waits, READER, writes]) == [writes, waits, READER]
     assert training_first([waits, READER])[0] == waits

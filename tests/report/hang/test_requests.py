@@ -5,7 +5,7 @@ import signal
 import threading
 import time
 
-from pretrain.report.hang.requests import ReportRequests
+from pretrain.report.hang.gathering import ReportRequests
 
 
 def test_it_is_read_by_another_thread_and_other_signals_are_not():

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from pretrain.checkpoint import checksums
-from pretrain.checkpoint.digest import digest_of
+from pretrain.checkpoint.checksums import digest_of
 from pretrain.errors import CheckpointError
 from pretrain.tools.convert.target import Target, write_target
 

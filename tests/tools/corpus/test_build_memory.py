@@ -12,7 +12,7 @@ BUILD = """
 import sys
 from pathlib import Path
 from pretrain.tools.corpus.build import build_tokens
-from pretrain.data.tokenizers.files import TokenizerFiles
+from pretrain.data.tokenizers.tokenizer import TokenizerFiles
 build_tokens([Path(sys.argv[1])], Path(sys.argv[2]), TokenizerFiles("bytes"), append_eod=True)
 print(Path("/proc/self/status").read_text())
 """

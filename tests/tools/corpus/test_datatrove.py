@@ -8,7 +8,7 @@ import pytest
 from datatrove.executor import LocalPipelineExecutor
 
 from pretrain.data.token_files.reading import bin_path, idx_path
-from pretrain.data.tokenizers.files import TokenizerFiles
+from pretrain.data.tokenizers.tokenizer import TokenizerFiles
 from pretrain.errors import DataError
 from pretrain.tools.corpus.build import build_tokens
 from pretrain.tools.corpus.datatrove import BuildShard, MergeShards

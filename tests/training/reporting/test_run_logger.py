@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pretrain.report.records import EvalRecord, EventRecord
+from pretrain.report.metrics import EvalRecord, EventRecord
 from pretrain.training.progress import Progress
 from pretrain.training.reporting.run_logger import RunLogger
 from report.conftest import room_for, train_record

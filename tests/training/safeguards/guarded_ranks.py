@@ -210,7 +210,7 @@ def different_parts(one, other):
     """Return what differs in two checkpoints: files, and entries of common.pt and of its progress by their names."""
     import torch
 
-    from checkpoint.writing.comparison import differing
+    from checkpoint.comparison import differing
 
     ours, theirs = (torch.load(folder / "common.pt", weights_only=False) for folder in (one, other))
     for common in (ours, theirs):

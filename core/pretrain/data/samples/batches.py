@@ -24,10 +24,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Batch = dict[str, "Tensor | None"]
-_GRACE = 60
-"""Seconds that a worker reads on after SIGTERM."""
-_JOIN_SECONDS = 5.0
-"""Seconds that `close` waits for the batch that is being read; torch waits as long for a worker."""
+_GRACE = 60  # seconds that a worker reads on after SIGTERM
+_JOIN_SECONDS = 5.0  # seconds that `close` waits for the batch that is being read; torch waits as long for a worker
 _KEYS = ("tokens", "labels", "loss_mask", "position_ids")
 
 
@@ -46,22 +44,12 @@ class SampleDataset(Protocol):
 
 
 class MicroBatches:
-    """An iterator over the micro-batches of one data-parallel rank.
+    """An iterator over the micro-batches of one data-parallel rank, from sample `consumed_samples` on.
 
-    The samples of the dataset are read in order. Each block of micro_batch_size x data_parallel_size of them is divided
-    among the ranks in contiguous runs, as by Megatron's pretraining sampler: a step that starts at sample n with a
-    global batch of b reads the samples n to n + b - 1, whatever the layout, and the position in the data is one number.
-    The caller decides on the number of micro-batches per step, which may change from step to step.
-
-    Ranks of one model replica (tensor and pipeline) get equal batches if they are given the same data-parallel rank.
-
-    Example:
-        batches = MicroBatches(
-            datasets.train, micro_batch_size=4, data_parallel_rank=0, data_parallel_size=2, consumed_samples=0,
-            num_workers=2,
-        )
-        batch = next(batches)  # samples 0 to 3; the other rank gets 4 to 7
-        batches.consumed_samples  # 8
+    Each block of micro_batch_size x data_parallel_size samples is divided among the ranks in contiguous runs, as by
+    Megatron's pretraining sampler: a step at sample n with a global batch of b reads n to n + b - 1, whatever the
+    layout. The number of micro-batches per step may change. Ranks of one model replica are given the same data-parallel
+    rank.
     """
 
     def __init__(
@@ -77,18 +65,10 @@ class MicroBatches:
         pin_memory: bool = False,
         cyclic: bool = False,
     ) -> None:
-        """Begin at sample `consumed_samples`.
+        """`cyclic` begins again after the last sample, else the end of the data is an error.
 
-        Args:
-            dataset: read by index, from worker processes if there are any.
-            micro_batch_size: samples of one batch.
-            data_parallel_rank: index of the run of each block that this rank reads.
-            data_parallel_size: number of runs.
-            consumed_samples: samples that all ranks have read before; any number.
-            num_workers: processes that prefetch; 0 reads in this process when a batch is requested.
-            prepare_worker: called in each of them before the dataset is unpickled; pickled, so a module's function.
-            pin_memory: copy batches into page-locked memory, for devices that copy from there asynchronously.
-            cyclic: begin again after the last sample; otherwise the end of the data is an error.
+        Each of `num_workers` processes (0: none) calls `prepare_worker`, which is pickled, before it unpickles the
+        dataset.
         """
         self._length = len(dataset)
         self._block = micro_batch_size * data_parallel_size
@@ -116,14 +96,11 @@ class MicroBatches:
         return self
 
     def __next__(self) -> Batch:
-        """Return the next micro-batch, on the CPU.
+        """Return the next micro-batch, on the CPU; DataError: too few samples are left.
 
         Its keys are `tokens` and `labels` [micro_batch_size, seq_length] int64, `loss_mask` float32 and `position_ids`
         int64 of the same shape, and `attention_mask` [micro_batch_size, 1, seq_length, seq_length] bool, True for
         masked positions (the future included), or None, which means plain causal.
-
-        Raises:
-            DataError: fewer samples are left than all ranks need for their next micro-batch.
         """
         try:
             batch = next(self._read)

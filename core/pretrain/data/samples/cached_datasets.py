@@ -1,8 +1,7 @@
 """megatron-core's datasets, with an index cache that survives rebuilt data, killed runs and worker processes.
 
-megatron-core names a cache file by a hash of settings and of the data's path, not of the data: token files rebuilt
-under the same name would be read with the old index. Here the hash covers the files. A truncated cache file of a killed
-run is written again. A data worker receives the path of the cache, not its content.
+megatron-core names a cache file by a hash of settings and path, not of the data: here it covers the files. A truncated
+cache file of a killed run is written again. A data worker receives the path of the cache, not its content.
 """
 
 from __future__ import annotations
@@ -124,17 +123,12 @@ def _is_first() -> bool:
 
 def _save(file: Path, array: Any) -> None:
     """Write without waiting for the disk: a file that an outage truncates is made again."""
-    _remove_abandoned(file)
-    with replacing(file, error=None, durable=False) as stream:
-        np.save(stream, array)
-
-
-def _remove_abandoned(file: Path) -> None:
-    """Remove temporary files of `file` left by killed runs; a younger one may belong to a run that is writing now."""
-    for left in file.parent.glob(f".{file.name}.*.partial"):
+    for left in file.parent.glob(f".{file.name}.*.partial"):  # of killed runs; a younger one may be in use
         with suppress(FileNotFoundError):  # another run may remove it too
             if time.time() - left.stat().st_mtime > _ABANDONED_AFTER:
                 left.unlink()
+    with replacing(file, error=None, durable=False) as stream:
+        np.save(stream, array)
 
 
 def _cache_files(dataset: Any, split: Any, names: tuple[str, ...]) -> list[Path]:

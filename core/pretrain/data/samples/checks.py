@@ -28,19 +28,7 @@ def check_token_files(
     needed: Sequence[int],
     seq_length: int,
 ) -> None:
-    """Check one pair of token files against the recipe.
-
-    Args:
-        prefix: path without .bin and .idx.
-        tokenizer: the recipe's.
-        split_matrix: begin and end of each split as a share of the sequences.
-        needed: samples that are read from each split.
-        seq_length: tokens of a sample.
-
-    Raises:
-        DataError: the files are missing or damaged, were made with another tokenizer, or a split that is read holds
-            fewer tokens than one sample.
-    """
+    """Check one pair of token files against the recipe's tokenizer, and the samples needed of each split."""
     tokens = TokenFile.open(prefix)
     check_stamp(prefix, tokenizer)
     check_ids(tokens, tokenizer.vocab_size)
@@ -62,11 +50,7 @@ def cache_folder(data: DataSection) -> Path:
 
 
 def check_cache(data: DataSection) -> None:
-    """Check that sample indices can be written, where the recipe has any and none have been written before.
-
-    Raises:
-        DataError: they cannot.
-    """
+    """Check that sample indices can be written, where the recipe has any and none have been written before."""
     if data.index != "megatron":
         return
     folder = cache_folder(data)

@@ -30,11 +30,9 @@ if TYPE_CHECKING:
 class Datasets:
     """Map-style torch datasets; None for a split that is not used, and on ranks that read no data.
 
-    With `data.index: native` every rank has them, because a checkpoint stores the samples read of each file.
-
-    A sample is a dict of `tokens` and `labels` [seq_length] int64, `loss_mask` [seq_length] float32, `position_ids`
-    [seq_length] int64, and with `data.reset_attention_mask` also `attention_mask` [1, seq_length, seq_length] bool,
-    True for masked positions.
+    With `data.index: native` every rank has them, because a checkpoint stores the samples read of each file. A sample
+    is a dict of `tokens`, `labels` and `position_ids` [seq_length] int64, `loss_mask` [seq_length] float32, and with
+    `data.reset_attention_mask` also `attention_mask` [1, seq_length, seq_length] bool, True for masked positions.
     """
 
     train: Any | None
@@ -56,20 +54,9 @@ def build_datasets(
 ) -> Datasets:
     """Check the token files of `data.path` or `data.blend`, and build the datasets of every split that is needed.
 
-    If torch.distributed is initialized, every rank must call this: with `data.index: megatron` rank 0 builds the index
-    cache, then the others map it; with `native` no rank waits. The order of the samples is Megatron-LM's. It depends
-    only on the data, `train.seed`, `model.seq_length`, the split and the number of samples; with `native`, not on that
-    number either.
-
-    Args:
-        recipe: uses its section `data`, `model.seq_length` and `train.seed`.
-        tokenizer: the one the data was made with.
-        samples: number of samples that are read from each split.
-        on_this_rank: whether this rank reads data; True on rank 0.
-
-    Raises:
-        DataError: a token file is missing, damaged, made with another tokenizer, or too small for its split; or the
-            index cache cannot be written, or is not visible to another machine than that of rank 0.
+    Every rank calls it: with `data.index: megatron` rank 0, which reads data, builds the index cache, then the others
+    map it; with `native` no rank waits. The order of the samples is Megatron-LM's. It depends only on the data,
+    `train.seed`, `model.seq_length`, the split and the number of samples; with `native`, not on that number either.
     """
     parts = _parts(recipe)
     if recipe.data.index == "native":
@@ -128,20 +115,7 @@ def _config(recipe: Recipe, tokenizer: Tokenizer, parts: list[tuple[str, float]]
 def native_samples(
     recipe: Recipe, tokenizer: Tokenizer, parts: Sequence[tuple[str, float]], samples: SampleCounts, *, check: bool
 ) -> list[NativeSamples | None]:
-    """Return the samples of training, validation and test; None for a split that is not read.
-
-    Only a bounded part of each file is read, and no rank waits for another.
-
-    Args:
-        recipe: uses its section `data`, `model.seq_length` and `train.seed`.
-        tokenizer: the one the data was made with.
-        parts: path and weight of every token file.
-        samples: number of samples that are read from each split.
-        check: check ids, tokenizer and splits; ranks that read no samples leave that to the others.
-
-    Raises:
-        DataError: a token file is missing, damaged, made with another tokenizer, or too small for its split.
-    """
+    """Return the samples of each split, None for one that is not read; only a bounded part of each file is read."""
     seq_length, seed, data = recipe.model.seq_length, recipe.train.seed, recipe.data
     bounds = split_bounds(data)
     needed = (samples.train, samples.valid, samples.test)

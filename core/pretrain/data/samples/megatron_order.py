@@ -1,16 +1,7 @@
 """Megatron's order of the samples: its index arrays, its blends, and the check that a resumed run keeps it.
 
-The arrays equal those of megatron-core 0.16.1 (GPTDataset._build_document_sample_shuffle_indices) bit for bit.
-megatron-core fills a matrix of 8-byte numbers for the documents of all epochs, copies it, and keeps all until the end;
-here are no temporary copies.
-
-Of a blend megatron-core rounds each part's share of the samples up, prepares `SURPLUS` more of it, and mixes the sum of
-the rounded shares by the exact weights (datasets/blended_megatron_dataset_builder.py,
-_get_size_per_split_per_dataset). With few samples this may require more samples of a heavy part than are prepared:
-Megatron stops there and asks for a larger surplus.
-
-Megatron shuffles the samples of all epochs of a training together: within one epoch the order does not depend on the
-length of the training, beyond one epoch it does.
+The arrays equal those of megatron-core 0.16.1 (GPTDataset._build_document_sample_shuffle_indices) bit for bit, without
+its temporary copies. It shuffles all epochs together: beyond one epoch the order depends on the training's length.
 """
 
 from __future__ import annotations
@@ -39,18 +30,10 @@ _WHOLE_EPOCH = 0.80
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MegatronOrder:
-    """The samples that are read from a split, and their order.
+    """The samples that are read from a split, over as many epochs as needed, and their order."""
 
-    Attributes:
-        lengths: tokens of every sequence of the file, [sequences] int32.
-        documents: sequences of the split.
-        num_samples: number of samples that are read, over as many epochs as needed.
-        seq_length: tokens of a sample.
-        seed: of the shuffles.
-    """
-
-    lengths: npt.NDArray[np.int32]
-    documents: range
+    lengths: npt.NDArray[np.int32]  # tokens of every sequence of the file, [sequences]
+    documents: range  # sequences of the split
     num_samples: int
     seq_length: int
     seed: int
@@ -93,17 +76,11 @@ def _shuffled(number: int, first: int, random: np.random.RandomState) -> npt.NDA
     return index
 
 
-SURPLUS = 0.005
-"""megatron-core's default share of samples that are prepared of each part in excess of its weight."""
+SURPLUS = 0.005  # megatron-core's default share of samples that are prepared of each part in excess of its weight
 
 
 def blending_indices(weights: Sequence[float], samples: int) -> tuple[npt.NDArray[np.int16], npt.NDArray[np.int64]]:
-    """Return the part of each sample, and the number of earlier samples of that part: two arrays [samples].
-
-    Args:
-        weights: of the parts; their sum is 1.
-        samples: number of samples.
-    """
+    """Return the part of each sample, and the number of earlier samples of that part, [samples]; weights sum to 1."""
     parts, numbers = np.zeros(samples, np.int16), np.zeros(samples, np.int64)
     helpers.build_blending_indices(parts, numbers, list(weights), len(weights), samples, False)
     return parts, numbers
@@ -117,16 +94,9 @@ def blend_surplus(
 ) -> float:
     """Return megatron-core's surplus, or a larger one if a part would be exhausted and Megatron would stop.
 
-    A surplus moves the end of the epochs, and with it the order of the samples. So it is raised only if necessary.
-
-    Args:
-        parts: path and weight of every token file.
-        split_matrix: begin and end of each split as a share of the sequences.
-        needed: samples that are read from each split.
-        seq_length: tokens of a sample.
-
-    Raises:
-        DataError: a token file is missing or damaged.
+    Of each part megatron-core prepares its share rounded up, and `SURPLUS` more; then it mixes the sum of the rounded
+    shares by the exact weights (BlendedMegatronDatasetBuilder._get_size_per_split_per_dataset), which may need more of
+    a heavy part. A surplus moves the end of the epochs, and with it the order, so it is raised only if necessary.
     """
     weights: list[float] = normalize([weight for _, weight in parts])
 
@@ -157,8 +127,7 @@ def _available(file: TokenFile, bounds: tuple[float, float], prepared: int, seq_
     return (epochs * tokens - 1) // seq_length
 
 
-_COMPARED = 4096
-"""Number of compared entries of each index; different shuffles differ in them."""
+_COMPARED = 4096  # number of compared entries of each index; different shuffles differ in them
 
 
 def order_of(train: Any, samples: int) -> dict[str, Any]:
@@ -171,11 +140,7 @@ def order_of(train: Any, samples: int) -> dict[str, Any]:
 
 
 def require_same_order(saved: dict[str, Any], ours: dict[str, Any]) -> None:
-    """Check that a resumed training keeps the order of the samples.
-
-    Raises:
-        DataError: it would read samples a second time before others have been read once.
-    """
+    """Check that a resumed training reads no sample a second time before others have been read once."""
     if saved["samples"] == ours["samples"] or saved["digest"] == ours["digest"]:
         return
     msg = (

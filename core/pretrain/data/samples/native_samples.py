@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import heapq
 import math
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from fractions import Fraction
 from functools import cached_property, lru_cache
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
 
-from pretrain.data.samples.weighted_interleave import Phase
 from pretrain.data.token_files.reading import TokenFile, split_range
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import numpy.typing as npt
     from torch import Tensor
@@ -23,14 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class NativeSamples:
-    """Samples of one or several token files, by their position in the training.
-
-    Attributes:
-        parts: the token files, by identity.
-        phase: chooses the file of a position.
-        format: converts ids to a sample.
-        length: number of samples that the training reads.
-    """
+    """Samples of one or several token files, by their position in the training; `phase` chooses the file."""
 
     parts: Mapping[str, Windows]
     phase: Phase
@@ -58,12 +52,7 @@ class NativeSamples:
         return self.format(self.parts[name][number])
 
     def resume(self, position: int, saved: Mapping[str, Any] | None) -> NativeSamples:
-        """Return the samples from `position` on of a training whose checkpoint holds `saved`.
-
-        Args:
-            position: samples that the training has read.
-            saved: result of `blend` at that time; None if it is unknown, as after another `data.index`.
-        """
+        """Return the samples from `position` on of a training whose checkpoint holds `saved`, of `blend` or None."""
         before = Phase.from_mapping(saved) if saved else Phase(position, self.phase.weights)
         return replace(self, phase=before.resume(position, self.phase.weights))
 
@@ -82,27 +71,14 @@ class NativeSamples:
 
 
 class Windows:
-    """Consecutive runs of seq_length + 1 ids of a split, shuffled.
+    """Consecutive runs of seq_length + 1 ids of a split, shuffled by the files' content and the seed alone.
 
     An epoch holds every token of the split once, except for fewer than `seq_length` at its two ends, which differ from
     epoch to epoch. The last id of a window is only a label, and is the first id of the next window.
-
-    Attributes:
-        prefix: of the token files.
-        identity: hash of the content of the files; it and the seed alone determine the order.
-        per_epoch: number of samples in an epoch.
     """
 
     def __init__(self, file: TokenFile, identity: str, bounds: tuple[float, float], seq_length: int, seed: int) -> None:
-        """Find the split in the index of a token file.
-
-        Args:
-            file: mapped token file.
-            identity: of the file; given, because computing it reads from the disk, and it serves every split.
-            bounds: of the split, as a share of the sequences (as Megatron cuts it).
-            seq_length: tokens of a sample.
-            seed: of all shuffles.
-        """
+        """Find the split; `identity` is given, since computing it reads from the disk, and it serves every split."""
         self.prefix, self.identity, self._file = str(file.prefix), identity, file
         sequences = split_range(bounds, file.lengths.size)
         self._first, self._size = file.tokens_before(sequences.start), file.tokens_in(sequences)
@@ -144,19 +120,9 @@ class Permutation:
     A Feistel network of six rounds over a x b >= size cells, with BLAKE2b as its round function, iterated until the
     result is below size (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002). As a and b are about the
     root of size, few cells lie outside.
-
-    Example:
-        shuffled = Permutation(5, b"key")
-        sorted(shuffled(index) for index in range(5))  # [0, 1, 2, 3, 4]
     """
 
     def __init__(self, size: int, key: bytes) -> None:
-        """Choose the bijection of `key`.
-
-        Args:
-            size: of the range, at least 1.
-            key: at most 64 bytes.
-        """
         self.size = size
         rows = math.isqrt(size - 1) + 1
         self._sides = rows, -(-size // rows)
@@ -219,3 +185,105 @@ def _document_begins(is_end: npt.NDArray[np.bool_], positions: npt.NDArray[np.in
     begins = np.zeros_like(positions)
     begins[1:] = np.maximum.accumulate(np.where(is_end, positions + 1, 0))[:-1]
     return begins
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A part of a training with a constant blend. Datasets are named by their identity."""
+
+    begin: int  # sample of the training at which it begins
+    weights: dict[str, float]
+    read: dict[str, int] = field(default_factory=dict)  # before `begin`, of every dataset of this and earlier phases
+
+    def at(self, position: int) -> tuple[str, int]:
+        """Return the dataset of the sample at `position`, and its number there, counted over all phases and epochs."""
+        dataset, turn = self._turns.at(position - self.begin)
+        name = self._names[dataset]
+        return name, self.read.get(name, 0) + turn
+
+    def read_before(self, position: int) -> dict[str, int]:
+        """Return the number of samples read of every dataset before `position`."""
+        turns = dict(zip(self._names, self._turns.before(position - self.begin), strict=True))
+        return {name: self.read.get(name, 0) + turns.get(name, 0) for name in self.read | turns}
+
+    def resume(self, position: int, weights: Mapping[str, float]) -> Phase:
+        """Return the phase of `position`: this one, or a new one if the weights have changed."""
+        if _shares(weights) == _shares(self.weights):
+            return self
+        return Phase(position, dict(weights), self.read_before(position))
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Return the state for a checkpoint."""
+        return asdict(self)
+
+    @classmethod
+    def from_mapping(cls, saved: Mapping[str, Any]) -> Self:
+        """Restore the result of `to_mapping`."""
+        return cls(saved["begin"], dict(saved["weights"]), dict(saved["read"]))
+
+    @cached_property
+    def _names(self) -> list[str]:
+        return sorted(self.weights)  # the order in the recipe may change
+
+    @cached_property
+    def _turns(self) -> WeightedInterleave:
+        return WeightedInterleave([self.weights[name] for name in self._names])
+
+
+def _shares(weights: Mapping[str, float]) -> dict[str, Fraction]:
+    total = sum(map(Fraction, weights.values()))
+    return {name: Fraction(weight) / total for name, weight in weights.items()}
+
+
+class WeightedInterleave:
+    """An endless sequence of turns, apportioned to datasets as fairly as whole samples allow, in every prefix.
+
+    The k-th turn of a dataset of weight w, from 0, has the key (2 k + 1) / w, and turns come in the order of their keys
+    (the method of Webster and Sainte-Lague, by which parliaments apportion seats). So the dataset of a position follows
+    from the position alone. Arithmetic is exact.
+    """
+
+    def __init__(self, weights: Sequence[float]) -> None:
+        ratios = [float(weight).as_integer_ratio() for weight in weights]
+        common = max(denominator for _, denominator in ratios)  # all are powers of two
+        self._weights = [numerator * (common // denominator) for numerator, denominator in ratios]
+
+    def before(self, position: int) -> list[int]:
+        """Return the number of turns that each dataset has before a position."""
+        total = sum(self._weights)
+        # All turns with a key of at most 2 * position / total; their number is about `position`.
+        counts = [(2 * position * weight + total) // (2 * total) for weight in self._weights]
+        missing = position - sum(counts)
+        if missing > 0:
+            self._add(counts, missing)
+        elif missing < 0:
+            self._take_back(counts, -missing)
+        return counts
+
+    def at(self, position: int) -> tuple[int, int]:
+        """Return the dataset of a position, and the number of its earlier turns."""
+        counts = self.before(position)
+        dataset = min(range(len(counts)), key=lambda i: (self._key(i, counts[i]), i))
+        return dataset, counts[dataset]
+
+    def _add(self, counts: list[int], number: int) -> None:
+        turns = [(self._key(i, count), i) for i, count in enumerate(counts)]
+        heapq.heapify(turns)
+        for _ in range(number):
+            _, i = turns[0]
+            counts[i] += 1
+            heapq.heapreplace(turns, (self._key(i, counts[i]), i))
+
+    def _take_back(self, counts: list[int], number: int) -> None:
+        turns = [(-self._key(i, count - 1), -i) for i, count in enumerate(counts) if count]
+        heapq.heapify(turns)
+        for _ in range(number):
+            i = -turns[0][1]
+            counts[i] -= 1
+            if counts[i]:
+                heapq.heapreplace(turns, (-self._key(i, counts[i] - 1), -i))
+            else:
+                heapq.heappop(turns)
+
+    def _key(self, dataset: int, turn: int) -> Fraction:
+        return Fraction(2 * turn + 1, self._weights[dataset])

@@ -1,8 +1,7 @@
 """Describe token files as text for the terminal, and repair an index of Megatron-DeepSpeed.
 
-Its preprocess_data.py --append-eod appends the end-of-document token to the ids of a document, but does not count it in
-the length of the last sentence (Megatron-LM has `sentence_lens[-1] += 1`). So the index has one token less per document
-than .bin, and document i is read from i tokens too early.
+Its preprocess_data.py --append-eod appends the end-of-document token to the ids of a document, but does not count it:
+the index has one token less per document than .bin, and document i is read from i tokens too early.
 """
 
 from __future__ import annotations
@@ -34,11 +33,7 @@ _BAR = 40
 
 
 def check_ids(tokens: TokenFile, vocab_size: int, *, most: int = SAMPLED_TOKENS) -> None:
-    """Check up to `most` ids, spread over the file, against the size of the vocabulary.
-
-    Raises:
-        DataError: an id is out of range.
-    """
+    """Check up to `most` ids, spread over the file, against the size of the vocabulary."""
     for window in tokens.windows(most):
         low, high = (int(window.min()), int(window.max())) if window.size else (0, 0)
         if low < 0 or high >= vocab_size:
@@ -54,14 +49,8 @@ def inspect_tokens(
 ) -> Iterator[str]:
     """Check the whole index and yield lines that describe the files.
 
-    Args:
-        prefix: path without .bin and .idx.
-        tokenizer: if given, ids and ends of documents are checked too, and text is shown.
-        samples: number of documents, spread over the file, of which the beginning is shown.
-        all_ids: check all ids (default: a sample of one million).
-
-    Raises:
-        DataError: the files are damaged, or were made with another tokenizer.
+    With a tokenizer ids (a million, or `all_ids`) and ends are checked too, and the begins of `samples` documents
+    shown.
     """
     tokens = TokenFile.open(prefix)
     tokens.check_order()
@@ -120,14 +109,7 @@ _COMPARED_AT_ONCE = 1 << 20
 
 
 def repair_lengths(prefix: str | Path) -> int:
-    """Add the missing end-of-document tokens to the lengths; the old index is kept as PREFIX.idx.before-repair.
-
-    Returns:
-        Number of missing tokens.
-
-    Raises:
-        DataError: the files are missing, are intact, or have another fault.
-    """
+    """Add the missing end-of-document tokens to the lengths; return their number; keep PREFIX.idx.before-repair."""
     tokens = TokenFile.open_unchecked(prefix)
     idx = idx_path(prefix)
     ends = tokens.document_ends[1:]

@@ -27,40 +27,24 @@ _PART_BYTES = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class TokenFile:
-    """A pair of token files (.bin and .idx), mapped into memory.
+    """A pair of token files (.bin and .idx), mapped into memory."""
 
-    Attributes:
-        prefix: path without .bin and .idx.
-        tokens: all ids, [tokens].
-        lengths: tokens of each sequence, [sequences] int32.
-        offsets: begin of each sequence in .bin in bytes, [sequences] int64.
-        document_ends: index of the sequence at which each document ends, [documents + 1] int64, beginning with 0.
-    """
-
-    prefix: Path
-    tokens: npt.NDArray[Any]
-    lengths: npt.NDArray[np.int32]
-    offsets: npt.NDArray[np.int64]
-    document_ends: npt.NDArray[np.int64]
+    prefix: Path  # path without .bin and .idx
+    tokens: npt.NDArray[Any]  # all ids, [tokens]
+    lengths: npt.NDArray[np.int32]  # tokens of each sequence, [sequences]
+    offsets: npt.NDArray[np.int64]  # begin of each sequence in .bin in bytes, [sequences]
+    document_ends: npt.NDArray[np.int64]  # sequence at which each document ends, [documents + 1], from 0
 
     @classmethod
     def open(cls, prefix: str | Path) -> Self:
-        """Map the files and compare their sizes; only a bounded part of the index is read.
-
-        Raises:
-            DataError: a file is missing, truncated, of another format, or does not belong to the other.
-        """
+        """Map the files and compare their sizes; only a bounded part of the index is read."""
         found = cls.open_unchecked(prefix)
         _check_bin_size(bin_path(prefix), idx_path(prefix), found.lengths, found.offsets, found.tokens.dtype)
         return found
 
     @classmethod
     def open_unchecked(cls, prefix: str | Path) -> Self:
-        """Map the files without checking that they belong together.
-
-        Raises:
-            DataError: a file is missing, or the index is truncated or of another format.
-        """
+        """Map the files without checking that they belong together."""
         idx, bin_ = idx_path(prefix), bin_path(prefix)
         for path in (idx, bin_):
             if not path.is_file():
@@ -72,7 +56,10 @@ class TokenFile:
         lengths = content[where : (where := where + 4 * sequences)].view("<i4")
         offsets = content[where : (where := where + 8 * sequences)].view("<i8")
         ends = content[where : where + 8 * documents].view("<i8")
-        _check_counts(idx, lengths, ends)
+        probes = np.linspace(0, lengths.size - 1, min(lengths.size, _PROBES), dtype=np.int64)
+        if not ends.size or ends[0] != 0 or ends[-1] != lengths.size or np.any(lengths[probes] < 0):
+            msg = f"{idx} is damaged: its documents do not end at sequence {lengths.size}.\nBuild the data again."
+            raise DataError(msg)
         count = bin_.stat().st_size // dtype.itemsize
         tokens = np.memmap(bin_, mode="r", dtype=dtype, shape=(count,)) if count else np.zeros(0, dtype)
         return cls(Path(prefix), tokens, lengths, offsets, ends)
@@ -107,11 +94,7 @@ class TokenFile:
             yield self.tokens[begin : begin + length]
 
     def check_order(self) -> None:
-        """Read the whole index: offsets must follow from the lengths, and documents must not run backwards.
-
-        Raises:
-            DataError: the index is damaged.
-        """
+        """Read the whole index: offsets must follow from the lengths, and documents must not run backwards."""
         if self.lengths.size and self.lengths.min() < 0:
             msg = f"{idx_path(self.prefix)} is damaged: sequence {int(self.lengths.argmin())} has a negative length."
             raise DataError(msg)
@@ -128,10 +111,9 @@ class TokenFile:
     def identity(self) -> str:
         """Return a hash of the content. Times and paths are left out, so a copy has the same hash.
 
-        It covers, of .idx and of .bin, the size, the first and the last MiB, and between them 64 parts of 16 KiB,
-        spread evenly: at most 3 MiB of each, and all of a file of 2 MiB. So it differs for files built from other text,
-        and for files in which documents of different lengths were exchanged, if more than a 63rd of .bin lies between
-        them. It does not detect a change between two parts that keeps both sizes.
+        It covers, of .idx and of .bin, the size, the first and the last MiB, and between them 64 parts of 16 KiB: so it
+        differs for other text, and for exchanged documents if more than a 63rd of .bin lies between them. It does not
+        detect a change between two parts that keeps both sizes.
         """
         digest = hashlib.sha256()
         for path in (idx_path(self.prefix), bin_path(self.prefix)):
@@ -155,14 +137,7 @@ def idx_path(prefix: str | Path) -> Path:
 
 
 def split_range(bounds: tuple[float, float], sequences: int) -> range:
-    """Return the sequences of a split, with megatron-core's bounds.
-
-    Source: datasets/blended_megatron_dataset_builder.py of 0.16.1, _build_megatron_dataset_splits.
-
-    Args:
-        bounds: begin and end of the split as a share of all.
-        sequences: number of sequences in the file.
-    """
+    """Return a split's sequences, as BlendedMegatronDatasetBuilder._build_megatron_dataset_splits of 0.16.1 does."""
     return range(*(round(share * sequences) for share in bounds))
 
 
@@ -195,13 +170,6 @@ def _read_header(idx: Path) -> tuple[np.dtype[Any], int, int]:
     return DTYPE_CODES[code], sequences, documents
 
 
-def _check_counts(idx: Path, lengths: npt.NDArray[np.int32], ends: npt.NDArray[np.int64]) -> None:
-    probes = np.linspace(0, lengths.size - 1, min(lengths.size, _PROBES), dtype=np.int64)
-    if not ends.size or ends[0] != 0 or ends[-1] != lengths.size or np.any(lengths[probes] < 0):
-        msg = f"{idx} is damaged: its documents do not end at sequence {lengths.size}.\nBuild the data again."
-        raise DataError(msg)
-
-
 def _check_bin_size(
     bin_: Path, idx: Path, lengths: npt.NDArray[np.int32], offsets: npt.NDArray[np.int64], dtype: np.dtype[Any]
 ) -> None:
@@ -220,14 +188,7 @@ def _check_bin_size(
 
 
 def unigram_entropy(prefix: str, vocab_size: int, max_tokens: int = 10_000_000) -> float:
-    """Return the entropy of the token frequencies, in nats per token.
-
-    It is the loss of the best model without context: -sum of p ln p over the tokens. At most `max_tokens` tokens,
-    spread over the file, are counted.
-
-    Raises:
-        DataError: the token files are missing or damaged.
-    """
+    """Return the entropy of the token frequencies, the loss of the best model without context, in nats per token."""
     counts = np.zeros(vocab_size, np.int64)
     for window in TokenFile.open(prefix).windows(max_tokens):
         counts += np.bincount(window, minlength=vocab_size)[:vocab_size]

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from pretrain.data.tokenizers import Tokenizer
 
 
-_CORPUS = "corpus"
-"""Key of the corpus digest; absent for builds without shards, and for shards of older versions."""
+_CORPUS = "corpus"  # key of the corpus digest; absent for builds without shards, and for shards of older versions
 
 
 def stamp_path(prefix: str | Path) -> Path:
@@ -45,11 +44,7 @@ def check_stamp(prefix: str | Path, tokenizer: Tokenizer) -> None:
 
 
 def common_stamp(prefixes: Sequence[Path]) -> bytes | None:
-    """Return the note for the merged files of all `prefixes`, or None if one of them has none.
-
-    Raises:
-        DataError: they were made with different tokenizers, are shards of different builds, or a note is damaged.
-    """
+    """Return the note for the merged files of all `prefixes`, None if one has none; DataError: the notes differ."""
     notes = {prefix: note for prefix in prefixes if (note := _read(prefix)) is not None}
     corpora = {prefix: note.pop(_CORPUS) for prefix, note in notes.items() if _CORPUS in note}
     if different := _different(notes):
@@ -65,7 +60,6 @@ def common_stamp(prefixes: Sequence[Path]) -> bytes | None:
 
 
 def _different(values: dict[Path, Any]) -> str | None:
-    """Return the names of two files with different values."""
     pairs = pairwise(values.items())
     return next((f"{first} and {other}" for (first, one), (other, another) in pairs if one != another), None)
 

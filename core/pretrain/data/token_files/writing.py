@@ -1,11 +1,4 @@
-"""Write Megatron's token files: `.bin` with the ids, `.idx` with the position of each document.
-
-Layout of `.idx`, little endian and packed (megatron.core.datasets.indexed_dataset): 9 bytes "MMIDIDX" and two zeros,
-uint64 version 1, uint8 code of the token dtype, uint64 number of sequences N, uint64 number of documents plus one D;
-then int32[N] lengths in tokens, int64[N] byte offsets into `.bin`, int64[D] index of the sequence at which each
-document ends, beginning with 0. `.bin` is the ids of all sequences, one after the other. A document is one sequence, or
-one per sentence.
-"""
+"""Write Megatron's token files: `.bin` with the ids, `.idx` with the position of each document."""
 
 from __future__ import annotations
 
@@ -43,29 +36,18 @@ def token_dtype(vocab_size: int) -> np.dtype[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """Consecutive documents as token ids.
+    """Consecutive documents as token ids."""
 
-    Attributes:
-        tokens: ids of all sequences, [tokens], in the dtype of the file.
-        lengths: tokens of each sequence, [sequences] int32.
-        sequences: sequences of each document, [documents] int64; 0 for a document without a token.
-    """
-
-    tokens: npt.NDArray[Any]
-    lengths: npt.NDArray[np.int32]
-    sequences: npt.NDArray[np.int64]
+    tokens: npt.NDArray[Any]  # ids of all sequences, [tokens], in the dtype of the file
+    lengths: npt.NDArray[np.int32]  # tokens of each sequence, [sequences]
+    sequences: npt.NDArray[np.int64]  # of each document, [documents]; 0 for a document without a token
 
 
 class IndexPart(NamedTuple):
-    """Lengths and ends of consecutive documents for an index; the arrays may be files mapped into memory.
+    """Lengths and ends of consecutive documents for an index; the arrays may be files mapped into memory."""
 
-    Attributes:
-        lengths: tokens of each sequence, [sequences] int32.
-        document_ends: index of the sequence at which each document ends, [documents] int64, from the part's first.
-    """
-
-    lengths: npt.NDArray[np.int32]
-    document_ends: npt.NDArray[np.int64]
+    lengths: npt.NDArray[np.int32]  # tokens of each sequence, [sequences]
+    document_ends: npt.NDArray[np.int64]  # sequence at which each document ends, [documents], from the part's first
 
 
 class Written(NamedTuple):
@@ -80,7 +62,7 @@ NOTHING = Written()
 
 
 class TokenWriter:
-    """Append documents to three files: their ids, and the two arrays of an `IndexPart`.
+    """Append documents to three files, the ids and the arrays of an `IndexPart`, after those that are `written`.
 
     All three grow by whole documents, so that a stopped build can be truncated to the last whole document.
     """
@@ -88,7 +70,6 @@ class TokenWriter:
     def __init__(
         self, tokens: IO[bytes], lengths: IO[bytes], document_ends: IO[bytes], *, written: Written = NOTHING
     ) -> None:
-        """Continue after the documents that are `written` already."""
         self._files = (tokens, lengths, document_ends)
         self.written = written
 
@@ -107,10 +88,7 @@ class TokenWriter:
 
 
 def write_index(idx_file: IO[bytes], dtype: np.dtype[Any], parts: Iterable[IndexPart]) -> None:
-    """Write `.idx` for the documents of all parts, concatenated; memory does not grow with their number.
-
-    The parts are iterated several times, so `parts` cannot be an iterator.
-    """
+    """Write `.idx` for the documents of all parts, which are iterated several times; memory does not grow with them."""
     code = next(code for code, known in DTYPE_CODES.items() if known == dtype)
     sequences, documents = (sum(part[field].size for part in parts) for field in (0, 1))
     write_all(idx_file, HEADER.pack(MAGIC, VERSION, code, sequences, documents + 1))

@@ -8,7 +8,8 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from pretrain.atomic_files import refuse_existing, replacing
-from pretrain.data.tokenizers.files import (
+from pretrain.data.tokenizers.tokenizer import (
+    END_OF_DOCUMENT,
     END_TOKENS,
     GPT2_END_TOKENS,
     LARGEST_VOCAB,
@@ -16,7 +17,6 @@ from pretrain.data.tokenizers.files import (
     is_panic,
     largest_id,
 )
-from pretrain.data.tokenizers.tokenizer import END_OF_DOCUMENT
 from pretrain.errors import DataError
 
 if TYPE_CHECKING:
@@ -55,13 +55,7 @@ class BpeTokenizer:
 
 
 def gpt2(vocab_file: Path, merge_file: Path) -> BpeTokenizer:
-    """Read GPT-2's vocab.json and merges.txt.
-
-    "<|endoftext|>" inside a text is encoded as plain characters, as by Megatron's GPT2BPETokenizer.
-
-    Raises:
-        DataError: a file is missing or broken, an id is too large, or the vocabulary has no "<|endoftext|>".
-    """
+    """Read GPT-2's vocab.json and merges.txt; "<|endoftext|>" in a text is plain characters, as in Megatron-LM."""
     fingerprint = fingerprint_of("gpt2", vocab_file, merge_file)
     largest = largest_id(vocab_file)
 
@@ -79,13 +73,7 @@ def gpt2(vocab_file: Path, merge_file: Path) -> BpeTokenizer:
 
 
 def huggingface(file: Path) -> BpeTokenizer:
-    """Read a tokenizer.json of the `tokenizers` library, as GPT-NeoX-20B's.
-
-    Truncation and padding set in the file are switched off: a document keeps all its tokens.
-
-    Raises:
-        DataError: the file is missing or broken, an id is too large, or there is no token that ends a document.
-    """
+    """Read a tokenizer.json of the `tokenizers` library; truncation and padding set in the file are switched off."""
     fingerprint = fingerprint_of("huggingface", file)
     largest_id(file)
     codec = _checked(lambda: tokenizers.Tokenizer.from_file(str(file)), f"{file} is not a tokenizer.json")
@@ -118,8 +106,7 @@ def _end_token(codec: Any, names: tuple[str, ...], file: Path) -> int:
     raise DataError(msg)
 
 
-SMALLEST_VOCAB = 257
-"""The 256 bytes and the end of a document."""
+SMALLEST_VOCAB = 257  # the 256 bytes and the end of a document
 
 
 def train_tokenizer(
@@ -127,18 +114,8 @@ def train_tokenizer(
 ) -> int:
     """Train a tokenizer on `texts`, write it as a tokenizer.json, and return its number of tokens.
 
-    Token 0 is "<|endoftext|>", 1 to 256 are the bytes, then come the merges. The same texts give the same file. The
-    number of tokens is less than `vocab_size` if the texts have fewer different pairs to merge.
-
-    Args:
-        texts: training text; read once, not kept.
-        vocab_size: desired number of tokens, 257 to 4,194,304.
-        output: the file; read it with type huggingface.
-        force: replace an existing file.
-        show_progress: draw a progress bar on stderr.
-
-    Raises:
-        DataError: the vocabulary is too small or too large, there is no text, or the file exists or cannot be written.
+    Token 0 is "<|endoftext|>", 1 to 256 are the bytes, then come the merges: fewer than `vocab_size` asks for (257 to
+    4,194,304) if the texts have fewer different pairs. The same texts give the same file.
     """
     if vocab_size < SMALLEST_VOCAB:
         msg = f"a vocabulary of {vocab_size} tokens is too small.\nThe 256 bytes and {END_OF_DOCUMENT} need 257."

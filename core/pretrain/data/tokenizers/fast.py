@@ -1,14 +1,14 @@
 """Byte-pair encodings by gigatoken, for the features of a tokenizer.json that it encodes as the `tokenizers` library.
 
-It is a young library: it reads files with other features and silently ignores the feature, so these are left to the
-library. Tests compare each known feature, and every build compares a sample
-(`pretrain.tools.corpus.reference_comparison`).
+It is young: it silently ignores other features, which are left to the library. Tests compare each known feature, and
+every build compares a sample (`pretrain.tools.corpus.reference_comparison`).
 """
 
 from __future__ import annotations
 
 from collections import deque
 from contextlib import contextmanager
+from dataclasses import InitVar, dataclass
 from itertools import permutations
 from string import ascii_letters
 from typing import TYPE_CHECKING, Any, cast
@@ -17,7 +17,7 @@ import numpy as np
 import orjson
 from gigatoken.gigatoken_rs import BPETokenizer, BytesSource, PadTruncate, load_hf_json
 
-from pretrain.data.tokenizers.files import END_TOKENS, GPT2_END_TOKENS, LARGEST_VOCAB, fingerprint_of, is_panic
+from pretrain.data.tokenizers.tokenizer import END_TOKENS, GPT2_END_TOKENS, LARGEST_VOCAB, fingerprint_of, is_panic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -27,35 +27,27 @@ if TYPE_CHECKING:
 
 
 _NO_IDS = np.zeros(0, np.uint32)
-_PADDING = PadTruncate(0)
-"""Pads to the longest row; the lengths of the rows are returned separately."""
-_MOST_PADDING = 4
-"""Largest ratio of a padded matrix to its content; needs a few calls per chunk, and bounds the memory."""
+_PADDING = PadTruncate(0)  # pads to the longest row; the lengths of the rows are returned separately
+_MOST_PADDING = 4  # largest ratio of a padded matrix to its content; needs a few calls per chunk, and bounds the memory
 _BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 
 
+@dataclass(eq=False)
 class FastTokenizer:
-    """A tokenizer of gigatoken. Encoding releases the GIL, and any number of threads may encode.
+    """A tokenizer of gigatoken; encoding releases the GIL, and any number of threads may encode.
 
     gigatoken's own object serves one thread at a time ("Already borrowed"), so each encoding thread has one.
     """
 
-    def __init__(
-        self,
-        content: str,
-        codec: BPETokenizer,
-        *,
-        vocab_size: int,
-        eod: int,
-        fingerprint: str,
-        added_tokens: Sequence[str],
-    ) -> None:
-        self._content = content
+    content: str
+    codec: InitVar[BPETokenizer]
+    vocab_size: int
+    eod: int
+    fingerprint: str
+    added_tokens: Sequence[str]
+
+    def __post_init__(self, codec: BPETokenizer) -> None:
         self._idle = deque([codec])
-        self.vocab_size = vocab_size
-        self.eod = eod
-        self.fingerprint = fingerprint
-        self.added_tokens = added_tokens
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of `text`."""
@@ -63,10 +55,7 @@ class FastTokenizer:
         return ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[npt.NDArray[np.uint32]]:
-        """Return the ids of each text.
-
-        Makes few calls: after each call a thread waits for the GIL.
-        """
+        """Return the ids of each text, in few calls: after each one a thread waits for the GIL."""
         ids: list[npt.NDArray[np.uint32]] = [_NO_IDS] * len(texts)
         with self._codec() as codec:
             for numbers in _alike(texts):
@@ -90,7 +79,7 @@ class FastTokenizer:
         try:
             codec = self._idle.pop()
         except IndexError:
-            codec = cast("BPETokenizer", load_hf_json(self._content))  # of the same type as the first one
+            codec = cast("BPETokenizer", load_hf_json(self.content))  # of the same type as the first one
         try:
             yield codec
         finally:
@@ -157,8 +146,7 @@ def _load(content: str, end_tokens: Sequence[str], fingerprint: str) -> FastToke
     )
 
 
-_COMPOSING = frozenset(ascii_letters + "<=>")
-"""ASCII characters that NFC can compose with a following character."""
+_COMPOSING = frozenset(ascii_letters + "<=>")  # ASCII characters that NFC can compose with a following character
 
 _WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
 _OTHERS = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"

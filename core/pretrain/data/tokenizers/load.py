@@ -12,17 +12,12 @@ from pretrain.errors import DataError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pretrain.data.tokenizers.files import NamesTokenizer
-    from pretrain.data.tokenizers.tokenizer import Tokenizer
+    from pretrain.data.tokenizers.tokenizer import NamesTokenizer, Tokenizer
     from pretrain.recipe.sections.data import TokenizerSection
 
 
 def load_tokenizer(section: NamesTokenizer) -> Tokenizer:
-    """Load the tokenizer of a recipe's section `tokenizer`.
-
-    Raises:
-        DataError: a file that its type needs is not named, missing or broken.
-    """
+    """Load the tokenizer of a recipe's section `tokenizer`."""
     if section.type == "bytes":
         return ByteTokenizer()
     # Imported late: reading GPT-2's files takes 0.2 s and the library 30 ms, which the byte tokenizer does not need.
@@ -34,24 +29,14 @@ def load_tokenizer(section: NamesTokenizer) -> Tokenizer:
 
 
 class Encoder(NamedTuple):
-    """The tokenizers that encode a corpus.
-
-    Attributes:
-        tokenizer: the fastest one that is known to give the right ids.
-        reference: loads the tokenizer that defines the ids; None if `tokenizer` does. With a reference, `tokenizer`
-            releases the GIL.
-    """
+    """The tokenizers that encode a corpus: the fastest that gives the right ids, and if it is another the reference."""
 
     tokenizer: Tokenizer
     reference: Callable[[], Tokenizer] | None
 
 
 def load_encoder(section: NamesTokenizer, *, reference_only: bool = False) -> Encoder:
-    """Load the tokenizer that `section` names, in gigatoken if it supports it, unless `reference_only`.
-
-    Raises:
-        DataError: as `load_tokenizer`.
-    """
+    """Load the tokenizer that `section` names, in gigatoken if it supports it, unless `reference_only`."""
     if section.type == "bytes" or reference_only:
         return Encoder(load_tokenizer(section), None)
     from pretrain.data.tokenizers import fast  # noqa: PLC0415  slow import, not needed for small corpora
@@ -72,23 +57,11 @@ def _path(section: NamesTokenizer, key: str) -> Path:
     return Path(given)
 
 
-GPT2_VOCAB_SIZE = 50257
-"""Entries of GPT-2's vocabulary; used while a recipe's tokenizer does not exist yet."""
+GPT2_VOCAB_SIZE = 50257  # entries of GPT-2's vocabulary; used while a recipe's tokenizer does not exist yet
 
 
 def expected_vocab_size(section: TokenizerSection) -> tuple[int, str]:
-    """Return the entries of a recipe's tokenizer, and a note for the user if they are assumed.
-
-    Args:
-        section: the recipe's; its files need not exist.
-
-    Returns:
-        number of entries before padding: of the tokenizer if its files are there, else `vocab_size` of the section,
-        else GPT-2's; and a line that says so, "" where the tokenizer itself was counted.
-
-    Raises:
-        DataError: a file is broken, or one that the type needs is not named.
-    """
+    """Return the entries of a recipe's tokenizer, whose files need not exist, and a note if they are assumed."""
     named = [file for file in (section.vocab_file, section.merge_file, section.file) if file]
     absent = [file for file in named if not Path(file).exists()]
     if not absent:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import linecache
 import sys
 import threading
+import traceback
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 PIPELINE = "PIPELINE_MODEL_PARALLEL_GROUP"
 """megatron-core's description of the group whose neighbours are the stages before and after."""
 
-_WRITING = "checkpoint/writing/agreement.py"
+_WRITING = "checkpoint/agreement.py"
 _DISTRIBUTED = "torch/distributed/"
 _LIBRARIES = ("torch/", "megatron/")
 _MESSAGES, _SCHEDULES = "pipeline_parallel/p2p_communication.py", "pipeline_parallel/schedules.py"
@@ -41,14 +43,8 @@ def awaited(
 ) -> CalledCollective | None:
     """Return the collective in which the main thread waits; None if it waits in none.
 
-    Args:
-        frames: of the main thread, the innermost first.
-        called: what the communication library knows, oldest first.
-        rank: of this process.
-        groups: members of this rank's process groups, by description.
-        seconds: since the main thread has last moved.
-        since: when that was, in seconds since the epoch: by the clock of `called`, at that moment. A clock that is set
-            afterwards changes nothing.
+    `frames` are the main thread's, the innermost first; `called` is what the library knows, oldest first. `seconds` ago
+    it moved last: `since`, in seconds since the epoch, by the clock of `called` (setting that later changes nothing).
     """
     if not frames:
         return None
@@ -60,26 +56,19 @@ def awaited(
     if operation:
         recorded = [each for each in pending if each.is_message]
         return _message(operation, recorded, rank, groups.get(PIPELINE, ()), since)
-    if frames[0].file.startswith(_DISTRIBUTED):
-        return _named(pending[-1], frames[0]) if pending else None  # called last, and waited for at once
-    if pending and any(word in frames[0].source for word in _WAITS):
-        return pending[0]
-    return _of_full_queue(pending, seconds, since)
-
-
-def _of_full_queue(pending: Sequence[CalledCollective], seconds: float, since: float) -> CalledCollective | None:
-    """Return the collective that blocks a device whose queue is full: the main thread may stand at any line then.
-
-    It was called before the main thread came to a stop. While that moves, a device is behind it at all times.
-    """
-    oldest = next((each for each in pending if each.library not in {"gloo", ""}), None)
-    if oldest is None or seconds < _QUIET or oldest.called > since + _QUIET:
+    if not pending:
         return None
-    return oldest
+    if frames[0].file.startswith(_DISTRIBUTED):
+        latest = pending[-1]  # waited for at once
+        return latest if latest.operation else replace(latest, operation=frames[0].function)
+    if any(word in frames[0].source for word in _WAITS):
+        return pending[0]
+    # A device whose queue is full blocks the main thread at any line, by a collective called before it stopped.
+    oldest = next((each for each in pending if each.library not in {"gloo", ""}), None)
+    return oldest if oldest is not None and seconds >= _QUIET and oldest.called <= since + _QUIET else None
 
 
-_QUIET = 2.0
-"""Seconds."""
+_QUIET = 2.0  # seconds
 
 
 def _message(
@@ -93,10 +82,6 @@ def _message(
         return latest
     told = _unrecorded(operation, rank, stages, since)
     return latest if told is None else replace(told, shapes=latest.shapes, dtype=latest.dtype, called=latest.called)
-
-
-def _named(collective: CalledCollective, frame: Frame) -> CalledCollective:
-    return collective if collective.operation else replace(collective, operation=frame.function)
 
 
 def _stage_message(frames: Sequence[Frame]) -> str:
@@ -145,34 +130,27 @@ class CalledCollectives:
     """Reads a communication library's record in a thread, since the library may hang; one reading at a time."""
 
     def __init__(self, recent: Callable[[], Sequence[CalledCollective]]) -> None:
-        """Take the function that reads it."""
         self._recent = recent
         self._lock = threading.Lock()
-        self._reading: _Reading | None = None
+        self._thread: threading.Thread | None = None
+        self._found: list[Sequence[CalledCollective]] = []  # by the latest reading
 
     def latest(self) -> list[CalledCollective]:
         """Return the latest collectives, oldest first; none if the library does not answer within seconds, or fails."""
         with self._lock:
-            if self._reading is None or not self._reading.is_alive():
-                self._reading = _Reading(self._recent)
-                self._reading.start()
-            reading = self._reading
-        reading.join(_PATIENCE)
-        return sorted(reading.found, key=lambda each: each.called)
+            if self._thread is None or not self._thread.is_alive():
+                self._found = []
+                self._thread = threading.Thread(
+                    target=self._read, args=(self._found,), name="flight recorder", daemon=True
+                )
+                self._thread.start()
+            thread, found = self._thread, self._found
+        thread.join(_PATIENCE)
+        return sorted((each for calls in found for each in calls), key=lambda each: each.called)
 
-
-class _Reading(threading.Thread):
-    """One reading of the record."""
-
-    def __init__(self, recent: Callable[[], Sequence[CalledCollective]]) -> None:
-        super().__init__(name="flight recorder", daemon=True)
-        self.found: Sequence[CalledCollective] = ()
-        self._recent = recent
-
-    def run(self) -> None:
-        """Read; the stacks of a rank are worth a report without it."""
-        with suppress(Exception):
-            self.found = self._recent()
+    def _read(self, found: list[Sequence[CalledCollective]]) -> None:
+        with suppress(Exception):  # the stacks of a rank are worth a report without it
+            found.append(self._recent())
 
 
 _MOST_FRAMES = 60
@@ -180,19 +158,12 @@ _MOST_FRAMES = 60
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One call in a stack.
+    """One call in a stack."""
 
-    Attributes:
-        file: its path below the folder that Python imports from: "pretrain/data/prefetch.py".
-        line: number in the file.
-        function: name.
-        source: text of the line, of the innermost call alone.
-    """
-
-    file: str
+    file: str  # below the folder that Python imports from: "pretrain/data/prefetch.py"
     line: int
     function: str
-    source: str = ""
+    source: str = ""  # text of the line, of the innermost call alone
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line} {self.function}"
@@ -211,15 +182,12 @@ _BACKWARD = "run_backward("
 """In the line of the main thread while autograd works for it: in a thread of its own for each device but the CPU."""
 
 
-CHECKPOINT, _SAVES = "checkpoint", "checkpoint/writing/background.py"
+CHECKPOINT, _SAVES = "checkpoint", "checkpoint/background.py"
 """Thread that writes a checkpoint, and the file whose calls in the main thread wait for it."""
 
 
 def all_stacks() -> list[Stack]:
-    """Return the stacks of all other threads, that of the training first.
-
-    The training is in the main thread, or in the one that it waits for: autograd's, or that of a checkpoint.
-    """
+    """Return the stacks of all other threads, that of the training first: the main thread's, or one it waits for."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     main, own = threading.main_thread().ident, threading.get_ident()
     frames = sys._current_frames()  # noqa: SLF001  the only way to see other threads
@@ -238,14 +206,10 @@ def training_first(stacks: list[Stack]) -> list[Stack]:
 
 
 def _frames(innermost: FrameType) -> tuple[Frame, ...]:
-    found: list[Frame] = []
-    frame: FrameType | None = innermost
-    while frame is not None and len(found) < _MOST_FRAMES:
-        code, line = frame.f_code, frame.f_lineno or 0
-        source = "" if found else linecache.getline(code.co_filename, line).strip()
-        found.append(Frame(_short(code.co_filename), line, code.co_name, source))
-        frame = frame.f_back
-    return tuple(found)
+    source = linecache.getline(innermost.f_code.co_filename, innermost.f_lineno or 0).strip()
+    calls = islice(traceback.walk_stack(innermost), _MOST_FRAMES)
+    first, *others = (Frame(_short(call.f_code.co_filename), line or 0, call.f_code.co_name) for call, line in calls)
+    return replace(first, source=source), *others
 
 
 @lru_cache(maxsize=1024)

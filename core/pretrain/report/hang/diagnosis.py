@@ -31,10 +31,8 @@ if TYPE_CHECKING:
 Key = TypeVar("Key")
 Item = TypeVar("Item")
 
-_MOST_LINES = 24
-"""Lines about ranks on the terminal; the file has all."""
-_MOST_SENTENCES = 8
-"""With a thousand ranks many groups wait for one."""
+_MOST_LINES = 24  # lines about ranks on the terminal; the file has all
+_MOST_SENTENCES = 8  # with a thousand ranks many groups wait for one
 _BLOCKING = "gloo"
 """Library whose collectives the host waits in: with others it runs ahead of its device, and its place says little."""
 _STALLED = "the network between them or a device is stalled"
@@ -76,8 +74,12 @@ def _explained(states: Mapping[int, RankState], processes: Mapping[int, RankProc
 
 def _rank_lines(states: Mapping[int, RankState]) -> list[str]:
     """Return a line for each position, with the ranks that are there."""
-    found = _grouped((_line(state), state) for _, state in sorted(states.items()))
-    return [f"  {rank_names(each.rank for each in those)}: {words}, for {_seconds(those)} s" for words, those in found]
+    lines = []
+    for words, those in _grouped((_line(state), state) for _, state in sorted(states.items())):
+        least, most = min(state.seconds for state in those), max(state.seconds for state in those)
+        seconds = f"{most:.0f}" if round(least) == round(most) else f"{least:.0f} to {most:.0f}"
+        lines.append(f"  {rank_names(each.rank for each in those)}: {words}, for {seconds} s")
+    return lines
 
 
 def _line(state: RankState) -> str:
@@ -87,18 +89,8 @@ def _line(state: RankState) -> str:
     return "; ".join(filter(None, (place(state), waits, str(own_frame(state) or ""))))
 
 
-def _seconds(states: Sequence[RankState]) -> str:
-    least, most = min(state.seconds for state in states), max(state.seconds for state in states)
-    return f"{most:.0f}" if round(least) == round(most) else f"{least:.0f} to {most:.0f}"
-
-
 def diagnose(states: Mapping[int, RankState], processes: Mapping[int, RankProcess]) -> list[str]:
-    """Return why the ranks hang, the cause first.
-
-    Args:
-        states: of the ranks that have answered, at least one.
-        processes: of all ranks.
-    """
+    """Return why the ranks hang, the cause first; `states` of those that have answered, `processes` of all."""
     return _Diagnosis(states, processes).sentences()
 
 
@@ -176,7 +168,6 @@ class _Diagnosis:
         return _grouped(found)
 
     def _deadlock(self, waits: Sequence[Wait]) -> list[str]:
-        """Return the sentence about ranks that wait for each other in different collectives."""
         circle = circle_of(waits)
         if not circle:
             return []
@@ -185,7 +176,6 @@ class _Diagnosis:
         return [parts + (remark or ": a deadlock; they call collectives of different groups in different orders")]
 
     def _busy(self, waiting: set[int]) -> list[str]:
-        """Return what ranks do that wait in no collective."""
         found = _grouped((doing(state), rank) for rank, state in sorted(self.states.items()) if rank not in waiting)
         return [f"{rank_names(those)} {_verb(those, 'is', 'are')} in {words}" for words, those in found]
 

@@ -1,16 +1,19 @@
-"""Collects the ranks' states in a folder; one rank writes the report.
+"""Collects the ranks' states in a folder, since the network may hang; one rank writes the report.
 
-Files, not collectives or a store: the network may hang, or rank 0, which serves the store.
+A rank is asked by SIGUSR1, or by a folder that another rank makes.
 """
 
 from __future__ import annotations
 
 import os
+import select
+import signal
 import tempfile
+import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
 from pretrain.atomic_files import replacing
 from pretrain.report.hang.diagnosis import full_report, report
@@ -19,34 +22,27 @@ from pretrain.report.hang.rank_state import ENDED, STOPPED, RankState
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
+    from types import FrameType
 
     from pretrain.report.hang.rank_state import RankProcess
 
     Headline = Callable[[Mapping[int, RankState]], str]
     Publish = Callable[[str, Mapping[int, RankState]], None]
 
+
 REPORT = "report.txt"
 _CLAIMED, _CLAIMED_NEXT = "claimed", "claimed-next"
 """Files of the rank that has begun the report, and of the one that takes over if it does not finish."""
-_TOLD = "told"
-"""File of the one of the two that publishes it: the first may be slow, not dead."""
+_TOLD = "told"  # file of the one of the two that publishes it: the first may be slow, not dead
 _WRITERS, _ANSWERS = "rank-", "answer-"
 """Prefixes of the files of ranks that may write the report, and of those that only give their state."""
-_TURN = 1.5
-"""Seconds by which each rank waits longer for a report than the rank before it."""
-_CANDIDATES = 5
-"""Ranks that poll the folder; the others would only repeat the same long listing."""
+_TURN = 1.5  # seconds by which each rank waits longer for a report than the rank before it
+_CANDIDATES = 5  # ranks that poll the folder; the others would only repeat the same long listing
 
 
 @dataclass(frozen=True, slots=True)
 class Gathering:
-    """One gathering of states.
-
-    Attributes:
-        folder: below the run directory, which all nodes share.
-        rank: of this process.
-        processes: of all ranks.
-    """
+    """One gathering of states in a folder below the run directory, which all nodes share."""
 
     folder: Path
     rank: int
@@ -64,16 +60,9 @@ class Gathering:
     def write_report(
         self, state: RankState, head: Headline, patience: float, publish: Publish = lambda _text, _states: None
     ) -> bool:
-        """Write this rank's state, wait for the others', and write the report unless a lower rank does.
+        """Write this rank's state, wait `patience` seconds for others', and write the report unless a lower rank does.
 
-        Args:
-            state: of this rank.
-            head: gives the first line of the report.
-            patience: seconds that the other ranks have.
-            publish: takes the report's text and the states in it, before the file says that there is one.
-
-        Returns:
-            whether this rank has written it; if not, it is there, or another rank has begun it.
+        `publish` takes text and states before the file says that there is a report. Returns whether this rank wrote it.
         """
         if self._has(REPORT):
             return False
@@ -84,11 +73,7 @@ class Gathering:
         return not self._is_taken() and self._claim(_CLAIMED) and self._write(head, publish)
 
     def take_over(self, head: Headline, publish: Publish) -> bool:
-        """Write the report that another rank has begun and does not finish; only one waiting rank does.
-
-        Returns:
-            whether this rank has written it.
-        """
+        """Write the report that another rank has begun and does not finish; return whether this rank has."""
         is_told = self._has(REPORT) or self._has(_TOLD)
         return not is_told and self._claim(_CLAIMED_NEXT) and self._write(head, publish)
 
@@ -157,7 +142,6 @@ class Gathering:
         return any(self.processes[rank].state() not in {ENDED, STOPPED} for rank in missing)
 
     def _there(self) -> Iterator[tuple[str, int]]:
-        """Yield kind and rank of each state in the folder."""
         for name in os.listdir(self.folder):  # noqa: PTH208  a thousand names
             beginning, dash, rest = name.partition("-")
             if rest.endswith(".json") and beginning + dash in {_WRITERS, _ANSWERS}:
@@ -183,7 +167,6 @@ class Gathering:
         return states
 
     def _remove_states(self) -> None:
-        """Remove the states that the report now holds."""
         with suppress(OSError):
             for beginning, rank in self._there():
                 (self.folder / f"{beginning}{rank}.json").unlink(missing_ok=True)
@@ -197,12 +180,7 @@ def request_folder(folder: Path, number: int) -> Path:
 
 
 def next_request_folder(folder: Path, patience: float) -> Path:
-    """Return the folder for an answer to SIGUSR1: the one that other ranks have just begun, or a new one.
-
-    Args:
-        folder: of the hang report of this start; the answers' are numbered beside it.
-        patience: seconds for which an answer without a report has just begun.
-    """
+    """Return the folder for an answer to SIGUSR1: one that ranks began within `patience` seconds, or a new one."""
     number = len(list(folder.parent.glob(f"{folder.name}-asked-*")))
     latest = request_folder(folder, number)
     if number and not (latest / REPORT).exists() and _now_in(latest) - latest.stat().st_mtime < patience:
@@ -214,3 +192,114 @@ def _now_in(folder: Path) -> float:
     """Return the time by the clock of the file system, which may be another machine's."""
     with tempfile.NamedTemporaryFile(dir=folder.parent, prefix=".now-") as stream:
         return os.fstat(stream.fileno()).st_mtime
+
+
+_STOP = b"\0"
+
+
+class ReportRequests:
+    """Catches SIGUSR1; a context, entered in the main thread, that restores the handler before.
+
+    Python runs a signal's handler in the main thread, which may hang. But it writes the signal's number to a file
+    descriptor at once (`signal.set_wakeup_fd`), and another thread reads it there.
+    """
+
+    def __init__(self) -> None:
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._write, False)
+        os.set_blocking(self._read, False)
+        self._before: Any = None
+        self._wakeup_before: int | None = None
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            self._wakeup_before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+            self._before = signal.signal(signal.SIGUSR1, _note)
+            signal.siginterrupt(signal.SIGUSR1, False)  # no system call of a library fails by it
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        if self._wakeup_before is not None:
+            if self._before is not None:  # else it was set by C code, which Python cannot give back
+                signal.signal(signal.SIGUSR1, self._before)
+            signal.set_wakeup_fd(self._wakeup_before)
+            self._wakeup_before = None
+
+    def wait(self, seconds: float) -> bool | None:
+        """Wait for a request; return True for one, False for none within the time, None after `stop`."""
+        select.select([self._read], [], [], seconds)
+        try:
+            arrived = os.read(self._read, 4096)
+        except BlockingIOError:
+            return False
+        if _STOP in arrived:
+            return None
+        return bytes([signal.SIGUSR1]) in arrived
+
+    def stop(self) -> None:
+        """Let `wait` return None, in whatever thread it is."""
+        with suppress(BlockingIOError):  # a full pipe wakes it too
+            os.write(self._write, _STOP)
+
+    def close(self) -> None:
+        """Close the pipe; nobody waits any more."""
+        os.close(self._read)
+        os.close(self._write)
+
+
+def _note(_number: int, _frame: FrameType | None) -> None:
+    """Do nothing: the number is in the pipe already."""
+
+
+class Questions:
+    """Finds folders in which another rank asks for all states, because of a hang or by SIGUSR1.
+
+    A thread of its own looks for them: a disk that does not answer must not keep the watch from ending its rank.
+    """
+
+    def __init__(self, folder: Path, period: float, answer: Callable[[Path], None]) -> None:
+        """Look every `period` seconds; `folder` exists once a rank hangs, those of SIGUSR1 are beside it."""
+        self._folder, self._period, self._answer = folder, period, answer
+        self._hang, self._end = threading.Event(), threading.Event()
+        self._number = 0  # of the latest folder beside it
+        self._own: set[Path] = set()
+        self._answered = float("-inf")
+        self._thread = threading.Thread(target=self._look, name="hang questions", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop looking, without waiting for the disk."""
+        self._end.set()
+
+    @property
+    def asks_of_hang(self) -> bool:
+        """True once a rank has asked because of a hang."""
+        return self._hang.is_set()
+
+    def ignore(self, folder: Path) -> None:
+        """Do not answer in a folder in which this rank asks itself."""
+        self._own.add(folder)
+
+    def answered_within(self, seconds: float) -> bool:
+        """Return whether another rank's SIGUSR1 was answered in the last so many seconds."""
+        return time.monotonic() - self._answered < seconds
+
+    def _look(self) -> None:
+        while not self._end.wait(self._period):
+            with suppress(Exception):  # a file server that was away for a moment; it looks again soon
+                self._look_once()
+
+    def _look_once(self) -> None:
+        if not self._hang.is_set() and self._folder.exists():
+            self._hang.set()
+            self._answer(self._folder)
+        following = request_folder(self._folder, self._number + 1)
+        if not following.exists():
+            return
+        self._number += 1
+        if following not in self._own:
+            self._answered = time.monotonic()
+            self._answer(following)

@@ -14,10 +14,9 @@ from pretrain.exit_codes import ExitCode
 from pretrain.plugins.collective_record import BESIDE, process_groups
 from pretrain.report.hang.awaited_collective import CalledCollectives
 from pretrain.report.hang.diagnosis import full_report
-from pretrain.report.hang.gathering import REPORT, Gathering, next_request_folder
+from pretrain.report.hang.gathering import REPORT, Gathering, Questions, ReportRequests, next_request_folder
 from pretrain.report.hang.position import BETWEEN, END, FORWARD_BACKWARD, STEP
 from pretrain.report.hang.rank_state import own_state
-from pretrain.report.hang.requests import Questions, ReportRequests
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -29,47 +28,29 @@ if TYPE_CHECKING:
 
 
 _ASKED = "where the ranks are, asked by SIGUSR1:"
-_PATIENCE = 5.0
-"""Seconds that other ranks have to write their states."""
-_SAME_SIGNAL = 2.0
-"""Seconds within which SIGUSR1 to several ranks counts as one request."""
-_LOOK_AGAIN = 5.0
-"""Seconds between two readings of the whole flight recorder; fewer near the limit."""
+_PATIENCE = 5.0  # seconds that other ranks have to write their states
+_SAME_SIGNAL = 2.0  # seconds within which SIGUSR1 to several ranks counts as one request
+_LOOK_AGAIN = 5.0  # seconds between two readings of the whole flight recorder; fewer near the limit
 _LONGEST_END = 20.0
 """Seconds, besides those for the other ranks, after which a hanging rank ends without a report, if its disk hangs."""
 _WRITING, _FOR_EACH_RANK = 6.0, 0.05
 """Seconds to write a report once it is begun, and more for each rank whose state is read."""
-_BEYOND = 10.0
-"""Seconds after that, if it cannot even print."""
-_AFTER_REPORT = 1.5
-"""Seconds for the cause to reach the launcher of another node."""
-_SUSPENDED = 2.0
-"""The watch itself was stopped if it is late by so many seconds; a pause is not a hang."""
+_BEYOND = 10.0  # seconds after that, if it cannot even print
+_AFTER_REPORT = 1.5  # seconds for the cause to reach the launcher of another node
+_SUSPENDED = 2.0  # the watch itself was stopped if it is late by so many seconds; a pause is not a hang
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Watched:
-    """A rank to watch.
-
-    Attributes:
-        position: of its main thread.
-        limit: after which it hangs.
-        rank: of all.
-        layers: of the model.
-        processes: of all ranks.
-        folder: where reports of this start of the run go; shared by all ranks.
-        recent: asks the communication library for its latest collectives.
-        tell_launcher: takes the reason why this rank ends, and whether it is the cause of the hang; None without a
-            launcher of ours.
-    """
+    """A rank to watch."""
 
     position: Position
     limit: HangLimit
     rank: int
     layers: int
     processes: Mapping[int, RankProcess]
-    folder: Path
-    recent: Callable[[], Sequence[CalledCollective]]
+    folder: Path  # where reports of this start of the run go; shared by all ranks
+    recent: Callable[[], Sequence[CalledCollective]]  # asks the communication library for its latest collectives
     tell_launcher: Callable[[str, bool], None] | None
 
 
@@ -77,7 +58,6 @@ class HangWatch:
     """A thread that checks that the main thread moves; a context, entered by the main thread."""
 
     def __init__(self, watched: Watched) -> None:
-        """Take the rank; entering starts the watch."""
         self._watched = watched
         self._requests = ReportRequests()
         self._thread = threading.Thread(target=self._watch, name="hang watch", daemon=True)
@@ -86,7 +66,9 @@ class HangWatch:
         size = len(watched.processes)
         self._period = min(given / 8, 1.0) if given else 1.0
         look_again = max(self._period, size / 200)  # all ranks ask one file system
-        self._questions = Questions(watched.folder, look_again, self._answer)
+        self._questions = Questions(
+            watched.folder, look_again, lambda folder: self._gathering(folder).answer(self._look(self._quiet()))
+        )
         self._quiet_long = min(given / 3, 2.0) if given else 2.0
         self._patience = _PATIENCE + 2 * look_again
         self._writing = _WRITING + _FOR_EACH_RANK * size
@@ -153,7 +135,6 @@ class HangWatch:
         return waited
 
     def _quiet(self) -> float:
-        """Return seconds since the main thread has last moved."""
         return max(0.0, time.monotonic() - self._since)
 
     def _look(self, seconds: float) -> RankState:
@@ -171,10 +152,6 @@ class HangWatch:
 
     def _gathering(self, folder: Path) -> Gathering:
         return Gathering(folder, self._watched.rank, self._watched.processes)
-
-    def _answer(self, folder: Path) -> None:
-        """Write this rank's state for another one that asks."""
-        self._gathering(folder).answer(self._look(self._quiet()))
 
     def _answer_signal(self) -> None:
         """Answer SIGUSR1 in a thread, unless another rank's same request was just answered."""
@@ -248,7 +225,6 @@ class HangWatch:
         self._tell(text, is_cause=not any(state.error for state in states.values()))
 
     def _tell(self, text: str, *, is_cause: bool = True) -> None:
-        """Give the launcher the reason, or print it."""
         self._told = True
         if self._watched.tell_launcher is not None:
             with suppress(OSError):  # the launcher has ended
@@ -286,25 +262,18 @@ def _leave() -> None:
     os._exit(ExitCode.FAILURE)
 
 
-LEAST, FACTOR = 60.0, 10.0
-"""Seconds, and median steps: the larger of both is the automatic limit."""
+LEAST, FACTOR = 60.0, 10.0  # seconds, and median steps: the larger of both is the automatic limit
 EARLIER = 20.0
 """Seconds by which a report comes before the timeout of the collectives, which ends the processes without one."""
 
-_STEP = {STEP, FORWARD_BACKWARD, BETWEEN, "data", "optimizer"}
-"""Activities that last a part of a step."""
+_STEP = {STEP, FORWARD_BACKWARD, BETWEEN, "data", "optimizer"}  # activities that last a part of a step
 
 
 @dataclass(frozen=True, slots=True)
 class HangLimit:
-    """The limit of one run.
+    """The limit of one run; `given` is `logging.hang_after_seconds`, `timeout` that of the collectives in seconds."""
 
-    Attributes:
-        given: `logging.hang_after_seconds`; None for the automatic one, 0 for none.
-        timeout: of the collectives, seconds.
-    """
-
-    given: float | None
+    given: float | None  # None: the automatic limit; 0: none
     timeout: float
 
     @property
@@ -318,20 +287,16 @@ class HangLimit:
         return max(1.0, self.timeout - EARLIER)
 
     def exceeded(self, place: Position, seconds: float, waited: Callable[[], float]) -> bool:
-        """Return whether a rank hangs.
+        """Return whether a rank that has not moved for so many seconds hangs.
 
-        A rank that works alone for long, as on a large checkpoint, does not hang by the automatic limit until another
-        one waits for it.
-
-        Args:
-            place: of the rank.
-            seconds: since it has last moved.
-            waited: returns the seconds that it has been in a collective, 0 outside of one; called only near the timeout
-                of the collectives. At its end a rank may write for as long as it needs: only this counts there.
+        By the automatic limit one that works alone for long, as on a large checkpoint, hangs when another waits for it.
+        `waited` gives the seconds in a collective; it is called only near their timeout, and alone counts at the end.
         """
         if self.is_off:
             return False
-        if self.given is not None and place.iteration and seconds > self.given and not _may_last(place):
+        # At its end, and until the data workers have started, a rank may take as long as it needs.
+        may_last = place.activity == END or (place.activity == "data" and place.median_step() is None)
+        if self.given is not None and place.iteration and seconds > self.given and not may_last:
             return True
         if seconds > self.longest_wait and waited() > self.longest_wait:
             return True
@@ -339,8 +304,3 @@ class HangLimit:
         if self.given is not None or median is None or place.activity not in _STEP:
             return False
         return seconds > max(LEAST, FACTOR * median)
-
-
-def _may_last(place: Position) -> bool:
-    """Return whether a rank may take as long as it needs: at its end, or until the data workers have started."""
-    return place.activity == END or (place.activity == "data" and place.median_step() is None)

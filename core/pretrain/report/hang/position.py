@@ -8,6 +8,7 @@ import struct
 import time
 from collections import deque
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Protocol
@@ -29,49 +30,30 @@ _WORDS = (
 )
 _CODES = {word: code for code, word in enumerate(_WORDS)}
 _LAYOUT = struct.Struct("<6i")
-SIZE = _LAYOUT.size
-"""Bytes of a position that other processes read."""
+SIZE = _LAYOUT.size  # bytes of a position that other processes read
 
-_KEPT = 20
-"""Steps of which the median is taken."""
+_KEPT = 20  # steps of which the median is taken
 
 
+@dataclass(slots=True, eq=False)
 class Position:
     """The place in the training, written by the main thread and read by the one that watches it.
 
-    A write is a few plain stores, since there is one for each layer of each micro-batch. Whatever moves counts in
-    `beats`. Each write goes to `shared` too, which other processes may read when this one is stopped or dead.
-
-    Attributes:
-        iteration: that is being computed, from 1; 0 before the first.
-        micro_batch: of the iteration on this rank, from 1; 0 outside of one.
-        layer: from 1 over all stages; 0 outside of a layer.
-        part: `EMBEDDING` or `OUTPUT` outside of a layer, else empty.
-        direction: `FORWARD`, `BACKWARD` or empty.
-        activity: a phase of `pretrain.report.timers`, or one of this module's.
-        beats: grows with every movement.
-        error: with which the block of `until_end` has ended, in one line; empty if there was none.
-        shared: memory of at least `SIZE` bytes.
+    A write is a few plain stores, since there is one for each layer of each micro-batch. Iteration, micro-batch and
+    layer (over all stages) count from 1; 0 is none. `beats` grows with every movement. Each write goes to `shared` too,
+    `SIZE` bytes that other processes read, even when this one is dead. `error` ended the block of `until_end`.
     """
 
-    __slots__ = (
-        *("_began", "_steps", "activity", "beats", "direction", "error", "iteration", "layer", "micro_batch", "part"),
-        "shared",
-    )
-
-    def __init__(self, shared: Any = None) -> None:
-        """Begin before the first iteration; without `shared` nobody else sees it."""
-        self.shared = bytearray(SIZE) if shared is None else shared
-        self.iteration = 0
-        self.micro_batch = 0
-        self.layer = 0
-        self.part = ""
-        self.direction = ""
-        self.activity = START
-        self.beats = 0
-        self.error = ""
-        self._began = 0.0
-        self._steps: deque[float] = deque(maxlen=_KEPT)
+    shared: Any = field(default_factory=lambda: bytearray(SIZE), repr=False)
+    iteration: int = 0
+    micro_batch: int = 0
+    layer: int = 0
+    part: str = ""  # `EMBEDDING` or `OUTPUT` outside of a layer
+    direction: str = ""
+    activity: str = START
+    beats: int = 0
+    error: str = ""
+    _steps: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT), repr=False)
 
     def enter(self, activity: str) -> str:
         """Begin an activity; return the one before, which `leave` takes."""
@@ -109,14 +91,14 @@ class Position:
         """Mark a with-block as the step of an iteration, and count its time."""
         self.iteration, self.micro_batch = iteration, 0
         self.between_micro_batches()
-        self._began = time.monotonic()
+        began = time.monotonic()
         before = self.enter(STEP)
         try:
             yield
         finally:
             self.between_micro_batches()
             self.leave(before)
-        self._steps.append(time.monotonic() - self._began)
+        self._steps.append(time.monotonic() - began)
 
     def forget_steps(self) -> None:
         """Begin to measure steps again, as at a start: the next one waits for new workers of the data."""
@@ -143,19 +125,6 @@ class Position:
         """Return the median seconds of the latest steps; None before there are three."""
         steps = list(self._steps)
         return median(steps) if len(steps) >= 3 else None
-
-
-def position_of(shared: bytes) -> Position:
-    """Return the position that another process has written into the memory.
-
-    Raises:
-        struct.error: it is too short.
-        IndexError: it holds something else.
-    """
-    position = Position()
-    position.iteration, position.micro_batch, position.layer, *codes = _LAYOUT.unpack_from(shared)
-    position.activity, position.part, position.direction = (_WORDS[code] for code in codes)
-    return position
 
 
 _ACTIVITIES = {
@@ -192,13 +161,9 @@ class Placed(Protocol):
 
 
 def place_of(placed: Placed, layers: int) -> str:
-    """Return "layer 7 of 12, backward, iteration 812", or the activity outside of the model.
-
-    Args:
-        placed: the position.
-        layers: of the model; 0 where they are not known.
-    """
-    return ", ".join(filter(None, (_spot(placed, layers), _iteration(placed))))
+    """Return "layer 7 of 12, backward, iteration 812", or the activity outside of the model; 0 layers: not known."""
+    iteration = f"iteration {placed.iteration}" if placed.iteration else ""
+    return ", ".join(filter(None, (_spot(placed, layers), iteration)))
 
 
 def _spot(placed: Placed, layers: int) -> str:
@@ -213,46 +178,36 @@ def _spot(placed: Placed, layers: int) -> str:
     return ", ".join(filter(None, (words, inner)))
 
 
-def _iteration(placed: Placed) -> str:
-    return f"iteration {placed.iteration}" if placed.iteration else ""
-
-
 @contextmanager
 def shared_memory(file: Path | None) -> Iterator[tuple[Any, str]]:
-    """Open memory for a position, and give the path at which other processes of this host read it.
+    """Open memory for a position; yield it, and the path at which this host's processes read it, "" on a full disk.
 
-    A file stays after the block, for those who look for a process that has ended.
-
-    Args:
-        file: made for it, in a folder that somebody removes; None for memory that ends with the block.
-
-    Yields:
-        Memory and path; the path is empty where there is none, as on a full disk.
+    `file` is made for it and stays, for those who look for a process that has ended; without, it ends with the block.
     """
     with ExitStack() as opened:
         memory: Any = bytearray(SIZE)
         path = ""
         with suppress(OSError, AttributeError):  # AttributeError: a system without such memory
-            descriptor, name = _opened(file)
+            if file is not None:
+                descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
+            else:
+                descriptor = os.memfd_create("pretrain place")
             opened.callback(os.close, descriptor)
             os.posix_fallocate(descriptor, 0, SIZE)  # a hole in a full file system would kill the process by SIGBUS
-            memory, path = mmap.mmap(descriptor, SIZE), name
+            memory = mmap.mmap(descriptor, SIZE)
+            path = str(file or f"/proc/{os.getpid()}/fd/{descriptor}")
         yield memory, path
-
-
-def _opened(file: Path | None) -> tuple[int, str]:
-    if file is not None:
-        return os.open(file, os.O_RDWR | os.O_CREAT, 0o600), str(file)
-    descriptor = os.memfd_create("pretrain place")
-    return descriptor, f"/proc/{os.getpid()}/fd/{descriptor}"
 
 
 def read_position(path: str | Path) -> Position | None:
     """Return the last position of another process of this host; None if it cannot be read."""
+    position = Position()
     try:
-        return position_of(Path(path).read_bytes())
+        position.iteration, position.micro_batch, position.layer, *codes = _LAYOUT.unpack_from(Path(path).read_bytes())
+        position.activity, position.part, position.direction = (_WORDS[code] for code in codes)
     except (OSError, struct.error, IndexError):
         return None
+    return position
 
 
 def last_place(path: str | Path, layers: int = 0) -> str:

@@ -24,31 +24,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankState:
-    """State of a rank, as it reports it itself.
-
-    Attributes:
-        rank: of all.
-        host: its name.
-        pid: as that host numbers it.
-        iteration: being computed, from 1; 0 before the first.
-        micro_batch: of the iteration, from 1; 0 outside of one.
-        layer: from 1 over all stages; 0 outside of a layer.
-        layers: of the model.
-        part: "embedding" or "output layer" outside of a layer.
-        direction: "forward", "backward" or empty.
-        activity: as `pretrain.report.hang.position.Position` has it.
-        seconds: since it has last moved.
-        error: with which its training has ended, while it still writes what is left; empty if there was none.
-        waits_in: what its main thread waits in; None where it does something else.
-        called: the latest collective of each group, and those that have not ended, oldest first.
-        processes: rank -> state of its process, for the ranks of this host.
-        last_seen: rank -> its last place as text, for the same ranks.
-        stacks: of its threads, that of the training first: the main thread's, or autograd's while it works for that.
-    """
+    """State of a rank, as it reports it itself; its place as `pretrain.report.hang.position.Position` has it."""
 
     rank: int
     host: str
-    pid: int
+    pid: int  # as that host numbers it
     iteration: int = 0
     micro_batch: int = 0
     layer: int = 0
@@ -56,13 +36,13 @@ class RankState:
     part: str = ""
     direction: str = ""
     activity: str = ""
-    seconds: float = 0.0
+    seconds: float = 0.0  # since it has last moved
     error: str = ""
     waits_in: CalledCollective | None = None
-    called: tuple[CalledCollective, ...] = ()
-    processes: Mapping[int, str] = field(default_factory=dict)
-    last_seen: Mapping[int, str] = field(default_factory=dict)
-    stacks: tuple[Stack, ...] = ()
+    called: tuple[CalledCollective, ...] = ()  # the latest of each group, and all that are pending, oldest first
+    processes: Mapping[int, str] = field(default_factory=dict)  # of this host's ranks
+    last_seen: Mapping[int, str] = field(default_factory=dict)  # the last place as text, of this host's ranks
+    stacks: tuple[Stack, ...] = ()  # that of the training first
 
     @property
     def frames(self) -> tuple[Frame, ...]:
@@ -85,19 +65,16 @@ class RankState:
         """Return the state of a line that `to_json` made."""
         values = json.loads(text)
         groups = [_only_one(tuple(ranks)) for ranks in values.pop("groups")]
-        stacks = tuple(
-            Stack(each["thread"], tuple(Frame(**one) for one in each["frames"])) for each in values["stacks"]
-        )
-        return cls(
-            **values
-            | {
-                "waits_in": _collective(values["waits_in"], groups) if values["waits_in"] else None,
-                "called": tuple(_collective(each, groups) for each in values["called"]),
-                "processes": {int(rank): state for rank, state in values["processes"].items()},
-                "last_seen": {int(rank): place for rank, place in values["last_seen"].items()},
-                "stacks": tuple(stacks),
-            }
-        )
+        read = {
+            "waits_in": _collective(values["waits_in"], groups) if values["waits_in"] else None,
+            "called": tuple(_collective(each, groups) for each in values["called"]),
+            "processes": {int(rank): state for rank, state in values["processes"].items()},
+            "last_seen": {int(rank): place for rank, place in values["last_seen"].items()},
+            "stacks": tuple(
+                Stack(each["thread"], tuple(Frame(**one) for one in each["frames"])) for each in values["stacks"]
+            ),
+        }
+        return cls(**values | read)
 
 
 def _collective(values: dict[str, Any], groups: Sequence[tuple[int, ...]]) -> CalledCollective:
@@ -121,19 +98,12 @@ def own_state(
     groups: Mapping[str, tuple[int, ...]],
     neighbours: Iterable[RankProcess],
 ) -> RankState:
-    """Return the state of this rank; called by another thread than the main one.
-
-    Args:
-        position: of the main thread.
-        identity: rank, host, pid and layers.
-        seconds: since the position has last moved.
-        since: when that was, in seconds since the epoch.
-        called: the latest collectives, oldest first.
-        groups: members of this rank's process groups, by description.
-        neighbours: processes of the ranks of this host.
-    """
+    """Return the state of this rank, seen from another thread; `since` is in seconds since the epoch."""
     here = list(neighbours)
+    last_seen = {each.rank: last_place(each.position, identity["layers"]) for each in here if each.position}
     stacks = all_stacks()
+    # A reduction of gradients, which is inside a step, is told by the stack.
+    reduces = any(frame.function in _REDUCTIONS for stack in stacks[:2] for frame in stack.frames)
     frames = stacks[0].frames if stacks else ()
     waits_in = awaited(frames, called, identity["rank"], groups, seconds=seconds, since=since)
     return RankState(
@@ -143,30 +113,18 @@ def own_state(
         layer=position.layer,
         part=position.part,
         direction=position.direction,
-        activity=_activity(position, stacks),
+        activity=REDUCTION if reduces else position.activity,
         seconds=round(seconds, 1),
         error=position.error,
         waits_in=waits_in,
         called=tuple(kept(called)),
         processes={each.rank: each.state() for each in here},
-        last_seen=_places(here, identity["layers"]),
+        last_seen={rank: words for rank, words in last_seen.items() if words},
         stacks=tuple(stacks),
     )
 
 
-def _activity(position: Position, stacks: Sequence[Stack]) -> str:
-    """Return the activity; a reduction of gradients, which is inside a step, is told by the stack."""
-    reduces = any(frame.function in _REDUCTIONS for stack in stacks[:2] for frame in stack.frames)
-    return REDUCTION if reduces else position.activity
-
-
-_REDUCTIONS = {"finalize_model_grads", "allreduce_gradients"}
-"""Functions of megatron-core and DeepSpeed."""
-
-
-def _places(neighbours: Iterable[RankProcess], layers: int) -> dict[int, str]:
-    places = {each.rank: last_place(each.position, layers) for each in neighbours if each.position}
-    return {rank: words for rank, words in places.items() if words}
+_REDUCTIONS = {"finalize_model_grads", "allreduce_gradients"}  # functions of megatron-core and DeepSpeed
 
 
 def kept(called: Sequence[CalledCollective]) -> list[CalledCollective]:
@@ -192,30 +150,19 @@ def group_of(each: CalledCollective) -> tuple[str, str, tuple[int, ...]]:
 
 ENDED, STOPPED, BLOCKED, ALIVE = "ended", "stopped", "blocked", "alive"
 UNKNOWN = ""
-_LETTERS = {"T": STOPPED, "t": STOPPED, "D": BLOCKED, "Z": ENDED, "X": ENDED}
-"""Letters of proc_pid_stat(5)."""
+_LETTERS = {"T": STOPPED, "t": STOPPED, "D": BLOCKED, "Z": ENDED, "X": ENDED}  # letters of proc_pid_stat(5)
 
 
 @dataclass(frozen=True, slots=True)
 class RankProcess:
-    """The process of one rank.
-
-    Attributes:
-        rank: of all.
-        host: its name.
-        pid: as its own host numbers it.
-        place: boot of the machine and namespace of process numbers; two ranks see each other's processes where it is
-            equal.
-        started: of its start in clock ticks since the boot, since numbers are used again; 0 where it is not known.
-        position: path of its `pretrain.report.hang.position`; empty where there is none.
-    """
+    """The process of one rank."""
 
     rank: int
     host: str
-    pid: int
-    place: str
-    started: int
-    position: str = ""
+    pid: int  # as its own host numbers it
+    place: str  # boot of the machine and namespace of pids; equal where ranks see each other's processes
+    started: int  # in clock ticks since the boot, as pids are used again; 0 where it is not known
+    position: str = ""  # path of its `pretrain.report.hang.position`; "" where there is none
 
     @classmethod
     def own(cls, rank: int, position: str = "") -> RankProcess:

@@ -19,30 +19,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A collective or message in which ranks wait.
+    """A collective or message in which `ranks` wait; `missing` ones of its group have not called it. Both ascend."""
 
-    Attributes:
-        collective: as the lowest of those ranks has called it.
-        ranks: that wait in it, ascending.
-        missing: ranks of its group that have not called it, ascending.
-    """
-
-    collective: CalledCollective
+    collective: CalledCollective  # as the lowest of those ranks has called it
     ranks: tuple[int, ...]
     missing: tuple[int, ...]
 
 
 def waits_of(states: Mapping[int, RankState], silent: Collection[int]) -> list[Wait]:
-    """Return all waits, those with the lowest ranks first.
-
-    Args:
-        states: of the ranks that have answered.
-        silent: ranks that have not; they count as missing wherever they belong.
-    """
+    """Return all waits, those with the lowest ranks first; `silent` ranks count as missing wherever they belong."""
     together: dict[object, list[int]] = {}
     for rank, state in sorted(states.items()):
-        if state.waits_in is not None:
-            together.setdefault(_key(state.waits_in, rank), []).append(rank)
+        if (call := state.waits_in) is not None:
+            key = rank if call.is_message else (group_of(call), call.number or call.operation)
+            together.setdefault(key, []).append(rank)
     return [_wait(ranks, states, silent) for ranks in together.values()]
 
 
@@ -61,18 +51,14 @@ def has_left(state: RankState, collective: CalledCollective) -> bool:
     return later.number > collective.number and (call is None or not call.pending)
 
 
-def _key(collective: CalledCollective, rank: int) -> object:
-    if collective.is_message:
-        return rank
-    return group_of(collective), collective.number or collective.operation
-
-
 def _wait(ranks: list[int], states: Mapping[int, RankState], silent: Collection[int]) -> Wait:
     collective = states[ranks[0]].waits_in
     assert collective is not None  # noqa: S101  as `waits_of` has collected them
     if collective.is_message:
-        missing = [] if _answers(states, collective.peer, ranks[0]) else [collective.peer]
-        return Wait(collective, tuple(ranks), tuple(rank for rank in missing if rank != NO_PEER))
+        peer = states.get(collective.peer)
+        call = None if peer is None else peer.waits_in
+        answers = call is not None and call.is_message and call.peer == ranks[0]
+        return Wait(collective, tuple(ranks), () if answers or collective.peer == NO_PEER else (collective.peer,))
     members = collective.ranks or tuple(sorted({*states, *silent}))
     missing = [rank for rank in members if rank not in ranks and not _has_called(states.get(rank), collective)]
     return Wait(collective, tuple(ranks), tuple(missing))
@@ -85,18 +71,8 @@ def _has_called(state: RankState | None, collective: CalledCollective) -> bool:
     return any(each.number >= collective.number for each in ours)
 
 
-def _answers(states: Mapping[int, RankState], peer: int, rank: int) -> bool:
-    """Return whether the peer of a message waits in a message with this rank too."""
-    state = states.get(peer)
-    waits_in = None if state is None else state.waits_in
-    return waits_in is not None and waits_in.is_message and waits_in.peer == rank
-
-
 def circle_of(waits: Sequence[Wait]) -> list[tuple[Wait, int]]:
-    """Return waits, each with the rank that it lacks and that is in the next one, the last back in the first.
-
-    Empty where no ranks wait for each other.
-    """
+    """Return waits in a circle, each with the rank that it lacks and that is in the next; empty if there is none."""
     wait_of = {rank: wait for wait in waits for rank in wait.ranks}
     for start in wait_of:
         path: list[tuple[Wait, int]] = []

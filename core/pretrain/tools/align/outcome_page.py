@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pretrain.errors import PretrainError
-from pretrain.report.page import html
-from pretrain.report.page.svg import ChartLine, chart
+from pretrain.report import html
+from pretrain.report.svg import ChartLine, chart
 from pretrain.tools.align.comparing.outcome import BACKWARD, FORWARD, GRADIENTS, UPDATE
 from pretrain.tools.align.outcome_text import SIDES, headline, operations
 

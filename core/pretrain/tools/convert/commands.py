@@ -11,8 +11,8 @@ import click
 from pretrain.cli.options import LocalPath
 from pretrain.errors import RecipeError, did_you_mean
 from pretrain.exit_codes import ExitCode
+from pretrain.report.console import ByteCount, ProgressBar
 from pretrain.report.plain_text import size_text
-from pretrain.report.progress_bar import ByteCount, ProgressBar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

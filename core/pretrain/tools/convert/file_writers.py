@@ -14,7 +14,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.serialization import skip_data
 
-from pretrain.checkpoint.digest import Recorder, file_digest
+from pretrain.checkpoint.checksums import Recorder, file_digest
 from pretrain.checkpoint.torch_file import data_place
 from pretrain.errors import CheckpointError
 from pretrain.tools.convert.lazy_tensor import LazyTensor, bytes_of

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pretrain.atomic_files import replacing
 from pretrain.checkpoint import checksums
-from pretrain.checkpoint.digest import FileDigest
+from pretrain.checkpoint.checksums import FileDigest
 from pretrain.errors import CheckpointError
 from pretrain.report.plain_text import size_text
 from pretrain.tools.convert.lazy_tensor import LazyTensor

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from pretrain.data.token_files.writing import Written
     from pretrain.data.tokenizers import Tokenizer
-    from pretrain.data.tokenizers.files import NamesTokenizer
+    from pretrain.data.tokenizers.tokenizer import NamesTokenizer
     from pretrain.tools.corpus.chunks import Chunk, InputFile, ReadPosition
     from pretrain.tools.corpus.cleaning import Cleaning
     from pretrain.tools.corpus.documents import Faults

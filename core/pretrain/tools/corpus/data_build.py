@@ -9,8 +9,8 @@ import click
 
 from pretrain.errors import DataError
 from pretrain.machine import available_cores
+from pretrain.report.console import ByteCount, ProgressBar
 from pretrain.report.plain_text import size_text
-from pretrain.report.progress_bar import ByteCount, ProgressBar
 from pretrain.tools.corpus.build import build_tokens
 from pretrain.tools.corpus.cleaning import Cleaning
 from pretrain.tools.corpus.sharding import Shard
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from pretrain.data.tokenizers.files import NamesTokenizer
+    from pretrain.data.tokenizers.tokenizer import NamesTokenizer
     from pretrain.tools.corpus.build import BuildProgress, Built
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pretrain.cli.options import BuildCommand, LocalPath
-from pretrain.data.tokenizers.files import TokenizerFiles
+from pretrain.data.tokenizers.tokenizer import TokenizerFiles
 from pretrain.errors import DataError
 from pretrain.tokenizer_types import tokenizer_type as type_named
 

@@ -18,7 +18,7 @@ from pretrain.tools.corpus.sharding import Shard
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pretrain.data.tokenizers.files import TokenizerFiles
+    from pretrain.data.tokenizers.tokenizer import TokenizerFiles
     from pretrain.tools.corpus.build import Built
 
 
@@ -30,7 +30,7 @@ class BuildShard(PipelineStep):  # type: ignore[misc]  # datatrove has no types
     Example:
         from datatrove.executor import LocalPipelineExecutor
         from pretrain.tools.corpus.datatrove import BuildShard, MergeShards
-        from pretrain.data.tokenizers.files import TokenizerFiles
+        from pretrain.data.tokenizers.tokenizer import TokenizerFiles
 
         tokenizer = TokenizerFiles("huggingface", file="20B_tokenizer.json")
         shards = BuildShard(["shards/*.jsonl.zst"], "data/pile_text_document", tokenizer, append_eod=True)

@@ -17,7 +17,7 @@ import numpy as np
 from pretrain.data.prefetch import exit_with_parent
 from pretrain.data.token_files.writing import Encoded, token_dtype
 from pretrain.data.tokenizers import load_encoder
-from pretrain.data.tokenizers.files import is_panic
+from pretrain.data.tokenizers.tokenizer import is_panic
 from pretrain.errors import DataError
 from pretrain.tools.corpus.cleaning import NO_CLEANING, clean, digests_of
 from pretrain.tools.corpus.documents import read_documents, where
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from pretrain.data.tokenizers import Tokenizer
-    from pretrain.data.tokenizers.files import NamesTokenizer
     from pretrain.data.tokenizers.load import Encoder
+    from pretrain.data.tokenizers.tokenizer import NamesTokenizer
     from pretrain.tools.corpus.chunks import Chunk
     from pretrain.tools.corpus.cleaning import Cleaning
     from pretrain.tools.corpus.documents import Faults

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pretrain.errors import RunError
 from pretrain.recipe import load_recipe
-from pretrain.report.page.run_data import read_runs
+from pretrain.report.run_page import read_runs
 from pretrain.tools.plan.device import MIDDLE, ReachedShares, find_device
 from pretrain.tools.plan.plan import make_plan
 from pretrain.tools.plan.wording import figure

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pretrain.errors import PretrainError
-from pretrain.report.page import html, svg
+from pretrain.report import html, svg
 from pretrain.tools.plan.screen import head, peaks, unplanned, verdict
 from pretrain.tools.plan.stage_plan import PARTS
 from pretrain.tools.plan.tables import MODULE_HEAD, module_cells, part_rows

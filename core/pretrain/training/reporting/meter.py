@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from pretrain.model.requests import compute_dtype
 from pretrain.report.flops import Speedometer, flops_per_sequence
-from pretrain.report.records import EventRecord, TrainRecord
+from pretrain.report.metrics import EventRecord, TrainRecord
 from pretrain.report.timers import PhaseTimers, across_ranks
 from pretrain.training.reporting.stragglers import Stragglers
 
@@ -230,7 +229,7 @@ class Meter:
         speed = self.speedometer.measure(
             iterations=interval.iterations, samples=interval.samples, seconds=interval.seconds
         )
-        measured = self._of_interval(totals, slowest) | dataclasses.asdict(speed) | self._of_last_step(taken, engine)
+        measured = self._of_interval(totals, slowest) | speed | self._of_last_step(taken, engine)
         return TrainRecord(
             iteration=progress.iteration,
             consumed_samples=progress.consumed_samples,

@@ -16,8 +16,8 @@ from pretrain.report.environment_file import FILE as ENVIRONMENT
 from pretrain.report.environment_file import describe_environment, write_environment
 from pretrain.report.flops import parameter_count
 from pretrain.report.metrics import FILE as METRICS
-from pretrain.report.page.run_page import write_report
 from pretrain.report.plain_text import kernel_table_text
+from pretrain.report.run_page import write_report
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

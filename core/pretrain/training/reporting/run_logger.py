@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from pretrain.report.records import EvalRecord, EventRecord, Record, TrainRecord
+    from pretrain.report.metrics import EvalRecord, EventRecord, Record, TrainRecord
     from pretrain.report.timers import Spread
     from pretrain.training.progress import Progress
     from pretrain.training.rank_setup import RankSetup

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pretrain.errors import TrainingError
 from pretrain.report.hang.position import LOAD
-from pretrain.report.records import EventRecord
+from pretrain.report.metrics import EventRecord
 from pretrain.training.event import Event
 from pretrain.training.safeguards.spike_watch import Spike
 

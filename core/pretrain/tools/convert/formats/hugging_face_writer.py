@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from pretrain.data.tokenizers.files import END_TOKENS
+from pretrain.data.tokenizers.tokenizer import END_TOKENS
 from pretrain.errors import CheckpointError
 from pretrain.tools.convert.file_writers import SafetensorsFile
 from pretrain.tools.convert.formats.hugging_face import CONFIG, INDEX, NAME, TOKENIZER_FILES, json_object, own_file

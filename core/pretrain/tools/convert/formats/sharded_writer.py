@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pretrain.atomic_files import replacing
-from pretrain.checkpoint.digest import Recorder
+from pretrain.checkpoint.checksums import Recorder
 from pretrain.checkpoint.folder import FORMAT, LATEST, folder_name, tracked
 from pretrain.checkpoint.identity import structure
 from pretrain.checkpoint.sharded_format import BACKEND, COMMON, INDEX, sharded_name

@@ -10,31 +10,22 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from pretrain.report.page.run_data import Point
-
+Point = tuple[float, float | None]
 
 WIDTH, HEIGHT = 560, 270
-LEFT, RIGHT, TOP, BOTTOM = 52, 12, 10, 26
-"""Margins around the lines, for the labels of the axes."""
+LEFT, RIGHT, TOP, BOTTOM = 52, 12, 10, 26  # margins around the lines, for the labels of the axes
 _MOST_POINTS = 800
 COLOURS = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChartLine:
-    """One line of a chart.
-
-    Attributes:
-        name: shown when the pointer rests on the line.
-        points: x and y; a y of None leaves a gap.
-        colour: 0 to `COLOURS` - 1; a run has the same colour on all charts.
-        marked: draw a dot at each point, and the line between them dashed.
-    """
+    """One line of a chart; a y of None leaves a gap."""
 
     name: str
     points: Sequence[Point]
-    colour: int
-    marked: bool = False
+    colour: int  # 0 to `COLOURS` - 1; a run has the same colour on all charts
+    marked: bool = False  # a dot at each point, and the line between them dashed
 
 
 def chart(
@@ -45,15 +36,7 @@ def chart(
     from_zero: bool = False,
     x_name: str = "iteration",
 ) -> str:
-    """Return a figure with all curves, or "" if none of them has a point.
-
-    Args:
-        title: name of the numbers, with the unit.
-        curves: drawn in order.
-        logarithmic: allow a logarithmic scale, used if the values differ by more than a factor of 30.
-        from_zero: the vertical axis begins at 0, so that small differences look small.
-        x_name: name of the numbers on the horizontal axis, where the pointer rests on a point.
-    """
+    """Return a figure of all curves, "" without a point; logarithmic only if values differ by a factor over 30."""
     xs = [x for curve in curves for x, y in curve.points if y is not None]
     ys = [y for curve in curves for _, y in curve.points if y is not None]
     if not ys:
@@ -83,16 +66,7 @@ def stacked_areas(
     top: float,
     x_name: str,
 ) -> str:
-    """Return a figure of areas that lie on each other, over 0 to 1.
-
-    Args:
-        title: name of the numbers, with the unit.
-        xs: 0 to 1, ascending.
-        heights: of each area at each x, by its name; the lowest first. An area without height is left out.
-        levels: lines across the areas.
-        top: end of the vertical axis.
-        x_name: name of the horizontal axis.
-    """
+    """Return a figure of areas that lie on each other, the lowest first, over x from 0 to 1 (ascending)."""
     x_axis, y_axis = Axis(0.0, 1.0, LEFT, WIDTH - RIGHT), Axis(0.0, top, HEIGHT - BOTTOM, TOP)
 
     def corners(ys: Sequence[float]) -> list[str]:
@@ -105,13 +79,12 @@ def stacked_areas(
             points = " ".join([*corners(above), *corners(below)[::-1]])
             parts.append(f'<polygon class="c{colour}" points="{points}"><title>{escape(name)}</title></polygon>')
         below = above
-    return _figure(title, "".join([*parts, *_grid(x_axis, y_axis), *(_level(each, y_axis) for each in levels)]), x_name)
-
-
-def _level(level: Level, y_axis: Axis) -> str:
-    y = y_axis.at(level.height)
-    line = f'<line class="{level.style}" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}">'
-    return f"{line}<title>{escape(level.name)}</title></line>"
+    parts += _grid(x_axis, y_axis)
+    for level in levels:
+        y = y_axis.at(level.height)
+        line = f'<line class="{level.style}" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}">'
+        parts.append(f"{line}<title>{escape(level.name)}</title></line>")
+    return _figure(title, "".join(parts), x_name)
 
 
 def _figure(title: str, body: str, x_name: str = "") -> str:
@@ -123,7 +96,6 @@ def _figure(title: str, body: str, x_name: str = "") -> str:
 
 
 def _grid(x_axis: Axis, y_axis: Axis) -> Iterator[str]:
-    """Yield the lines and labels of both axes."""
     bottom, right = HEIGHT - BOTTOM, WIDTH - RIGHT
     for tick in y_axis.ticks():
         y = y_axis.at(tick)
@@ -181,13 +153,7 @@ def _extremes(points: Sequence[Point]) -> list[Point]:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A range of numbers drawn from pixel `start` to pixel `end`.
-
-    Attributes:
-        low: the number at `start`.
-        high: the number at `end`, above `low`.
-        logarithmic: logarithmic scale; `low` must be positive.
-    """
+    """A range of numbers drawn from pixel `start` to pixel `end`; on a logarithmic scale `low` is positive."""
 
     low: float
     high: float
@@ -197,15 +163,18 @@ class Axis:
 
     def at(self, value: float) -> float:
         """Return the pixel of a number."""
-        low, high, value = (self._scaled(number) for number in (self.low, self.high, value))
+        low, high = self.low, self.high
+        if self.logarithmic:
+            low, high, value = math.log10(low), math.log10(high), math.log10(value)
         return self.start + (value - low) / (high - low) * (self.end - self.start)
 
     def ticks(self) -> list[float]:
         """Return round numbers within the range, three or more."""
-        return self._powers() if self.logarithmic else self._linear()
-
-    def _scaled(self, value: float) -> float:
-        return math.log10(value) if self.logarithmic else value
+        if self.logarithmic:
+            return self._powers()
+        step = _round_step((self.high - self.low) / 6)
+        first = math.ceil(self.low / step - 1e-9)
+        return [index * step for index in range(first, math.floor(self.high / step + 1e-9) + 1)]
 
     def _powers(self) -> list[float]:
         exponents = range(math.ceil(math.log10(self.low)), math.floor(math.log10(self.high)) + 1)
@@ -213,11 +182,6 @@ class Axis:
             return [10.0**exponent for exponent in exponents][:: max(1, len(exponents) // 6)]
         finer = (factor * 10.0**power for power in range(exponents.start - 1, exponents.stop) for factor in (1, 2, 5))
         return [tick for tick in finer if self.low <= tick <= self.high]
-
-    def _linear(self) -> list[float]:
-        step = _round_step((self.high - self.low) / 6)
-        first = math.ceil(self.low / step - 1e-9)
-        return [index * step for index in range(first, math.floor(self.high / step + 1e-9) + 1)]
 
 
 def covering(values: list[float], start: float, end: float, *, logarithmic: bool = False, margin: float = 0.05) -> Axis:

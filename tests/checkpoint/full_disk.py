@@ -7,7 +7,7 @@ import os
 import resource
 from contextlib import contextmanager
 
-from pretrain.checkpoint.digest import DigestingFile
+from pretrain.checkpoint.checksums import DigestingFile
 
 MESSAGE = "[Errno 28] No space left on device"
 

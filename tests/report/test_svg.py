@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pretrain.report.page.svg import HEIGHT, WIDTH, ChartLine, chart, covering, label, thin
+from pretrain.report.svg import HEIGHT, WIDTH, ChartLine, chart, covering, label, thin
 
 POINTS = st.lists(st.one_of(st.none(), st.floats(-1e6, 1e6))).map(lambda ys: list(enumerate(ys)))
 

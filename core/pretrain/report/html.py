@@ -24,7 +24,7 @@ def write_page(page: str, output: Path, error: type[PretrainError]) -> None:
 
 def framed(title: str, parts: Iterable[str]) -> str:
     """Return a page: its title, plain text, as the heading, then parts of HTML."""
-    style = resources.files("pretrain.report.page").joinpath("style.css").read_text(encoding="utf-8")
+    style = resources.files("pretrain.report").joinpath("style.css").read_text(encoding="utf-8")
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'

@@ -1,9 +1,7 @@
 """Checkpoints that are written while the training goes on, one at a time.
 
-Each rank writes its files on a thread: writing, checksums and flushing leave Python's lock to the step. Not in a forked
-process, which would inherit the device's context and the locks of all threads. The threads of all ranks agree in a
-group of their own (pretrain.checkpoint.writing.agreement). The checkpoint therefore becomes complete, and the latest,
-also while a rank's main thread waits in a step, evaluates, or ends with an error.
+Each rank writes on a thread (a forked process would inherit the device's context and locks), and the threads agree in a
+group of their own: the checkpoint becomes complete while main threads wait, evaluate, or end with an error.
 """
 
 from __future__ import annotations
@@ -11,11 +9,11 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
-from pretrain.checkpoint.writing.agreement import AllRanksBarrier, between_hosts, first_of
+from pretrain.checkpoint.agreement import AllRanksBarrier, between_hosts, first_of
 from pretrain.errors import OtherRankError
 from pretrain.plugins.collective_record import BESIDE
 
@@ -24,23 +22,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pretrain.checkpoint.folder import CheckpointFolder
+    from pretrain.checkpoint.snapshot import Snapshot
 
 _WRITING_MINUTES = 30
 """Least timeout of ranks that wait, beside the steps, for the slowest writer and for the flush: torch's own of gloo."""
 
 
-class Writable(Protocol):
-    """A checkpoint in host memory; see `pretrain.checkpoint.writing.snapshot.Snapshot`."""
-
-    def write(self, group: dist.ProcessGroup | None) -> None:
-        """Write it, together with the other ranks."""
-        ...
-
-
 @dataclass(slots=True)
 class _Save:
-    """A checkpoint on its way to the disk."""
-
     iteration: int
     started: float = field(default_factory=time.monotonic)
     thread: threading.Thread = field(init=False)
@@ -54,30 +43,14 @@ class BackgroundSaves:
     def __init__(
         self, folder: CheckpointFolder, *, is_main: bool, notify: Callable[[str], None], timeout_minutes: int
     ) -> None:
-        """Make the process groups; collective.
-
-        Args:
-            folder: of the run's checkpoints.
-            is_main: whether this rank makes, renames and removes folders.
-            notify: shows the user a line.
-            timeout_minutes: of collectives between the hosts; ranks that have written wait longer for the others.
-        """
         self._folder, self._is_main, self._notify = folder, is_main, notify
         self._group = between_hosts(BESIDE, max(timeout_minutes, _WRITING_MINUTES))
         self._all_done = AllRanksBarrier(timeout_minutes)
         self._save: _Save | None = None
         self._has_waited = False
 
-    def start(self, iteration: int, take: Callable[[Path], Writable]) -> None:
-        """Copy the state to host memory, and begin to write it; waits for an earlier save first.
-
-        Args:
-            iteration: its number.
-            take: copies the state, for the empty folder that it is given. Collective.
-
-        Raises:
-            CheckpointError: the earlier save has failed, or the folder cannot be made.
-        """
+    def start(self, iteration: int, take: Callable[[Path], Snapshot]) -> None:
+        """Copy the state to host memory by `take`, and begin to write it; an earlier save is waited for. Collective."""
         self.wait(for_iteration=iteration)
         save = _Save(iteration)
         snapshot = take(self._folder.begin(iteration, is_main=self._is_main, barrier=dist.barrier))
@@ -87,23 +60,12 @@ class BackgroundSaves:
         self._save = save
 
     def poll(self) -> None:
-        """Report a save that all ranks have ended; called after every iteration. Waits for nothing.
-
-        Raises:
-            CheckpointError: it has failed; on all ranks.
-        """
+        """Report a save that all ranks have ended, or raise its error; called after every iteration, never waits."""
         if self._save is not None and self._all_done.reached(is_ready=not self._save.thread.is_alive()):
             self._end()
 
     def wait(self, *, for_iteration: int | None = None) -> None:
-        """Wait until nothing is being written.
-
-        Args:
-            for_iteration: what waits for it, if the user is to be told; that is done once.
-
-        Raises:
-            CheckpointError: the save has failed; on all ranks.
-        """
+        """Wait until nothing is being written; `for_iteration` is what waits, of which the user is told once."""
         if self._save is None:
             return
         if for_iteration is not None and self._save.thread.is_alive() and not self._has_waited:
@@ -117,10 +79,7 @@ class BackgroundSaves:
         self._end()
 
     def finish(self) -> None:
-        """Wait as `wait` does, but report a failure instead of raising it: for a run that ends with an error.
-
-        The other ranks need not call it: only their threads are waited for.
-        """
+        """Wait, but report a failure instead of raising it: for a run that ends with an error, on this rank alone."""
         save, self._save = self._save, None
         if save is None:
             return
@@ -143,7 +102,7 @@ class BackgroundSaves:
         path = self._folder.directory(save.iteration)
         self._notify(f"checkpoint: {path}, complete {save.seconds:.1f} s after its iteration")
 
-    def _run(self, save: _Save, snapshot: Writable) -> None:
+    def _run(self, save: _Save, snapshot: Snapshot) -> None:
         try:
             snapshot.write(self._group)
             self._publish(save.iteration)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import pretrain
-from pretrain.report.page.html import framed, legend, paragraph, section, table
+from pretrain.report.html import framed, legend, paragraph, section, table
 
 CORE = Path(pretrain.__file__).parent
 
@@ -25,4 +25,4 @@ def test_a_part_without_content_is_left_out(part):
 
 def test_no_other_module_writes_html():
     writers = {path.relative_to(CORE).as_posix() for path in CORE.rglob("*.py") if "</t" in path.read_text()}
-    assert writers == {"report/page/html.py", "report/page/svg.py"}
+    assert writers == {"report/html.py", "report/svg.py"}

@@ -9,9 +9,9 @@ import threading
 
 import pytest
 
+from pretrain.checkpoint import background
+from pretrain.checkpoint.background import BackgroundSaves
 from pretrain.checkpoint.folder import LATEST, CheckpointFolder
-from pretrain.checkpoint.writing import background
-from pretrain.checkpoint.writing.background import BackgroundSaves
 from pretrain.cpu.backend import CpuBackend
 from pretrain.engine import groups
 from pretrain.errors import CheckpointError
@@ -21,7 +21,7 @@ import sys, time
 from pathlib import Path
 import torch.distributed as dist
 from pretrain.checkpoint.folder import CheckpointFolder
-from pretrain.checkpoint.writing.background import BackgroundSaves
+from pretrain.checkpoint.background import BackgroundSaves
 
 class Slow:
     def __init__(self, directory):

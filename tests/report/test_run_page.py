@@ -4,9 +4,8 @@ import re
 import pytest
 
 from pretrain.errors import RunError
-from pretrain.report.metrics import MetricsWriter
-from pretrain.report.page import write_report
-from pretrain.report.records import EvalRecord, EventRecord
+from pretrain.report.metrics import EvalRecord, EventRecord, MetricsWriter
+from pretrain.report.run_page import write_report
 
 KERNELS = {
     "rows": [

@@ -1,4 +1,4 @@
-"""Two ranks that save beside their steps: `python -m checkpoint.writing.saving_ranks FOLDER RANK LAYOUTS`.
+"""Two ranks that save beside their steps: `python -m checkpoint.saving_ranks FOLDER RANK LAYOUTS`.
 
 Each writes FOLDER/RANK.json: for each layout what it saw.
 """
@@ -33,7 +33,7 @@ def run(folder, layouts="LAYOUTS"):
     """Start both ranks and return what each saw of these layouts."""
     world = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
     run_ranks(
-        "checkpoint.writing.saving_ranks", folder, "{rank}", layouts, folder=folder, world_size=2,
+        "checkpoint.saving_ranks", folder, "{rank}", layouts, folder=folder, world_size=2,
         variables=lambda rank: {**world, "RANK": str(rank)},
     )  # fmt: skip
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1)]
@@ -61,7 +61,7 @@ def saved_and_resumed(overrides, folder):
     """Save at once and beside two steps; return which files differ, and the losses of steps after it and resumed."""
     import torch.distributed as dist
 
-    from checkpoint.writing.comparison import differing
+    from checkpoint.comparison import differing
     from engine import tiny
     from pretrain.checkpoint import storage
 
@@ -86,7 +86,7 @@ def on_a_full_disk(folder):
     import pytest
     import torch.distributed as dist
 
-    from checkpoint.writing import full_disk
+    from checkpoint import full_disk
     from engine import tiny
     from pretrain.checkpoint import checksums
     from pretrain.checkpoint.folder import CheckpointFolder
@@ -136,8 +136,8 @@ def with_an_error_of_one(folder):
 def background(folder):
     import torch.distributed as dist
 
+    from pretrain.checkpoint.background import BackgroundSaves
     from pretrain.checkpoint.folder import CheckpointFolder
-    from pretrain.checkpoint.writing.background import BackgroundSaves
 
     told = []
     folder = CheckpointFolder(folder / "checkpoints")
@@ -145,7 +145,7 @@ def background(folder):
 
 
 def snapshots(engine, iteration):
-    from pretrain.checkpoint.writing.snapshot import Snapshot
+    from pretrain.checkpoint.snapshot import Snapshot
 
     progress = {"iteration": iteration, "consumed_samples": 8 * iteration, "skipped_iterations": 0}
     return partial(Snapshot.take, engine, progress=progress, copies=True)

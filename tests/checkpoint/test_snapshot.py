@@ -7,14 +7,13 @@ from functools import partial
 
 import pytest
 
-from checkpoint.writing import full_disk
-from checkpoint.writing.comparison import differing
+from checkpoint import full_disk
+from checkpoint.comparison import differing
 from engine import tiny
 from engine.layouts import BF16, BF16_SUMS, FP16, OFFLOAD, STAGE, ZERO1
-from pretrain.checkpoint import storage
-from pretrain.checkpoint.digest import DigestingFile
-from pretrain.checkpoint.writing import snapshot
-from pretrain.checkpoint.writing.snapshot import Snapshot
+from pretrain.checkpoint import snapshot, storage
+from pretrain.checkpoint.checksums import DigestingFile
+from pretrain.checkpoint.snapshot import Snapshot
 from pretrain.errors import CheckpointError
 
 SMALL = ("model.num_layers=2", "model.hidden_dropout=0.1")

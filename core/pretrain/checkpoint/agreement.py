@@ -1,8 +1,6 @@
 """Agreement of the ranks on a checkpoint, in a process group of its own where it is written by a second thread.
 
-Collectives of one group must be called in the same order on all ranks, and two threads of a process have no order:
-a second thread that used a group of the training would race with the step. NCCL's and HCCL's would also wait for the
-device. Between hosts a group costs nothing while nothing is sent.
+Two threads of a process have no order: one that used a group of the training would race with the step.
 """
 
 from __future__ import annotations
@@ -46,12 +44,11 @@ def first_of(value: T, group: dist.ProcessGroup | None = None) -> T:
 class AllRanksBarrier:
     """Vote on whether all ranks are ready, one after every iteration.
 
-    It is started in one iteration and counted in the next, so that no step waits for it: neither for the device, nor
-    for a host that is behind. All ranks therefore learn it in the same iteration, at most two after the last is ready.
+    It is started in one iteration and counted in the next, so that no step waits for the device or for a host that is
+    behind. All ranks learn it in the same iteration, at most two after the last is ready. Making it is collective.
     """
 
     def __init__(self, timeout_minutes: int) -> None:
-        """Make the group, whose collectives time out after so many minutes; collective."""
         self._group = between_hosts("agreement", timeout_minutes)
         self._vote: torch.Tensor | None = None
         self._pending: dist.Work | None = None

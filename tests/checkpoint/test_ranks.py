@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from checkpoint.writing import full_disk, saving_ranks
+from checkpoint import full_disk, saving_ranks
 
 pytestmark = [pytest.mark.ranks, pytest.mark.usefixtures("forked_python")]
 

@@ -1,0 +1,194 @@
+"""State of an engine at one iteration, complete in host memory, that is written at once or later."""
+
+from __future__ import annotations
+
+import queue
+import re
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from megatron.core import dist_checkpointing
+from megatron.core.dist_checkpointing.core import CheckpointingConfig, save_config
+from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShardedStrategy
+
+from pretrain.bridge.megatron import checkpoint as bridge_checkpoint
+from pretrain.checkpoint import checksums, generators
+from pretrain.checkpoint.agreement import first_of, gathered
+from pretrain.checkpoint.checksums import FileDigest, Recorder
+from pretrain.checkpoint.folder import FORMAT
+from pretrain.checkpoint.identity import identity
+from pretrain.errors import CheckpointError, OtherRankError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
+
+    import torch.distributed as dist
+
+    from pretrain.checkpoint.contents import Saved
+
+
+Results = list[Any]  # places of the tensors that a rank has written (torch.distributed.checkpoint.storage.WriteResult)
+
+
+class ShardedFiles:
+    """This rank's share of the sharded files, in host memory, by megatron-core's asynchronous save (AsyncRequest).
+
+    Not by its end (save_state_dict_async_finalize), which communicates on the device and in the default group, as a
+    second thread must not, and not in its forked process: see pretrain.bridge.megatron.checkpoint.
+    """
+
+    def __init__(self, state: dict[str, Any], directory: Path, *, copies: bool) -> None:
+        """Write common.pt, agree on who writes which tensor, and copy this rank's to host memory. Collective.
+
+        Without `copies` tensors that are in host memory already are not copied, and must not change until the write.
+        """
+        strategy = _Strategy("torch_dist", 1)
+        request = dist_checkpointing.save(state, str(directory), sharded_strategy=strategy, async_sharded_save=True)
+        self._directory, self._writer, self._index = directory, strategy.writer, strategy.index
+        self._write: Callable[..., None] | None = request.async_fn
+        self._buckets: list[Any] = []
+        if request.preload_fn is not None:
+            self._buckets = request.preload_fn()  # waits for the device
+            if copies:
+                _copy_host_tensors(self._buckets, self._writer.write_buckets)
+        self._writer.write_buckets = None  # else the tensors themselves would be kept until the files are written
+
+    def write(self, open_file: Callable[[str, str], Any]) -> Results:
+        """Write and flush this rank's files, opened by `open_file`; not collective, and on any thread."""
+        if self._write is None:
+            return []
+        done: queue.Queue[Any] = queue.Queue()
+        with bridge_checkpoint.writing_through(open_file):
+            self._write(0, self._buckets, done)
+        self._buckets = []
+        written = done.get_nowait()
+        if isinstance(written, Exception):
+            raise written
+        return list(chain.from_iterable(written.values()))
+
+    def write_index(self, of_all: Iterable[Results]) -> None:
+        """Write the index and the format's name, from the results of all ranks; called by the first rank."""
+        self._writer.finish(self._index, of_all)
+        save_config(CheckpointingConfig("torch_dist", 1), str(self._directory))
+
+
+class _Strategy(TorchDistSaveShardedStrategy):  # type: ignore[misc]
+    """Keeps what the index is written with; the index is None on other ranks than the first."""
+
+    writer: Any = None
+    index: Any = None
+
+    def _get_save_and_finalize_callbacks(self, writer: Any, save_state_dict_ret: Any) -> Any:
+        self.writer, (_, self.index, _) = writer, save_state_dict_ret
+        return super()._get_save_and_finalize_callbacks(writer, save_state_dict_ret)
+
+
+def _copy_host_tensors(loaded: list[Any], planned: list[Any]) -> None:
+    """Copy the tensors that were in host memory before, where `.to("cpu")` is the tensor itself."""
+    for (_, _, (_, copies)), (_, _, (_, originals)) in zip(loaded, planned, strict=True):
+        for number, (item, tensor) in enumerate(copies):
+            if tensor is originals[number][1]:
+                copies[number] = (item, tensor.clone())
+            originals[number] = None  # gathered state, which nothing else holds, is not in memory twice
+
+
+_OF_TORCHS_ARCHIVES = re.compile("iostream error|inline_container|PytorchStreamWriter")
+"""Errors of torch.save by a path, which does not say what the system answered."""
+
+_LONGEST = 200  # longest part of an error's message that is shown, in characters
+
+Share = tuple[Results, dict[str, FileDigest], str | None]
+"""Written tensors of a rank, digests of its files, and the message for all ranks if something went wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A checkpoint that is planned and in host memory, but for `copies=False`: see `take`."""
+
+    directory: Path
+    files: ShardedFiles
+
+    @classmethod
+    def take(cls, engine: Saved, directory: Path, progress: Mapping[str, Any], *, copies: bool) -> Snapshot:
+        """Take the engine's state for an empty folder; with `copies` it may train before the write. Collective."""
+        try:
+            return cls(directory, ShardedFiles(_state(engine, progress), directory, copies=copies))
+        except OSError as exc:
+            raise _told(directory, exc) from exc
+        except RuntimeError as exc:
+            if not _OF_TORCHS_ARCHIVES.search(str(exc)):
+                raise
+            raise _told(directory, exc, "common.pt: ") from exc
+
+    def write(self, group: dist.ProcessGroup | None = None) -> None:
+        """Write it; all ranks together, each on any thread. It touches neither the device nor the engine.
+
+        No other thread may use `group` meanwhile. If one rank cannot write, every rank raises a CheckpointError.
+        """
+        failed: Exception | None = None
+        recorder = Recorder()
+        share: Share = [], recorder.files, None
+        try:
+            share = self.files.write(recorder.open), recorder.files, None
+        except Exception as error:  # noqa: BLE001  whatever it is, the other ranks wait for this one's answer
+            failed = error
+            share = [], {}, str(_told(self.directory, error))
+        shares = gathered(share, group)
+        problem: str | None = None
+        if shares is not None and (problem := next((problem for *_, problem in shares if problem), None)) is None:
+            try:
+                self.files.write_index([results for results, _, _ in shares])
+                # The few small files that libraries write are read again for their digests.
+                checksums.write(self.directory, {name: file for _, files, _ in shares for name, file in files.items()})
+            except Exception as error:  # noqa: BLE001  the same
+                failed = error
+                problem = str(_told(self.directory, error))
+        if problem := first_of(problem, group):
+            if failed is not None and not _is_of_disk(failed):
+                raise failed
+            raise (OtherRankError if failed is None else CheckpointError)(problem) from failed
+
+
+def _state(engine: Saved, progress: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all that is saved; values that are not sharded are the first rank's, since others read no data."""
+    state = {name: part for name, part in engine.state.sharded().items() if part}  # else ranks differ in empty ones
+    state |= first_of(
+        {
+            "format": FORMAT,
+            "progress": dict(progress),
+            "schedule": engine.schedule.state_dict(),
+            "counters": engine.state.counters(),
+            "layout": generators.layout(),
+            **identity(engine.recipe, engine.vocab_size),
+        }
+    )
+    state["rng"] = generators.sharded_states()
+    return state
+
+
+def _told(directory: Path, error: Exception, file: str = "") -> CheckpointError:
+    """Return what all ranks are told: the line of the OSError where torch's writer has failed because of one."""
+    cause = _cause(error)
+    line = (str(cause).strip() or type(cause).__name__).splitlines()[0]
+    reason = line if len(line) <= _LONGEST else f"{line[:_LONGEST]} ..."
+    if _is_of_disk(error):
+        msg = f"{directory} cannot be written: {file}{reason}\nMake room, or let checkpoint.save name another folder."
+        return CheckpointError(msg)
+    return CheckpointError(
+        f"{directory} is not complete: a rank has failed with {type(error).__name__}: {reason}\n"
+        "Its own log has the traceback."
+    )
+
+
+def _is_of_disk(error: BaseException) -> bool:
+    """Say whether writing has failed, rather than the program."""
+    return isinstance(_cause(error), OSError) or _OF_TORCHS_ARCHIVES.search(str(error)) is not None
+
+
+def _cause(error: BaseException) -> BaseException:
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, OSError):
+        cause = cause.__cause__ or cause.__context__
+    return cause or error

@@ -1,1 +1,0 @@
-"""Writing of checkpoints, at once or while the training goes on."""
