@@ -51,32 +51,19 @@ TRAININGS = {
     "test_two_pipeline_stages",
     "test_two_ranks_of_zero_3",
 }
-"""Each starts processes that import torch again: on every commit one of them."""
 
 
-ON_A_COMMIT = ("TestDeviceModule", "TestTraining", "TestOffers", "beads")
-
-
-@pytest.mark.parametrize(
-    "left_out",
-    [
-        TRAININGS - {"test_a_checkpoint_resumes_on_the_cpu"},
-        pytest.param(set(), marks=pytest.mark.full),
-    ],
-    ids=["", "all"],
-)
-def test_it_passes_the_kit_with_the_losses_of_the_cpu(environment, tmp_path, left_out):
+@pytest.mark.full
+def test_it_passes_the_kit_with_the_losses_of_the_cpu(environment, tmp_path):
     options = f"--noconftest -c {os.devnull} -p no:cacheprovider -p abacus.cpu_forked -rA --tb=short"
     kit = [str(HERE / "conformance.py"), *options.split(), "--basetemp", str(tmp_path)]
-    if left_out:
-        kit += ["-k", f"({' or '.join(ON_A_COMMIT)}) and not TestFake and not {' and not '.join(left_out)}"]
     code, shown = run(environment, "pytest", *kit)
     assert code == 0, shown
     passed = set(re.findall(r"^PASSED \S*?::(.*)$", shown, re.MULTILINE))
     trained = {name.partition("::")[2] for name in passed if name.startswith("TestTraining")}
-    assert trained == TRAININGS - left_out
+    assert trained == TRAININGS
     assert {f"TestDeviceModule::test_has[{name}]" for name in NEEDED} <= passed
-    assert left_out or sum(name.startswith("TestCollectives::test_two_ranks[") for name in passed) == 10
+    assert sum(name.startswith("TestCollectives::test_two_ranks[") for name in passed) == 10
     assert "TestOffers::test_are_those_of_the_table" in passed
     assert any(name.startswith("TestNorm::test_agrees_with_float64[abacus-beads") for name in passed), shown
 
