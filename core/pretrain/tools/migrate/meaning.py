@@ -8,7 +8,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,12 @@ class Launched:
 
 Meaning = Mapped | Replaced | NoEffect | NotSupported | Ignored | Launched
 
-_OF_ONE_TEXT = {"replaced": Replaced, "no effect": NoEffect, "not read": Ignored, "option": Launched}
+_OF_ONE_TEXT: dict[str, Callable[[str], Meaning]] = {
+    "replaced": Replaced,
+    "no effect": NoEffect,
+    "not read": Ignored,
+    "option": Launched,
+}
 
 
 def read_meanings(table: str) -> dict[str, Meaning]:

@@ -96,7 +96,7 @@ class Spelled(NamedTuple):
     given: Any = None  # value of a switch; None for a flag that takes a value
 
 
-SPELLINGS: Mapping[str, Spelled] = {
+SPELLINGS = {
     "bert_no_binary_head": Spelled("bert_binary_head", given=False),
     "inference_dynamic_batching_prefix_caching": Spelled(
         "inference_dynamic_batching_enable_prefix_caching", given=True

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pretrain.tools.migrate.meaning import Meaning
     from pretrain.tools.migrate.setting import Function
 
-MEANINGS: Mapping[str, Meaning] = read_meanings("neox") | OBJECTS
+MEANINGS: Mapping[str, Meaning] = {**read_meanings("neox"), **OBJECTS}
 """By name with underscores; a key of an object by its path, "optimizer.params.lr"."""
 
 _PARTS = (model, data, training, precision, parallel, running)
