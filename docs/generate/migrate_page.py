@@ -8,9 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pretrain.tools.migrate.meaning import Ignored, Launched, Mapped, NoEffect, NotSupported, Replaced
+from pretrain.tools.migrate.meaning import Ignored, Launched, Mapped, NoEffect, NotSupported, Replaced, read_meanings
 from pretrain.tools.migrate.megatron.meanings import BUILD_MEANINGS, LAUNCHERS, MEANINGS, MEANINGS_OF
-from pretrain.tools.migrate.megatron.other_uses import MINDSPEED
 from pretrain.tools.migrate.neox.meanings import MEANINGS as NEOX
 from pretrain.tools.migrate.programs import programs
 
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 
 PAGE = "migrate.md"
 DOCS = Path(__file__).parents[1]
+_MINDSPEED = read_meanings("mindspeed")
 _MARK = "<!-- Generated from here on: python docs/generate/migrate_page.py -->\n"
 
 _TITLES: tuple[tuple[str, Callable[[Meaning], bool]], ...] = (
@@ -61,7 +61,7 @@ def _is_lost(meaning: Meaning) -> bool | None:
 def _spelling(name: str, dialect: str) -> str:
     """Return a setting as its newest program spells it."""
     found = [known.flags[name] for known in programs().values() if known.dialect == dialect and name in known.flags]
-    if not found and (name in MINDSPEED or "*" in name):
+    if not found and (name in _MINDSPEED or "*" in name):
         return _dashed(name)
     return " ".join(found[-1].spellings) if found else name
 

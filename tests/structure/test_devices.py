@@ -28,11 +28,7 @@ IN_TEXT = re.compile(
 ALLOWED = {
     "plugins/host/discovery.py": "FIRST_PARTY: the names of this project's own distributions, for 'how do I get it'",
     "report/environment_file.py": "prefixes of the environment variables that a run records",
-    **{
-        f"tools/migrate/megatron/{name}.py": "the names of other programs' flags, such as --use-flash-attn"
-        for name in ("kernels", "meanings", "model", "other_uses", "parallel")
-    },
-    "tools/migrate/neox/objects.py": "a key of a DeepSpeed file",
+    "tools/migrate/megatron/model.py": "the names of other programs' flags, such as --use-flash-attn",
     "training/safeguards/rank_watch.py": "the older name of a variable that torch reads",
     "tools/migrate/sources/command_layers.py": "programs that stand before a command, such as nvidia-smi",
     "tools/migrate/cell/namespaces.py": "programs of devices, which a script in the cell does not reach",

@@ -9,6 +9,7 @@ from pretrain.recipe.recipe import keys_of_recipe
 from pretrain.tools.migrate.meaning import Ignored, Launched, Mapped, NoEffect, NotSupported, Replaced
 from pretrain.tools.migrate.megatron.meanings import BUILD_MEANINGS, LAUNCHERS, MEANINGS, meaning_of, spelled
 from pretrain.tools.migrate.neox import meanings as neox
+from pretrain.tools.migrate.setting import as_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -46,26 +47,13 @@ _OF_ONE_WORD = {"activation", "hysteresis", "norm"}
 
 
 class _Found(NamedTuple):
-    """A flag that is known.
-
-    Attributes:
-        name: dest.
-        meaning: of it.
-        given: value of a switch by its spelling: False of --no-x; None for a part of a value.
-    """
-
-    name: str
-    meaning: Meaning
-    given: Any
+    name: str  # dest
+    meaning: Meaning  # of it
+    given: Any  # value of a switch by its spelling: False of --no-x; None for a part of a value
 
 
 def flag_of_run(flag: str, values: Sequence[str] = ()) -> str:
-    """Return the equivalent in `pretrain run` of a flag of a training script; empty for an unknown one.
-
-    Args:
-        flag: "--train-iters".
-        values: words after it.
-    """
+    """Return the equivalent in `pretrain run` of a flag of a training script; empty for an unknown one."""
     found = _find(_name(flag))
     match found:
         case None:
@@ -87,12 +75,7 @@ def flag_of_build(flag: str) -> str:
 
 
 def key_of_recipe(path: str, given: object) -> str:
-    """Return the equivalent of an unknown key of a recipe, "data.data_impl"; empty if there is none.
-
-    Args:
-        path: the key.
-        given: its value.
-    """
+    """Return the equivalent of an unknown key of a recipe, "data.data_impl"; empty if there is none."""
     key = path.rpartition(".")[2]
     found = _find(_name(key))
     if found is None or (isinstance(found.meaning, Mapped) and found.meaning.key.rpartition(".")[2] == key):
@@ -139,17 +122,12 @@ def _value(meaning: Mapped, given: object) -> str | None:
         return _translated(meaning, given) or (None if is_choice else given)
     for value, ours in meaning.values.items():
         if value is given:
-            return _written(ours)
-    return None if meaning.how or meaning.values else _written(given)
+            return as_text(ours)
+    return None if meaning.how or meaning.values else as_text(given)
 
 
 def _translated(meaning: Mapped, given: str) -> str | None:
-    """Return what a value is called here; None if it is called nothing else."""
-    return next((_written(ours) for value, ours in meaning.values.items() if value == given), None)
-
-
-def _written(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return next((as_text(ours) for value, ours in meaning.values.items() if value == given), None)
 
 
 def _note(found: _Found, meaning: Mapped) -> str:

@@ -2,107 +2,98 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
-from types import MappingProxyType
+from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 
 @dataclass(frozen=True, slots=True)
 class Mapped:
-    """A setting that becomes a key of the recipe.
+    """A setting that becomes a key of the recipe."""
 
-    Attributes:
-        key: "section.key".
-        values: what its values are called here; others are taken as they are. A switch has True or False.
-        how: how the key is worked out where it needs other settings too; empty if this one alone gives it.
-        note: what is different here, for the user.
-    """
-
-    key: str
-    values: Mapping[Any, Any] = field(default_factory=lambda: MappingProxyType({}))
-    how: str = ""
-    note: str = ""
+    key: str  # "section.key"
+    values: Mapping[Any, Any] = field(default_factory=dict)  # what values are called here; a switch has True or False
+    how: str = ""  # how the key is worked out where it needs other settings too; empty if this one alone gives it
+    note: str = ""  # what is different here, for the user
 
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """A setting that something else takes the place of.
-
-    Attributes:
-        by: a sentence without its period that says by what: "TensorBoard's files are in the run directory: --run-dir".
-    """
+    """A setting that something else replaces."""
 
     by: str
 
 
 @dataclass(frozen=True, slots=True)
 class NoEffect:
-    """A setting that would change nothing here.
-
-    Attributes:
-        why: a sentence without its period that says why that is safe.
-    """
+    """A setting that would change nothing here."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class NotSupported:
-    """A setting that pretrain does not have.
+    """A setting that pretrain does not have."""
 
-    Attributes:
-        change: a sentence without its period that says what changes for the user.
-        unless: values, beside the program's own default, with which nothing changes.
-        other_model: whether the model computes something else then, so that the user has to accept it.
-    """
-
-    change: str
-    unless: tuple[Any, ...] = ()
-    other_model: bool = False
+    change: str  # what changes for the user
+    unless: tuple[Any, ...] = ()  # values, beside the program's own default, with which nothing changes
+    other_model: bool = False  # whether the model computes something else then, so that the user has to accept it
 
 
 @dataclass(frozen=True, slots=True)
 class Ignored:
-    """A setting that the program's own GPT training does not read, such as one of BERT's.
-
-    Attributes:
-        why: a sentence without its period.
-    """
+    """A setting that the program's own GPT training does not read, such as one of BERT's."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """A setting that is an option of `pretrain run`, not of a recipe.
+    """A setting that is an option of `pretrain run`, not of a recipe."""
 
-    Attributes:
-        option: "--nproc".
-    """
-
-    option: str
+    option: str  # "--nproc"
 
 
 Meaning = Mapped | Replaced | NoEffect | NotSupported | Ignored | Launched
 
-
-OTHER_MODEL = "the model would compute something else: this part of it is not here"
-"""What changes without a part that no sentence of its own describes."""
-
-
-def other_model(change: str, unless: tuple[Any, ...] = ()) -> NotSupported:
-    """Return the meaning of a setting without which the model computes something else."""
-    return NotSupported(change, unless, other_model=True)
+_OF_ONE_TEXT: dict[str, Callable[[str], Meaning]] = {
+    "replaced": Replaced,
+    "no effect": NoEffect,
+    "not read": Ignored,
+    "option": Launched,
+}
 
 
-def alike(meaning: Meaning, names: str) -> dict[str, Meaning]:
-    """Return a table of settings of one meaning.
+def read_meanings(table: str) -> dict[str, Meaning]:
+    """Return a table of meanings by the names of settings; "*" in a name stands for all that follow."""
+    return dict(meanings_in(table))
 
-    Args:
-        meaning: of all of them.
-        names: separated by blanks.
-    """
-    return dict.fromkeys(names.split(), meaning)
+
+def meanings_in(table: str) -> Iterator[tuple[str, Meaning]]:
+    """Yield names and meanings as a file in tables/ has them; megatron_meanings.tsv describes the columns."""
+    above = [""] * 6
+    for line in table_lines(f"{table}_meanings.tsv"):
+        cells = line.split("\t")
+        cells += [""] * (6 - len(cells))
+        above = [over if cell == '"' else cell for cell, over in zip(cells, above, strict=True)]
+        kind, text, names, values, how, note = above
+        meaning = _meaning(kind, text, json.loads(values or "[]"), how, note)
+        yield from ((name, meaning) for name in names.split())
+
+
+def _meaning(kind: str, text: str, values: list[Any], how: str, note: str) -> Meaning:
+    if kind == "key":
+        return Mapped(text, dict(values), how, note)
+    if kind in {"not supported", "other model"}:
+        return NotSupported(text, tuple(values), other_model=kind == "other model")
+    return _OF_ONE_TEXT[kind](text)
+
+
+def table_lines(name: str) -> list[str]:
+    """Return the lines of a file in tables/ without its comments."""
+    text = resources.files("pretrain.tools.migrate").joinpath("tables", name).read_text(encoding="utf-8")
+    return [line for line in text.splitlines() if not line.startswith("#")]

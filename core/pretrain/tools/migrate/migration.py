@@ -28,29 +28,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """Result of a migration.
+    """Result of a migration."""
 
-    Attributes:
-        text: the recipe.
-        recipe: the same, loaded.
-        outcomes: of every setting.
-        notices: for the user.
-        launch: the source's launcher; None if it has none.
-        taken_for: the program and version, with the reason: "Megatron-LM of July 2023, the newest ...".
-        builds: commands that build the token files as the sources' preprocessing does.
-    """
-
-    text: str
-    recipe: Recipe
-    outcomes: tuple[ReportLine, ...]
-    notices: tuple[str, ...]
-    launch: Launch | None
-    taken_for: str
-    builds: tuple[str, ...] = ()
+    text: str  # the recipe
+    recipe: Recipe  # the same, loaded
+    outcomes: tuple[ReportLine, ...]  # of every setting
+    notices: tuple[str, ...]  # for the user
+    launch: Launch | None  # the source's launcher; None if it has none
+    taken_for: str  # the program and version, with the reason: "Megatron-LM of July 2023, the newest ..."
+    builds: tuple[str, ...] = ()  # commands that build the token files as the sources' preprocessing does
 
     def commands(self, recipe: str) -> list[str]:
         """Return the commands that build the token files, where the sources have them, and that train the recipe."""
-        return [*self.builds, run_command(recipe, self.launch)]
+        return [*self.builds, _run_command(recipe, self.launch)]
 
     @property
     def is_complete(self) -> bool:
@@ -62,12 +52,12 @@ def migrate(sources: Sequence[MigrateSource], options: MigrateOptions) -> Migrat
     """Migrate sources, each laid over those before it."""
     stated = stated_settings(sources, options)
     settings = stated.settings
-    dialect = dialect_of(settings.program)
     given = {wish.partition("=")[0].strip() for wish in options.overrides}
-    translation = translate(settings, dialect.meaning, dialect.functions, dialect.overlay, given)
+    translation = translate(settings, dialect_of(settings.program), given)
     _require_accepted(translation.outcomes, options.accepted)
     name = ", ".join(source.name for source in sources)
-    made = made_recipe(_values(translation), _places(translation, settings), name, options.overrides)
+    values = {key: worked.value for key, worked in translation.keys.items()}
+    made = made_recipe(values, _places(translation, settings), name, options.overrides)
     builds = [build_command(arguments) for source in sources for arguments in source.preprocessing]
     outcomes = [*_in_recipe(translation, made), *stated.unknown]
     outcomes += [outcome for _, found in builds for outcome in found]
@@ -81,13 +71,13 @@ def migrate(sources: Sequence[MigrateSource], options: MigrateOptions) -> Migrat
     ]
     comments = _comments(translation.keys, settings) | dict.fromkeys(made.overridden, "--set")
     return Migration(
-        written_recipe(made.data, comments, head),
-        made.recipe,
-        tuple(outcomes),
-        (*stated.notices, *notices_of(stated.launch), *[count] * bool(count)),
-        stated.launch,
-        stated.choice.why,
-        tuple(command for command, _ in builds),
+        text=written_recipe(made.data, comments, head),
+        recipe=made.recipe,
+        outcomes=tuple(outcomes),
+        notices=(*stated.notices, *_notices(stated.launch), *[count] * bool(count)),
+        launch=stated.launch,
+        taken_for=stated.choice.why,
+        builds=tuple(command for command, _ in builds),
     )
 
 
@@ -105,12 +95,7 @@ def _require_accepted(outcomes: Sequence[ReportLine], accepted: Collection[str])
         raise MigrateError("\n".join([*lines, todo]))
 
 
-def _values(translation: Translated) -> dict[str, object]:
-    return {key: worked.value for key, worked in translation.keys.items()}
-
-
 def _places(translation: Translated, settings: Settings) -> dict[str, str]:
-    """Return where each key was stated, for the errors of a recipe."""
     found = {}
     for key, worked in translation.keys.items():
         stated = _stated(worked, settings)
@@ -122,7 +107,6 @@ def _places(translation: Translated, settings: Settings) -> dict[str, str]:
 
 
 def _stated(worked: Derived, settings: Settings) -> list[Setting]:
-    """Return the settings that sources state for a key."""
     return [settings.stated[name] for name in worked.names if name in settings.stated]
 
 
@@ -148,10 +132,8 @@ def _at(setting: Setting, *, named: bool) -> str:
 
 
 def _in_recipe(translation: Translated, made: MadeRecipe) -> Iterator[ReportLine]:
-    """Yield outcomes with what the recipe that was made says of their keys: no effect there, or a note that is lost.
-
-    The comment of a key stands in the recipe; one that equals a default of pretrain is left out there.
-    """
+    """Yield outcomes with what the recipe that was made says of their keys: no effect there, or a note that is lost."""
+    # The comment of a key stands in the recipe; one that equals a default of pretrain is left out there.
     idle = {problem.path: problem.text.rstrip(".") for problem in made.idle}
     written = made.written
     for outcome in translation.outcomes:
@@ -164,10 +146,7 @@ def _in_recipe(translation: Translated, made: MadeRecipe) -> Iterator[ReportLine
         yield replace(outcome, note="; ".join(note for note in dict.fromkeys(notes) if note))
 
 
-_ONE_KEY = {"json_keys", "jsonl_keys"}
-
-
-def run_command(recipe: str, launch: Launch | None) -> str:
+def _run_command(recipe: str, launch: Launch | None) -> str:
     """Return the command that trains a recipe on as many processes as a launcher starts; a hostfile says how many."""
     words = ["pretrain", "run", recipe]
     if launch is not None and launch.hostfile:
@@ -179,7 +158,7 @@ def run_command(recipe: str, launch: Launch | None) -> str:
     return shlex.join(words)
 
 
-def notices_of(launch: Launch | None) -> list[str]:
+def _notices(launch: Launch | None) -> list[str]:
     """Return a notice on a launcher that takes only some hosts of its hostfile."""
     if launch is None or not launch.hostfile or launch.nnodes is None:
         return []
@@ -194,21 +173,17 @@ def build_command(arguments: Sequence[Word]) -> tuple[str, list[ReportLine]]:
     words, outcomes = ["pretrain", "data", "build"], []
     for name, written, values in flags:
         meaning = BUILD_MEANINGS.get(name)
-        if meaning is None:
-            shown = " ".join((written.text, *values))
-            outcomes.append(ReportLine("not known", shown, NOT_TAKEN, written.place))
-        elif name in _ONE_KEY and len(values) > 1:
+        if name in {"json_keys", "jsonl_keys"} and len(values) > 1:
             change = f"a build takes one key; the first, {values[0]}, is here: build the others one after the other"
             words += ["--json-key", values[0]]
             outcomes.append(ReportLine("not supported", written.text, change, written.place))
         elif isinstance(meaning, Launched) and " " not in meaning.option:
             option = "--tokenizer-file" if is_file and meaning.option == "--vocab-file" else meaning.option
             words += [option, *values]
-            outcomes.append(
-                ReportLine("carried over", written.text, f"of pretrain data build: {option}", written.place)
-            )
+            became = f"of pretrain data build: {option}"
+            outcomes.append(ReportLine("carried over", written.text, became, written.place))
         else:
-            outcomes.append(_outcome(meaning, written))
+            outcomes.append(_outcome(meaning, written, values))
     return shlex.join(words), outcomes
 
 
@@ -238,12 +213,17 @@ def _shown(word: Word) -> str:
     return word.asked[0].why if word.asked else word.text
 
 
-def _outcome(meaning: Meaning, written: Word) -> ReportLine:
-    if isinstance(meaning, NotSupported):
-        return ReportLine("not supported", written.text, meaning.change, written.place)
-    if isinstance(meaning, Replaced):
-        return ReportLine("replaced", written.text, meaning.by, written.place)
-    if isinstance(meaning, Launched):
-        return ReportLine("replaced", written.text, f"of pretrain data build: {meaning.option}", written.place)
-    why = meaning.why if isinstance(meaning, NoEffect | Ignored) else "of the model"
-    return ReportLine("no effect", written.text, why, written.place)
+def _outcome(meaning: Meaning | None, written: Word, values: Sequence[str]) -> ReportLine:
+    match meaning:
+        case None:
+            return ReportLine("not known", " ".join((written.text, *values)), NOT_TAKEN, written.place)
+        case NotSupported(change):
+            return ReportLine("not supported", written.text, change, written.place)
+        case Replaced(by):
+            return ReportLine("replaced", written.text, by, written.place)
+        case Launched(option):
+            return ReportLine("replaced", written.text, f"of pretrain data build: {option}", written.place)
+        case NoEffect(why) | Ignored(why):
+            return ReportLine("no effect", written.text, why, written.place)
+        case _:
+            raise TypeError(meaning)

@@ -27,13 +27,7 @@ _OF_EXPERTS = {
 
 
 def parameters_line(settings: Settings, recipe: Recipe, lost: Collection[str] = ()) -> str:
-    """Return "The source trains N parameters, this recipe N."; empty where the source's flags do not tell it.
-
-    Args:
-        settings: of a training.
-        recipe: that is made of them.
-        lost: names of settings without which the model computes something else.
-    """
+    """Return "The source trains N parameters, this recipe N."; empty where the source's flags do not tell it."""
     odd = (str(settings.value(name, idle)) != idle for name, idle in _OF_EXPERTS.items())
     if settings.program.dialect != "megatron" or not _COUNTED.issuperset(lost) or any(odd):
         return ""
@@ -46,12 +40,7 @@ def parameters_line(settings: Settings, recipe: Recipe, lost: Collection[str] = 
 
 
 def source_parameters(settings: Settings, vocabulary: int) -> int | None:
-    """Return the parameters of the model of Megatron-LM's flags; None if they do not say its sizes.
-
-    Args:
-        settings: of a training of pretrain_gpt.py.
-        vocabulary: rows of the embedding, padding included.
-    """
+    """Return the parameters of the model of Megatron-LM's flags; None if they do not say its sizes."""
     hidden, heads = settings.value("hidden_size"), settings.value("num_attention_heads")
     layers = settings.value("num_layers", settings.value("encoder_num_layers"))
     if not hidden or not heads or not layers:

@@ -23,56 +23,31 @@ _LONG = 8
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """A command line as its program understands it.
+    """A command line as its program understands it."""
 
-    Attributes:
-        settings: stated, by name.
-        asked: by name, values that a setting's value needs; such a setting is not in `settings`.
-        asked_flags: values that stand where a flag could stand.
-        unknown: flags that no program with these settings has; their value is the text of the words after them.
-        problems: lines for the user, each for a reason for which the program would not start.
-        notices: lines for the user on what the program does, though its author may mean something else.
-    """
-
-    settings: dict[str, Setting] = field(default_factory=dict)
-    asked: dict[str, tuple[RuntimeValue, ...]] = field(default_factory=dict)
-    asked_flags: list[RuntimeValue] = field(default_factory=list)
-    unknown: list[Setting] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-    notices: list[str] = field(default_factory=list)
+    settings: dict[str, Setting] = field(default_factory=dict)  # stated, by name
+    asked: dict[str, tuple[RuntimeValue, ...]] = field(default_factory=dict)  # by name; not in `settings` then
+    asked_flags: list[RuntimeValue] = field(default_factory=list)  # values that stand where a flag could stand
+    unknown: list[Setting] = field(default_factory=list)  # flags of no program, with the words after them
+    problems: list[str] = field(default_factory=list)  # why the program would not start
+    notices: list[str] = field(default_factory=list)  # what the program does, though its author may mean another
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A flag of a command line.
+    """A flag of a command line."""
 
-    Attributes:
-        word: that has it.
-        written: the flag in it: "--seed" of "--seed=1".
-        flags: that it can be: one, none if it is unknown, several for a beginning of several.
-        values: words that follow it.
-        is_attached: whether its only value is of the same word.
-    """
-
-    word: Word
-    written: str
-    flags: tuple[Flag, ...]
-    values: tuple[Word, ...] = ()
-    is_attached: bool = False
+    word: Word  # that has it
+    written: str  # the flag in it: "--seed" of "--seed=1"
+    flags: tuple[Flag, ...]  # that it can be: one, none if it is unknown, several for a beginning of several
+    values: tuple[Word, ...] = ()  # words that follow it
+    is_attached: bool = False  # whether its only value is of the same word
 
 
 def parse(words: Sequence[Word], program: Program) -> Parsed:
-    """Read arguments as the program's own parser reads them.
-
-    A word that is not known counts as a value of the flag before it as long as that can take one. An unknown flag has
-    the words up to the next one.
-
-    Source: `_parse_known_args` and `_parse_optional` of argparse in Python 3.8 to 3.13.
-
-    Args:
-        words: arguments, without the program's own name.
-        program: whose flags they are.
-    """
+    """Read arguments as the program's own parser reads them."""
+    # A word that is not known counts as a value of the flag before it as long as that can take one. An unknown flag has
+    # the words up to the next one. Source: `_parse_known_args` and `_parse_optional` of argparse in Python 3.8 to 3.13.
     parsed = Parsed()
     at = 0
     while at < len(words):
@@ -128,7 +103,6 @@ def own_flags(written: str, program: Program) -> tuple[Flag, ...]:
 
 
 def _values_after(option: Option, words: Sequence[Word], program: Program) -> int:
-    """Count the words that an option takes."""
     if not option.flags:
         ends = (at for at, word in enumerate(words) if word.text.startswith("--"))
         return next(ends, len(words))
@@ -140,7 +114,6 @@ def _values_after(option: Option, words: Sequence[Word], program: Program) -> in
 
 
 def _most_values(flag: Flag) -> float:
-    """Return how many words a flag takes at most."""
     if flag.kind == "switch":
         return 0
     if isinstance(flag.nargs, int):
@@ -155,7 +128,6 @@ def _is_value(word: Word, program: Program) -> bool:
 
 
 def _take(option: Option, program: Program, parsed: Parsed) -> None:
-    """Add an option; a later one takes the place of one before it."""
     place = option.word.place
     if not option.flags:
         parsed.unknown.append(Setting(_name(option.written), _text(option.values), option.written, place))

@@ -21,19 +21,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MadeRecipe:
-    """A recipe of settings.
+    """A recipe of settings."""
 
-    Attributes:
-        recipe: complete.
-        data: its sections, without what equals a default.
-        idle: keys that were left out since they have no effect in it.
-        overridden: keys that --set gave.
-    """
-
-    recipe: Recipe
-    data: dict[str, dict[str, object]]
-    idle: tuple[Problem, ...]
-    overridden: frozenset[str]
+    recipe: Recipe  # complete
+    data: dict[str, dict[str, object]]  # its sections, without what equals a default
+    idle: tuple[Problem, ...]  # keys that were left out since they have no effect in it
+    overridden: frozenset[str]  # keys that --set gave
 
     @property
     def written(self) -> frozenset[str]:
@@ -44,14 +37,7 @@ class MadeRecipe:
 def made_recipe(
     values: Mapping[str, object], places: Mapping[str, str], source: str, overrides: Sequence[str]
 ) -> MadeRecipe:
-    """Make a recipe of keys, and leave out those that it has by default.
-
-    Args:
-        values: by "section.key".
-        places: where the sources give them, by "section.key".
-        source: name of the sources, for errors.
-        overrides: "section.key=value".
-    """
+    """Make a recipe of keys, and leave out those that it has by default."""
     document = Document(source, {})
     for path, value in values.items():
         document.give(path, copy.deepcopy(value), places.get(path, source))
@@ -79,7 +65,6 @@ def _leaves(data: Mapping[str, object], prefix: str = "") -> Iterator[str]:
 
 
 def _drop_default(document: Document, path: str, recipe: Recipe) -> None:
-    """Take a key out if the recipe is the same without it."""
     value = document.value(path)
     document.remove(path)
     try:
@@ -102,13 +87,7 @@ Tree = dict[str, Any]
 
 
 def written_recipe(data: Tree, comments: Mapping[str, str], head: Sequence[str]) -> str:
-    """Return the text of a recipe.
-
-    Args:
-        data: nested sections.
-        comments: by "section.key", for keys and for sections.
-        head: lines above the first section.
-    """
+    """Return the text of a recipe."""
     lines = [f"# {line}".rstrip() for line in head]
     for number, (section, inner) in enumerate(data.items()):
         lines += [""] * bool(number) + list(_written(section, inner, section, comments, 0))
@@ -131,6 +110,5 @@ def _written(key: str, value: Any, path: str, comments: Mapping[str, str], depth
 
 
 def _flow(value: Any) -> str:
-    """Return a value as YAML on one line."""
     text: str = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=10**9, sort_keys=False)
     return text.removesuffix("\n").removesuffix("...").removesuffix("\n")

@@ -11,32 +11,21 @@ if TYPE_CHECKING:
 
     from pretrain.tools.migrate.setting import SourceLine
 
-
 Fate = Literal["carried over", "replaced", "no effect", "not supported", "not known"]
 NOT_TAKEN = "nothing is taken from it"
 
 
 @dataclass(frozen=True, slots=True)
 class ReportLine:
-    """One line of the report.
+    """One line of the report."""
 
-    Attributes:
-        fate: the list in which it stands.
-        written: the setting as the source writes it: "--num-layers".
-        text: the key it became, what replaces it, why it has no effect, or what changes.
-        place: where the source states it; None for a default.
-        keys: of the recipe that it became.
-        note: what is different, of a setting that is carried over.
-        accept: name for --accept, of a setting without which the model computes something else.
-    """
-
-    fate: Fate
-    written: str
-    text: str
-    place: SourceLine | None = None
-    keys: tuple[str, ...] = ()
-    note: str = ""
-    accept: str = ""
+    fate: Fate  # the list in which it stands
+    written: str  # the setting as the source writes it: "--num-layers"
+    text: str  # the key it became, what replaces it, why it has no effect, or what changes
+    place: SourceLine | None = None  # where the source states it; None for a default
+    keys: tuple[str, ...] = ()  # of the recipe that it became
+    note: str = ""  # what is different, of a setting that is carried over
+    accept: str = ""  # name for --accept, of a setting without which the model computes something else
 
     @property
     def line(self) -> str:
@@ -45,7 +34,6 @@ class ReportLine:
         return text if text.endswith("?") else f"{text}."
 
     def __str__(self) -> str:
-        """Return "--tensorboard-dir (train.sh:24): TensorBoard's files are in the run directory: --run-dir"."""
         place = "" if self.place is None else f" ({self.place})"
         return f"{self.written}{place}: {self.text}"
 

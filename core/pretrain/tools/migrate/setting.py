@@ -19,87 +19,53 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SourceLine:
-    """A line of a source; shown as "train.sh:24", or as the source alone where it has no lines.
+    """A line of a source; shown as "train.sh:24", or as the source alone where it has no lines."""
 
-    Attributes:
-        source: a file as the user named it, or "--args".
-        line: from 1; 0 for a source of one line.
-    """
-
-    source: str
-    line: int = 0
+    source: str  # a file as the user named it, or "--args"
+    line: int = 0  # from 1; 0 for a source of one line
 
     def __str__(self) -> str:
-        """Return "train.sh:24"."""
         return f"{self.source}:{self.line}" if self.line else self.source
 
 
 @dataclass(frozen=True, slots=True)
 class RuntimeValue:
-    """A value that only running the source would tell, or that it leaves to its reader.
+    """A value that only running the source would tell, or that it leaves to its reader."""
 
-    Attributes:
-        name: under which the user defines it: a variable's, or "1" for a script's first argument.
-        place: where it is used.
-        why: of the source, such as "$(hostname)".
-    """
-
-    name: str
-    place: SourceLine
-    why: str
+    name: str  # under which the user defines it: a variable's, or "1" for a script's first argument
+    place: SourceLine  # where it is used
+    why: str  # of the source, such as "$(hostname)"
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A word of a command line, with its quotes removed.
+    """A word of a command line, with its quotes removed."""
 
-    Attributes:
-        text: its value; an unknown part of it is empty.
-        place: where the source writes it: for a word out of a variable, the line of the text that was assigned.
-        asked: values that are not known of it.
-    """
-
-    text: str
-    place: SourceLine
-    asked: tuple[RuntimeValue, ...] = ()
+    text: str  # its value; an unknown part of it is empty
+    place: SourceLine  # for a word out of a variable, the line of the text that was assigned
+    asked: tuple[RuntimeValue, ...] = ()  # values that are not known of it
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A value that a source states, or that the program takes by default.
+    """A value that a source states, or that the program takes by default."""
 
-    Attributes:
-        name: the program's own for it, with underscores: argparse's dest, or a YAML file's key. "num_layers".
-        value: int, float, bool, str, None, or a list of them.
-        written: as the source writes its name: "--num-layers".
-        place: where; None for a default.
-    """
-
-    name: str
-    value: Any
-    written: str
-    place: SourceLine | None = None
+    name: str  # the program's own for it, with underscores: argparse's dest, or a YAML file's key. "num_layers"
+    value: Any  # int, float, bool, str, None, or a list of them
+    written: str  # as the source writes its name: "--num-layers"
+    place: SourceLine | None = None  # where; None for a default
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All settings of one training, stated or by default.
+    """All settings of one training, stated or by default."""
 
-    Attributes:
-        program: the program and the version that it is taken for.
-        stated: by name.
-        devices: number of devices of the whole training; None if nothing tells it.
-        deepspeed: the DeepSpeed file that is stated; None for none.
-        as_meant: whether a DeepSpeed file counts that the program itself would not read.
-        vocabulary: rows of the embedding, which a log tells; None if nothing does.
-    """
-
-    program: Program
-    stated: Mapping[str, Setting] = field(default_factory=dict)
-    devices: int | None = None
-    deepspeed: JsonFile | None = None
-    as_meant: bool = False
-    vocabulary: int | None = None
+    program: Program  # the program and the version that it is taken for
+    stated: Mapping[str, Setting] = field(default_factory=dict)  # by name
+    devices: int | None = None  # number of devices of the whole training; None if nothing tells it
+    deepspeed: JsonFile | None = None  # the DeepSpeed file that is stated; None for none
+    as_meant: bool = False  # whether a DeepSpeed file counts that the program itself would not read
+    vocabulary: int | None = None  # rows of the embedding, which a log tells; None if nothing does
 
     def setting(self, name: str) -> Setting | None:
         """Return the setting that is stated, else the program's default; None if the program has no such flag."""
@@ -113,18 +79,26 @@ class Settings:
         found = self.setting(name)
         return otherwise if found is None or found.value is None else found.value
 
+    def first(self, *names: str) -> str:
+        """Return the first of these settings that has a value; empty if none has."""
+        return next((name for name in names if self.value(name) is not None), "")
+
+    def first_on(self, *names: str) -> str:
+        """Return the first of these settings that is true, or neither 0 nor empty; empty if none is."""
+        return next((name for name in names if self.value(name)), "")
+
+
+def as_text(value: object) -> str:
+    """Return a value as a person writes it, True as "true"."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
 
 UNKNOWN = "(a value of the environment)"
 """Value of a setting that is not known, and of which a recipe takes nothing."""
 
 
 def require_known(values: Iterable[RuntimeValue], flags: Iterable[RuntimeValue]) -> None:
-    """Ask for all values at once.
-
-    Args:
-        values: of settings that a recipe needs.
-        flags: what may be flags themselves.
-    """
+    """Ask for all values at once."""
     asked = _first_of_each(values)
     of_flags = {name: one for name, one in _first_of_each(flags).items() if name not in asked}
     if not asked and not of_flags:
@@ -145,47 +119,30 @@ def _first_of_each(asked: Iterable[RuntimeValue]) -> dict[str, RuntimeValue]:
 
 @dataclass(frozen=True, slots=True)
 class MigrateOptions:
-    """Choices that the sources leave to the user.
+    """Choices that the sources leave to the user."""
 
-    Attributes:
-        program: --from: a version or a family; empty for the newest version that has all flags.
-        devices: of the whole training; None to take the launcher's.
-        as_meant: whether a DeepSpeed file counts that the program itself would not read.
-        overrides: "section.key=value" of the recipe.
-        accepted: names of settings without which the model may compute something else.
-    """
-
-    program: str = ""
-    devices: int | None = None
-    as_meant: bool = False
-    overrides: tuple[str, ...] = ()
-    accepted: frozenset[str] = frozenset()
+    program: str = ""  # --from: a version or a family; empty for the newest version that has all flags
+    devices: int | None = None  # of the whole training; None to take the launcher's
+    as_meant: bool = False  # whether a DeepSpeed file counts that the program itself would not read
+    overrides: tuple[str, ...] = ()  # "section.key=value" of the recipe
+    accepted: frozenset[str] = frozenset()  # names of settings without which the model may compute something else
 
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """A key's value, worked out of settings.
+    """A key's value, worked out of settings."""
 
-    Attributes:
-        value: plain data of a recipe; None leaves the key out.
-        names: the settings that it was worked out of.
-        note: for the comment beside the value.
-        lost: name of a setting and the sentence that says what the value does not keep of it.
-        place: where a file states it that has no settings of its own, for errors: a DeepSpeed file.
-        idle: name of a setting and the sentence that says why the program itself takes nothing from it.
-    """
-
-    value: Any
-    names: tuple[str, ...]
-    note: str = ""
-    lost: tuple[tuple[str, str], ...] = ()
-    idle: tuple[tuple[str, str], ...] = ()
-    place: SourceLine | None = None
+    value: Any  # plain data of a recipe; None leaves the key out
+    names: tuple[str, ...]  # the settings that it was worked out of
+    note: str = ""  # for the comment beside the value
+    lost: tuple[tuple[str, str], ...] = ()  # names of settings, with what the value does not keep of them
+    idle: tuple[tuple[str, str], ...] = ()  # names of settings, with why the program itself takes nothing from them
+    place: SourceLine | None = None  # of a DeepSpeed file, which has no settings
 
 
-def unused(name: str, why: str) -> Derived:
-    """Return no value, and say why the program itself takes nothing from a setting."""
-    return Derived(None, (), idle=((name, why),))
+def unused(names: str | Iterable[str], why: str) -> Derived:
+    """Return no value, and say why the program itself takes nothing from a setting, or from several."""
+    return Derived(None, (), idle=tuple((name, why) for name in ([names] if isinstance(names, str) else names)))
 
 
 def in_place(value: Any, name: str, change: str) -> Derived:

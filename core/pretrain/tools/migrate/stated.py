@@ -28,46 +28,26 @@ if TYPE_CHECKING:
     from pretrain.tools.migrate.sources.files import Launch, MigrateSource
     from pretrain.tools.migrate.version_choice import ProgramChoice
 
-
 _SHOWN = 8
 
 _DERIVED = {
-    "consumed_train_samples",
-    "consumed_train_tokens",
-    "consumed_valid_samples",
-    "curr_iteration",
-    "data_parallel_size",
-    "ds_pipeline_enabled",
-    "iteration",
-    "padded_vocab_size",
-    "params_dtype",
-    "rank",
-    "transformer_pipeline_model_parallel_size",
-    "use_dist_ckpt",
+    *("consumed_train_samples", "consumed_train_tokens", "consumed_valid_samples", "curr_iteration", "iteration"),
+    *("data_parallel_size", "transformer_pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size"),
+    *("rank", "world_size", "padded_vocab_size", "params_dtype", "ds_pipeline_enabled", "use_dist_ckpt"),
     "variable_seq_lengths",
-    "virtual_pipeline_model_parallel_size",
-    "world_size",
 }
 """Names that validate_args and initialize_megatron add to the flags; a log of Megatron-LM lists them too."""
 
 
 @dataclass(slots=True)
 class Stated:
-    """Settings of one training.
+    """Settings of one training."""
 
-    Attributes:
-        settings: with the program and the devices.
-        choice: of the program, with the reason.
-        launch: the launcher; None if no source has one.
-        notices: lines for the user.
-        unknown: outcomes of settings that no program has.
-    """
-
-    settings: Settings
-    choice: ProgramChoice
-    launch: Launch | None
-    notices: list[str] = field(default_factory=list)
-    unknown: list[ReportLine] = field(default_factory=list)
+    settings: Settings  # with the program and the devices
+    choice: ProgramChoice  # of the program, with the reason
+    launch: Launch | None  # the launcher; None if no source has one
+    notices: list[str] = field(default_factory=list)  # lines for the user
+    unknown: list[ReportLine] = field(default_factory=list)  # outcomes of settings that no program has
 
 
 def stated_settings(sources: Sequence[MigrateSource], options: MigrateOptions) -> Stated:
@@ -83,13 +63,14 @@ def stated_settings(sources: Sequence[MigrateSource], options: MigrateOptions) -
     if launch is not None and devices is not None and options.devices not in {None, devices}:
         laid.notices.append(f"--devices {options.devices} counts, not the {devices} processes of {launch.place}")
         launch = None
+    vocabulary = laid.settings.get("padded_vocab_size")
     settings = Settings(
         choice.program,
         stated,
         options.devices or devices,
         _deepspeed(sources, stated, as_meant=options.as_meant),
         as_meant=options.as_meant,
-        vocabulary=_vocabulary(laid.settings),
+        vocabulary=vocabulary.value if vocabulary is not None and isinstance(vocabulary.value, int) else None,
     )
     return Stated(settings, choice, launch, laid.notices + doubts(choice, stated), laid.outcomes)
 
@@ -225,12 +206,6 @@ def _deepspeed(sources: Sequence[MigrateSource], stated: Mapping[str, Setting], 
         return None
     source = next(source for source in reversed(sources) if source.words or source.settings)
     return deepspeed_file(source, named.value, named.place)
-
-
-def _vocabulary(settings: Mapping[str, Setting]) -> int | None:
-    """Return the padded size of the vocabulary, which a log tells."""
-    found = settings.get("padded_vocab_size")
-    return found.value if found is not None and isinstance(found.value, int) else None
 
 
 def _devices(launch: Launch | None, sources: Sequence[MigrateSource]) -> int | None:

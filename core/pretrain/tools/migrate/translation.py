@@ -3,43 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pretrain.errors import MigrateError
 from pretrain.recipe.recipe import keys_of_recipe
-from pretrain.tools.migrate.meaning import Ignored, Launched, Mapped, Meaning, NoEffect, NotSupported, Replaced
+from pretrain.tools.migrate.meaning import Ignored, Launched, Mapped, NoEffect, NotSupported, Replaced
 from pretrain.tools.migrate.megatron import deepspeed_file
-from pretrain.tools.migrate.megatron.meanings import FUNCTIONS as OF_MEGATRON
-from pretrain.tools.migrate.megatron.meanings import READ_BY_FUNCTIONS
-from pretrain.tools.migrate.megatron.meanings import meaning_of as of_megatron
-from pretrain.tools.migrate.neox.meanings import FUNCTIONS as OF_NEOX
-from pretrain.tools.migrate.neox.meanings import meaning_of as of_neox
+from pretrain.tools.migrate.megatron import meanings as megatron
+from pretrain.tools.migrate.neox import meanings as neox
 from pretrain.tools.migrate.report import ReportLine
-from pretrain.tools.migrate.setting import Derived, Settings
+from pretrain.tools.migrate.setting import Derived, Settings, as_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from pretrain.tools.migrate.meaning import Meaning
     from pretrain.tools.migrate.programs import Program
     from pretrain.tools.migrate.setting import Function, Setting
+
+Overlay = Callable[[Settings, Mapping[str, Derived]], tuple[dict[str, Derived], list[ReportLine]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """A dialect.
+    """What the settings of a program mean."""
 
-    Attributes:
-        meaning: of a setting by its name; None for an unknown one.
-        functions: by key of the recipe.
-        overlay: what a DeepSpeed file states, over those.
-        read: names of settings that the functions look at.
-    """
-
-    meaning: Callable[[str], Meaning | None]
-    functions: Mapping[str, Function]
-    overlay: Overlay
-    read: frozenset[str] = frozenset()
+    meaning: Callable[[str], Meaning | None]  # of a setting by its name; None for an unknown one
+    functions: Mapping[str, Function]  # by key of the recipe
+    overlay: Overlay  # what a DeepSpeed file states, over those
+    read: frozenset[str] = frozenset()  # names of settings that the functions look at
 
     def needs(self, name: str) -> bool:
         """Say whether a recipe cannot be written without a setting's value."""
@@ -49,14 +42,14 @@ class Dialect:
 def dialect_of(program: Program) -> Dialect:
     """Return the dialect of a program."""
     if program.dialect == "neox":
-        return Dialect(of_neox, OF_NEOX, lambda _settings, _keys: ({}, []))
+        return Dialect(neox.meaning_of, neox.FUNCTIONS, lambda _settings, _keys: ({}, []))
     return Dialect(
-        lambda name: of_megatron(name, program.name), OF_MEGATRON, deepspeed_file.values_of_file, READ_BY_FUNCTIONS
+        lambda name: megatron.meaning_of(name, program.name),
+        megatron.FUNCTIONS,
+        deepspeed_file.values_of_file,
+        megatron.READ_BY_FUNCTIONS,
     )
 
-
-MeaningOf = Callable[[str], Meaning | None]
-Overlay = Callable[[Settings, Mapping[str, Derived]], tuple[dict[str, Derived], list[ReportLine]]]
 
 _OURS = {
     *("train.manual_gc", "train.manual_gc_interval", "logging.tensorboard", "logging.log_straggler"),
@@ -65,110 +58,80 @@ _OURS = {
 """Keys whose default is better here and changes no result: the source's default is not written out."""
 
 
-@dataclass(slots=True)
-class Translated:
-    """Keys of a recipe, and what became of each setting.
+class Translated(NamedTuple):
+    """Keys of a recipe, and what became of each setting that is stated."""
 
-    Attributes:
-        keys: value by "section.key", in the order of a recipe.
-        outcomes: for each setting that is stated.
-    """
-
-    keys: dict[str, Derived] = field(default_factory=dict)
-    outcomes: list[ReportLine] = field(default_factory=list)
+    keys: dict[str, Derived]  # by "section.key", in the order of a recipe
+    outcomes: list[ReportLine]
 
 
-def translate(
-    settings: Settings,
-    meaning_of: MeaningOf,
-    functions: Mapping[str, Function],
-    overlay: Overlay,
-    overridden: Collection[str] = (),
-) -> Translated:
-    """Translate every setting, stated or by default.
-
-    Args:
-        settings: of one training.
-        meaning_of: meaning of a setting by its name; None for an unknown one.
-        functions: by key of the recipe that several settings make.
-        overlay: returns keys that win over those, and outcomes of its own.
-        overridden: keys that the user gives, which are not worked out.
-    """
-    keys = _worked(settings, meaning_of, functions, overridden)
-    values, outcomes = overlay(settings, keys)
+def translate(settings: Settings, dialect: Dialect, overridden: Collection[str] = ()) -> Translated:
+    """Translate every setting, stated or by default, but for keys that the user gives (overridden)."""
+    meaning_of = dialect.meaning
+    keys = _worked(settings, dialect, overridden)
+    values, of_file = dialect.overlay(settings, keys)
     keys = {key: values.get(key, worked) for key, worked in keys.items()} | values
-    translation = Translated({key: value for key, value in keys.items() if value.value is not None})
+    outcomes: list[ReportLine] = []
     for setting in settings.stated.values():
         if setting.value is not None:
-            translation.outcomes += _outcomes(setting, settings, meaning_of, keys, overridden)
-    translation.outcomes += _of_defaults(settings, meaning_of, keys) + outcomes
-    return translation
+            outcomes += _outcomes(setting, settings, meaning_of(setting.name), keys, overridden)
+    outcomes += _of_defaults(settings, meaning_of, keys) + of_file
+    return Translated({key: value for key, value in keys.items() if value.value is not None}, outcomes)
 
 
-def _worked(
-    settings: Settings, meaning_of: MeaningOf, functions: Mapping[str, Function], overridden: Collection[str]
-) -> dict[str, Derived]:
+def _worked(settings: Settings, dialect: Dialect, overridden: Collection[str]) -> dict[str, Derived]:
     """Return every key that settings give, in the order of a recipe; one without a value has lines for the report."""
     names: dict[str, list[str]] = {}
     for name in {**settings.program.flags, **settings.stated}:
-        meaning = meaning_of(name)
+        meaning = dialect.meaning(name)
         if isinstance(meaning, Mapped):
             names.setdefault(meaning.key, []).append(name)
     found: dict[str, Derived] = {}
     for key in keys_of_recipe():
         if key in overridden:
             continue
-        if key in functions:
-            worked = functions[key](settings)
+        if key in dialect.functions:
+            worked = dialect.functions[key](settings)
         else:
-            worked = _single(key, names.get(key, []), settings, meaning_of)
+            worked = _single(key, names.get(key, []), settings, dialect.meaning)
         if worked is not None:
             found[key] = worked
     return found
 
 
-def _single(key: str, names: list[str], settings: Settings, meaning_of: MeaningOf) -> Derived | None:
+def _single(
+    key: str, names: list[str], settings: Settings, meaning_of: Callable[[str], Meaning | None]
+) -> Derived | None:
     """Return a key that one setting gives: the one that is stated, else the first default."""
     stated = [settings.stated[name] for name in names if name in settings.stated]
     given = [setting for setting in stated if setting.value is not None]
     if given:
-        values = [_here(meaning_of(setting.name), setting.value) for setting in given]
-        for setting, value in zip(given[1:], values[1:], strict=True):
-            if value != values[0]:
-                raise MigrateError(_contradiction(key, given[0], setting))
-        return Derived(values[0], tuple(setting.name for setting in given))
+        first, value = given[0], _here(meaning_of(given[0].name), given[0].value)
+        for other in given[1:]:
+            if _here(meaning_of(other.name), other.value) != value:
+                msg = f"{first.place}: {first.written} {first.value} and {other.place}: {other.written} {other.value}"
+                msg += f" are both {key}.\nRemove one of them."
+                raise MigrateError(msg)
+        return Derived(value, tuple(setting.name for setting in given))
     if key in _OURS:
         return None
     defaults = [name for name in names if name not in settings.stated and settings.value(name) is not None]
     return Derived(_here(meaning_of(defaults[0]), settings.value(defaults[0])), (defaults[0],)) if defaults else None
 
 
-def _contradiction(key: str, one: Setting, other: Setting) -> str:
-    return (
-        f"{one.place}: {one.written} {one.value} and {other.place}: {other.written} {other.value} are both {key}.\n"
-        "Remove one of them."
-    )
-
-
 def _here(meaning: Meaning | None, value: Any) -> Any:
-    """Return a value as it is called here."""
     values = meaning.values if isinstance(meaning, Mapped) else {}
     return value if isinstance(value, list | dict) else values.get(value, value)
-
-
-def _equal(one: Any, other: Any) -> bool:
-    return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
 
 
 def _outcomes(
     setting: Setting,
     settings: Settings,
-    meaning_of: MeaningOf,
+    meaning: Meaning | None,
     keys: Mapping[str, Derived],
     overridden: Collection[str],
 ) -> list[ReportLine]:
     """Return the lines of one setting: one, but for a setting that is kept in part."""
-    meaning = meaning_of(setting.name)
     if meaning is None:
         msg = f"{setting.place}: {setting.written} is unknown.\nCorrect it, or remove it."
         raise MigrateError(msg)
@@ -199,36 +162,38 @@ def _is_of_model(key: str) -> bool:
 
 def _not_carried(setting: Setting, meaning: Meaning, settings: Settings, overridden: Collection[str]) -> ReportLine:
     """Return the line of a setting of which no key takes anything."""
-    if isinstance(meaning, NotSupported):
-        return _not_supported(setting, meaning, settings)
-    if isinstance(meaning, Replaced | Launched):
-        text = meaning.by if isinstance(meaning, Replaced) else f"of pretrain run: {meaning.option}"
-        return ReportLine("replaced", setting.written, text, setting.place)
-    if isinstance(meaning, NoEffect | Ignored):
-        return ReportLine("no effect", setting.written, meaning.why, setting.place)
     flag = settings.program.flags.get(setting.name)
-    if flag is not None and _equal(setting.value, flag.default):
-        return ReportLine("no effect", setting.written, f"{_shown(setting.value)} is as without it", setting.place)
-    if meaning.key in overridden:
-        return ReportLine("no effect", setting.written, f"--set gives {meaning.key}", setting.place)
-    text = f"nothing follows from it beside the other settings ({meaning.key}{': ' * bool(meaning.how)}{meaning.how})"
-    return ReportLine("no effect", setting.written, text, setting.place)
+    default = () if flag is None else (flag.default,)
+    as_without = f"{as_text(setting.value)} is as without it"
+    match meaning:
+        case NotSupported(change, unless, other_model) if not _is_one_of(setting.value, (*unless, *default)):
+            accept = setting.name.partition(".")[0] if other_model else ""  # of an object the whole
+            return ReportLine("not supported", setting.written, change, setting.place, accept=accept)
+        case NotSupported():
+            why = as_without
+        case Replaced(by):
+            return ReportLine("replaced", setting.written, by, setting.place)
+        case Launched(option):
+            return ReportLine("replaced", setting.written, f"of pretrain run: {option}", setting.place)
+        case NoEffect(why) | Ignored(why):
+            pass
+        case Mapped() if _is_one_of(setting.value, default):
+            why = as_without
+        case Mapped(key) if key in overridden:
+            why = f"--set gives {key}"
+        case Mapped(key, how=how):
+            why = f"nothing follows from it beside the other settings ({key}{': ' * bool(how)}{how})"
+    return ReportLine("no effect", setting.written, why, setting.place)
 
 
-def _not_supported(setting: Setting, meaning: NotSupported, settings: Settings) -> ReportLine:
-    flag = settings.program.flags.get(setting.name)
-    as_without = (*meaning.unless, *(() if flag is None else (flag.default,)))
-    if any(_equal(setting.value, value) for value in as_without):
-        return ReportLine("no effect", setting.written, f"{_shown(setting.value)} is as without it", setting.place)
-    accept = setting.name.partition(".")[0] if meaning.other_model else ""  # of an object the whole
-    return ReportLine("not supported", setting.written, meaning.change, setting.place, accept=accept)
+def _is_one_of(value: Any, others: tuple[Any, ...]) -> bool:
+    """Say whether a value is one of others, where True is no 1."""
+    return any(value == other and isinstance(value, bool) == isinstance(other, bool) for other in others)
 
 
-def _shown(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _of_defaults(settings: Settings, meaning_of: MeaningOf, keys: Mapping[str, Derived]) -> list[ReportLine]:
+def _of_defaults(
+    settings: Settings, meaning_of: Callable[[str], Meaning | None], keys: Mapping[str, Derived]
+) -> list[ReportLine]:
     """Return what is lost of defaults that the program has and nobody stated."""
     found = []
     for key, worked in keys.items():

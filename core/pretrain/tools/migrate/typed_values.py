@@ -15,8 +15,14 @@ if TYPE_CHECKING:
     from pretrain.tools.migrate.programs import Flag, Program
     from pretrain.tools.migrate.setting import Setting
 
-
-_NUMBERS = {"int": "a whole number", "float": "a number", "pattern": "a whole number or an expression of a list"}
+_KINDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a text",
+    "bool": "true or false",
+    "switch": "true or false",
+    "pattern": "a whole number or an expression of a list",
+}
 FALSE_TEXTS = frozenset(("false", "no", "off", "0", "none"))
 """Texts of which bool() makes True, against what who writes them means."""
 
@@ -25,15 +31,11 @@ LARGEST = 2**63
 
 
 class WrongValueError(ValueError):
-    """Words that the parser refuses as the value of a flag."""
+    """A value that the program's parser refuses; says why, or of `checked` what it should be."""
 
 
 def convert(flag: Flag, texts: Sequence[str]) -> Any:
-    """Return the value that texts give a flag.
-
-    Raises:
-        WrongValueError: they are too few or too many, of another type, or not among the choices; says so.
-    """
+    """Return the value that texts give a flag, or raise WrongValueError."""
     if flag.kind == "switch":
         _check_count(texts, 0, 0)
         return flag.given
@@ -51,15 +53,11 @@ def convert(flag: Flag, texts: Sequence[str]) -> Any:
 
 
 def _check_count(texts: Sequence[str], least: int, most: int) -> None:
-    if not least <= len(texts) <= most:
-        raise WrongValueError(_count_problem(texts, least, most))
-
-
-def _count_problem(texts: Sequence[str], least: int, most: int) -> str:
-    if most == 0:
-        return f"it takes no value, and has {texts[0]!r}"
+    if least <= len(texts) <= most:
+        return
     wanted = "a value" if least == 1 else f"{least} values"
-    return f"it needs {wanted}, and has {len(texts) or 'none'}"
+    problem = f"it needs {wanted}, and has {len(texts) or 'none'}"
+    raise WrongValueError(problem if most else f"it takes no value, and has {texts[0]!r}")
 
 
 def _one(flag: Flag, text: str) -> Any:
@@ -68,15 +66,13 @@ def _one(flag: Flag, text: str) -> Any:
     except WrongValueError:
         raise
     except ValueError as error:
-        problem = f"{text!r} is not {_NUMBERS[flag.kind]}"
+        problem = f"{text!r} is not {_KINDS[flag.kind]}"
         raise WrongValueError(problem) from error
     if flag.choices and value not in flag.choices:
-        raise WrongValueError(_choice_problem(text, [str(choice) for choice in flag.choices]))
+        choices = [str(choice) for choice in flag.choices]
+        problem = f"{text!r} is none of {', '.join(choices)}.{did_you_mean(text, choices)}"
+        raise WrongValueError(problem.removesuffix("."))
     return value
-
-
-def _choice_problem(text: str, choices: Sequence[str]) -> str:
-    return f"{text!r} is none of {', '.join(choices)}.{did_you_mean(text, choices)}".removesuffix(".")
 
 
 def _typed(flag: Flag, text: str) -> Any:
@@ -93,39 +89,20 @@ def _typed(flag: Flag, text: str) -> Any:
 
 
 def _bounded(number: int) -> int:
-    """Return a number that is not absurdly large."""
     if abs(number) >= LARGEST:
         problem = f"{number} is too large a number"
         raise WrongValueError(problem)
     return number
 
 
-_KINDS = {
-    "int": "a whole number",
-    "float": "a number",
-    "str": "a text",
-    "bool": "true or false",
-    "switch": "true or false",
-    "pattern": "a whole number or an expression of a list",
-}
 _SPLIT = "data_path"
 """`validate_yaml` splits its text at blanks; of the others it makes no list."""
 
 
-class _WrongValueError(ValueError):
-    """A value of another type; says which type it should have."""
-
-
 def checked(setting: Setting, program: Program) -> Setting:
-    """Return a setting with a value of its flag's type, if a recipe takes anything from it.
-
-    A number that a text stands for stays a mistake: Megatron-LM does not convert the values of a YAML file, and would
-    compute with the text.
-
-    Args:
-        setting: of a YAML file or a log.
-        program: whose flag it is.
-    """
+    """Return a setting with a value of its flag's type, if a recipe takes anything from it."""
+    # A number that a text stands for stays a mistake: Megatron-LM does not convert the values of a YAML file, and would
+    # compute with the text.
     flag = program.flags.get(setting.name)
     try:
         _check_size(setting.value)
@@ -133,7 +110,7 @@ def checked(setting: Setting, program: Program) -> Setting:
         if flag is None or setting.value is None or not is_needed or _is_of_program(flag, setting):
             return setting
         return replace(setting, value=_fitting(flag, setting.value))
-    except _WrongValueError as error:
+    except WrongValueError as error:
         msg = (
             f"{setting.place}: {setting.written}: {shown(setting.value)} is not {error}.\n"
             "The program would not start with it, or misread it: correct it there."
@@ -145,7 +122,7 @@ def _check_size(value: Any) -> None:
     """Refuse a number of any setting that is absurdly large: Python does not even write one of 4300 digits."""
     if isinstance(value, int) and abs(value) >= LARGEST:
         kind = "a number of a size that a training can have"
-        raise _WrongValueError(kind)
+        raise WrongValueError(kind)
 
 
 def _is_of_program(flag: Flag, setting: Setting) -> bool:
@@ -161,7 +138,7 @@ def _fitting(flag: Flag, value: Any) -> Any:
     count = flag.nargs if isinstance(flag.nargs, int) else None
     if not isinstance(value, list) or (count is not None and len(value) != count):
         wanted = f"a list{'' if count is None else f' of {count}'}: [..., ...]"
-        raise _WrongValueError(wanted)
+        raise WrongValueError(wanted)
     return [_one_typed(flag, item) for item in value]
 
 
@@ -182,4 +159,4 @@ def _one_typed(flag: Flag, value: Any) -> Any:
             return value
         case "object":
             return value
-    raise _WrongValueError(_KINDS[flag.kind])
+    raise WrongValueError(_KINDS[flag.kind])

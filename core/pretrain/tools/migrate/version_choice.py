@@ -9,6 +9,7 @@ from pretrain.errors import MigrateError
 from pretrain.tools.migrate.meaning import Mapped
 from pretrain.tools.migrate.parsing import own_flags, parse
 from pretrain.tools.migrate.programs import FAMILIES, family_of, program, version_of
+from pretrain.tools.migrate.setting import as_text
 from pretrain.tools.migrate.translation import dialect_of
 
 if TYPE_CHECKING:
@@ -23,36 +24,22 @@ _NAMED = 3  # flags that a reason names
 
 @dataclass(frozen=True, slots=True)
 class ProgramChoice:
-    """A program that was chosen.
+    """A program that was chosen."""
 
-    Attributes:
-        program: the version.
-        why: for the user: "Megatron-LM 23.08 of October 2023, the newest version that takes --data-impl".
-        unknown: flags, keys or names that it does not take.
-        others: related programs that are as good, of each family the newest first.
-    """
-
-    program: Program
-    why: str
-    unknown: tuple[str, ...] = ()
-    others: tuple[Program, ...] = ()
+    program: Program  # the version
+    why: str  # for the user: "Megatron-LM 23.08 of October 2023, the newest version that takes --data-impl"
+    unknown: tuple[str, ...] = ()  # flags, keys or names that it does not take
+    others: tuple[Program, ...] = ()  # related programs that are as good, of each family the newest first
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """Names that a training states.
+    """Names that a training states."""
 
-    Attributes:
-        names: flags or keys.
-        called: "flags" or "keys".
-        takes: whether a program takes one.
-        script: file that starts the training; empty if it is not known.
-    """
-
-    names: tuple[str, ...]
-    called: str
-    takes: Callable[[Program, str], bool]
-    script: str = ""
+    names: tuple[str, ...]  # flags or keys
+    called: str  # "flags" or "keys"
+    takes: Callable[[Program, str], bool]  # whether a program takes one
+    script: str = ""  # file that starts the training; empty if it is not known
 
     def missing(self, program: Program) -> tuple[str, ...]:
         """Return the names that a program does not take."""
@@ -65,12 +52,7 @@ def is_neox(source: MigrateSource) -> bool:
 
 
 def chosen_program(sources: Sequence[MigrateSource], hint: str) -> ProgramChoice:
-    """Choose the program of all sources: by the names in a log or a file where there is one, else by the flags.
-
-    Args:
-        sources: of one training.
-        hint: --from.
-    """
+    """Choose the program of all sources: by the names in a log or a file where there is one, else by the flags."""
     listed = [name for source in sources for name in source.settings]
     if any(is_neox(source) for source in sources):
         return choose_for_keys(listed, hint)
@@ -81,13 +63,7 @@ def chosen_program(sources: Sequence[MigrateSource], hint: str) -> ProgramChoice
 
 
 def choose(words: Sequence[Word], hint: str = "", script: str = "") -> ProgramChoice:
-    """Choose the program that a command is for: the newest version that takes all its flags, or else most.
-
-    Args:
-        words: arguments of the program.
-        hint: a program's name or a family, as --from has it; empty for none.
-        script: file name of the program that is started, "pretrain_gpt2.py"; empty if it is not known.
-    """
+    """Choose the program that a command is for: the newest version that takes all its flags, or else most."""
     texts = (word.text.partition("=")[0] for word in words if not word.asked or "=" in word.text)
     flags = (text for text in texts if text.startswith("--") and len(text) > len("--") and " " not in text)
     short = (each.written for each in parse(words, program(FAMILIES[0])).unknown if not each.written.startswith("--"))
@@ -106,32 +82,20 @@ def _tells(flag: str) -> bool:
 
 
 def _takes(program: Program, flag: str) -> bool:
-    """Say whether a program has a flag and does not refuse it."""
     matching = own_flags(flag, program)
     return len(matching) == 1 and matching[0].name not in program.refused
 
 
 def choose_for_keys(keys: Iterable[str], hint: str = "") -> ProgramChoice:
-    """Choose the version of GPT-NeoX that files with some keys are for.
-
-    Args:
-        keys: of the files, with dashes or underscores.
-        hint: a program's name or a family, as --from has it; empty for none.
-    """
+    """Choose the version of GPT-NeoX that files with some keys are for."""
     names = tuple(dict.fromkeys(key.replace("-", "_") for key in keys))
     named = Named(names, "keys", lambda each, name: name in each.flags)
     return _newest_fitting(_hinted("neox", hint) or _of_dialect("neox"), named, hint)
 
 
 def choose_for_log(names: Iterable[str], hint: str = "") -> ProgramChoice:
-    """Choose the program that a log of all arguments is of: one that has all flags in it, and fewest others.
-
-    Such a log also has names that are flags of no version, "world_size".
-
-    Args:
-        names: of the arguments, with underscores.
-        hint: a program's name or a family, as --from has it; empty for none.
-    """
+    """Choose the program that a log of all arguments is of: one that has all flags in it, and fewest others."""
+    # Such a log also has names that are flags of no version, "world_size".
     stated = frozenset(names)
     programs = _of_dialect("megatron")
     flags = {name for each in programs for name in each.flags if name in stated}
@@ -170,7 +134,6 @@ def _are_related(one: Program, other: Program) -> bool:
 
 
 def _reason(named: Named, missing: Sequence[str], newer: Sequence[Sequence[str]], *, is_hinted: bool) -> str:
-    """Return why a version was chosen, from what it and newer ones do not take."""
     if missing and is_hinted:
         return f"though it does not take {_listed(missing)}"
     if missing:
@@ -210,13 +173,7 @@ def _hinted(dialect: Dialect, hint: str) -> tuple[Program, ...]:
 def differing_defaults(
     program: Program, others: Iterable[Program], stated: Iterable[str]
 ) -> dict[str, list[tuple[Program, Any]]]:
-    """Return other programs' defaults of settings that are not stated, by name, where they differ.
-
-    Args:
-        program: that was chosen.
-        others: programs that it might be too.
-        stated: names whose defaults do not matter.
-    """
+    """Return other programs' defaults of settings that are not stated, by name, where they differ."""
     found: dict[str, list[tuple[Program, Any]]] = {}
     names = program.flags.keys() - set(stated)
     for other in others:
@@ -242,6 +199,4 @@ def doubts(choice: ProgramChoice, stated: Mapping[str, Setting]) -> list[str]:
 
 
 def _shown(value: object) -> str:
-    if value is None:
-        return "not set"
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return "not set" if value is None else as_text(value)

@@ -29,15 +29,16 @@ NAMED = {
 def _texts() -> set[str]:
     """Return all texts of the modules that work values out."""
     files = Path(megatron.__file__).parent.glob("*.py")
-    trees = [ast.parse(file.read_text()) for file in files if file.name not in {"meanings.py", "other_uses.py"}]
+    trees = [ast.parse(file.read_text()) for file in files if file.name != "meanings.py"]
     read = (node for tree in trees for node in tree.body if isinstance(node, ast.FunctionDef) or _is_of_names(node))
     nodes = (node for part in read for node in ast.walk(part))
     return {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
 
 
 def _is_of_names(node: ast.stmt) -> bool:
-    """Say whether a statement keeps names for functions, and is no table of meanings."""
-    return isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple | ast.Constant)
+    """Say whether a statement keeps names for functions, or hands some to them."""
+    is_table = isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id == "FUNCTIONS"
+    return is_table or (isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple | ast.Constant))
 
 
 def test_every_setting_that_a_function_reads_is_asked_for_where_it_is_not_known():
@@ -79,9 +80,8 @@ def odd_settings(draw) -> Settings:
 @settings(max_examples=60, deadline=None)
 @given(odd_settings())
 def test_odd_values_are_worked_out_or_refused(odd):
-    dialect = dialect_of(odd.program)
     try:
-        translated = translate(odd, dialect.meaning, dialect.functions, dialect.overlay)
+        translated = translate(odd, dialect_of(odd.program))
     except MigrateError:
         return
     said = {outcome.written for outcome in translated.outcomes}

@@ -8,7 +8,7 @@ import pytest
 
 from pretrain.errors import MigrateError
 from pretrain.tools.migrate.setting import Derived, Settings
-from pretrain.tools.migrate.translation import translate
+from pretrain.tools.migrate.translation import Dialect, translate
 from tools.migrate.megatron.small_training import line_of, migrated
 
 STEPS = "--train-iters 10"
@@ -54,7 +54,7 @@ def test_a_default_of_another_model_has_to_be_accepted_too(key, accept):
     from pretrain.tools.migrate.programs import program
 
     lost = Derived(None, (), lost=(("seed", "it is lost"),))
-    found = translate(Settings(program("megatron-lm")), meaning_of, {key: lambda _: lost}, lambda *_: ({}, []))
+    found = translate(Settings(program("megatron-lm")), Dialect(meaning_of, {key: lambda _: lost}, lambda *_: ({}, [])))
     (line,) = [each for each in found.outcomes if each.text == "it is lost (a default)"]
     assert line.accept == accept
 

@@ -7,14 +7,16 @@ from collections import Counter
 import pytest
 
 from pretrain.recipe.recipe import keys_of_recipe
-from pretrain.tools.migrate.meaning import Ignored, Launched, Mapped, NoEffect, NotSupported, Replaced
-from pretrain.tools.migrate.neox.meanings import FUNCTIONS, KEY_BY_KEY, MEANINGS, TABLES, meaning_of
+from pretrain.tools.migrate.meaning import Ignored, Launched, Mapped, NoEffect, NotSupported, Replaced, meanings_in
+from pretrain.tools.migrate.neox.meanings import FUNCTIONS, KEY_BY_KEY, MEANINGS, meaning_of
+from pretrain.tools.migrate.neox.objects import OBJECTS
 
 CARRIED = {name: meaning for name, meaning in MEANINGS.items() if isinstance(meaning, Mapped)}
 
 
 def test_a_name_is_in_one_table():
-    assert [name for name, times in Counter(name for table in TABLES for name in table).items() if times > 1] == []
+    names = [*OBJECTS, *(name for name, _ in meanings_in("neox"))]
+    assert [name for name, times in Counter(names).items() if times > 1] == []
 
 
 def test_keys_are_those_of_a_recipe():

@@ -1,7 +1,7 @@
-"""Write the tables of flags in core/pretrain/tools/migrate again, from clones of the four programs.
+"""Write the tables of flags in core/pretrain/tools/migrate/tables again, from clones of the four programs.
 
 Each version's own argument parser is built by its own code (parser_probe.py), nothing is read off by hand; GPT-NeoX's
-keys are the fields of its dataclasses. A new version takes the place of the newest in VERSIONS (programs.py), unless a
+keys are the fields of its dataclasses. A new version takes the place of the newest in tables/versions.tsv, unless a
 default that recipes need has changed: then it is one more.
 
 Use: python extract_flags.py --megatron-lm CLONE --megatron-deepspeed CLONE --bigscience-megatron-deepspeed CLONE
@@ -68,7 +68,7 @@ def flags_of(version, clone):
         ).stdout
     found = json.loads(answer.splitlines()[-1])
     if found["prefixes"] != version.prefixes:
-        sys.exit(f"{version.name}: prefixes must be {found['prefixes']} in VERSIONS")
+        sys.exit(f"{version.name}: prefixes must be {found['prefixes']} in versions.tsv")
     return [to_flag(each) for each in found["flags"]]
 
 

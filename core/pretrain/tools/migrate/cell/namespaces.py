@@ -18,7 +18,6 @@ from pretrain.errors import MigrateError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-
 SECONDS = 30
 """Time that a script may take; one that only starts programs takes less than one second."""
 
@@ -29,44 +28,26 @@ _HERE = Path(__file__).parent
 
 @dataclass(frozen=True, slots=True)
 class CellScript:
-    """A script for a cell, with its values.
+    """A script for a cell, with its values."""
 
-    Attributes:
-        script: its absolute path.
-        text: what bash reads there.
-        options: of bash.
-        arguments: of the script.
-        environment: variables.
-        roots: names of those that are not known; their values are markers, or numbers.
-        numbers: numbers that stand for values that are not known, by name.
-        defined: values that win over the script's own, by name.
-        answers: what a program prints that is not run, by its name.
-    """
-
-    script: Path
-    text: str
-    options: tuple[str, ...] = ()
-    arguments: tuple[str, ...] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)
-    roots: tuple[str, ...] = ()
-    numbers: Mapping[str, str] = field(default_factory=dict)
-    defined: Mapping[str, str] = field(default_factory=dict)
-    answers: Mapping[str, str] = field(default_factory=dict)
+    script: Path  # its absolute path
+    text: str  # what bash reads there
+    options: tuple[str, ...] = ()  # of bash
+    arguments: tuple[str, ...] = ()  # of the script
+    environment: Mapping[str, str] = field(default_factory=dict)  # variables
+    roots: tuple[str, ...] = ()  # names of those that are not known; their values are markers, or numbers
+    numbers: Mapping[str, str] = field(default_factory=dict)  # those in the place of values that are not known
+    defined: Mapping[str, str] = field(default_factory=dict)  # values that win over the script's own, by name
+    answers: Mapping[str, str] = field(default_factory=dict)  # what a program prints that is not run, by its name
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Outcome of a run in a cell.
+    """Outcome of a run in a cell."""
 
-    Attributes:
-        status: the script's exit code.
-        said: the end of what bash and programs wrote to standard error.
-        records: by name, in the order of time.
-    """
-
-    status: int
-    said: str
-    records: Mapping[str, CellRecord]
+    status: int  # the script's exit code
+    said: str  # the end of what bash and programs wrote to standard error
+    records: Mapping[str, CellRecord]  # by name, in the order of time
 
 
 def run_in_cell(given: CellScript) -> Told:
@@ -188,16 +169,7 @@ _OF_THE_MACHINE = (
 
 
 def write_stubs(state: Path, bash: str, *, captures: bool = False) -> Path:
-    """Write the stubs of a cell, or those of a capture.
-
-    Args:
-        state: folder for them, and for what they write.
-        bash: path of the shell.
-        captures: whether the command is run for real, so that only programs of a training are stood for.
-
-    Returns:
-        the folder that comes first on PATH.
-    """
+    """Write the stubs of a cell, or of a capture, and return the folder that comes first on PATH."""
     folder = state / "stubs"
     folder.mkdir(parents=True)
     names = _NAMES.split() + ([] if captures else [name for name in _OF_THE_MACHINE.split() if shutil.which(name)])
@@ -215,29 +187,17 @@ Kind = Literal["run", "sourced", "missing", "unknown", "used", "condition", "fil
 
 @dataclass(frozen=True, slots=True)
 class CellRecord:
-    """One thing that happened.
+    """One thing that happened."""
 
-    Attributes:
-        kind: a program that was started, or what the script did with a value that is not known.
-        line: of the script's command.
-        source: file of that line.
-        folder: working directory.
-        words: the program and its arguments; of other kinds, a name and the command.
-        around: name of the record of the launcher that handed the command to a shell; empty for none.
-        around_at: where that shell stands among the launcher's words.
-        unknown: program whose output is part of the arguments; empty for none.
-        files: content of the JSON files that the arguments name, at that moment.
-    """
-
-    kind: Kind
-    line: int
-    source: str
-    folder: str
-    words: tuple[str, ...]
-    around: str = ""
-    around_at: int = 0
-    unknown: str = ""
-    files: Mapping[str, str] = field(default_factory=dict)
+    kind: Kind  # a program that was started, or what the script did with a value that is not known
+    line: int  # of the script's command
+    source: str  # file of that line
+    folder: str  # working directory
+    words: tuple[str, ...]  # the program and its arguments; of other kinds, a name and the command
+    around: str = ""  # name of the record of the launcher that handed the command to a shell; empty for none
+    around_at: int = 0  # where that shell stands among the launcher's words
+    unknown: str = ""  # program whose output is part of the arguments; empty for none
+    files: Mapping[str, str] = field(default_factory=dict)  # JSON files that the arguments name, at that moment
 
 
 def parse_record(data: bytes) -> CellRecord:
@@ -258,11 +218,7 @@ def parse_record(data: bytes) -> CellRecord:
 
 
 def whole_commands(records: Mapping[str, CellRecord]) -> list[tuple[CellRecord, tuple[str, ...]]]:
-    """Return every program that was started, with the words of the launchers around it first.
-
-    Args:
-        records: by name; names are in the order of time.
-    """
+    """Return every program that was started, with the words of the launchers around it first."""
     started = (record for _, record in sorted(records.items()) if record.kind == "run")
     return [(record, (*_around(record, records), *record.words)) for record in started]
 

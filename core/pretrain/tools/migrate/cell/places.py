@@ -18,14 +18,7 @@ class Places:
     """Finds a flag by searching for it: bash itself tells the line of the command alone."""
 
     def __init__(self, name: str, text: str, called: str, records: Iterable[CellRecord]) -> None:
-        """Keep the texts of a script, and of those that it sources.
-
-        Args:
-            name: the script, as the user named it.
-            text: of it.
-            called: the script, as bash names it.
-            records: what the script did.
-        """
+        """Keep the texts of a script, and of those that it sources."""
         self._names = {called: name}
         self._lines: dict[str, Sequence[str]] = {name: text.split("\n")}
         for record in records:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from pretrain.tools.migrate.cell.namespaces import CellRecord, Told
     from pretrain.tools.migrate.setting import SourceLine
 
-
 _IS_EMPTY = re.compile(r"(?:\[\[?|test) +(?:! +)?-[nz] ")
 _BRANCH = re.compile(r"\s*(?:if|elif|while|until)\b")
 _TAKES_ARGUMENTS = re.compile(r"\$\{?[@*#]|\bgetopts\b")
@@ -34,31 +33,17 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A script that was run, or a command.
+    """A script that was run, or a command."""
 
-    Attributes:
-        commands: words of each program that it started, with those of the launchers around it first.
-        files: texts that it wrote, by path as its commands name them.
-        unknown_files: what is asked for of the other files that it wrote.
-        notices: lines for the user.
-    """
-
-    commands: tuple[tuple[Word, ...], ...]
-    files: Mapping[str, str] = field(default_factory=dict)
-    unknown_files: Mapping[str, tuple[RuntimeValue, ...]] = field(default_factory=dict)
-    notices: tuple[str, ...] = ()
+    commands: tuple[tuple[Word, ...], ...]  # that it started, with the words of the launchers around them first
+    files: Mapping[str, str] = field(default_factory=dict)  # texts that it wrote, by path as its commands name them
+    unknown_files: Mapping[str, tuple[RuntimeValue, ...]] = field(default_factory=dict)  # others, with what they lack
+    notices: tuple[str, ...] = ()  # lines for the user
 
 
 def read_script(name: str, text: str, defined: Mapping[str, str], variables: Mapping[str, str]) -> Script:
-    """Return the programs that a script starts, and the files that it writes; all of it happens in a cell.
-
-    Args:
-        name: the script, as the user named it.
-        text: of it.
-        defined: values by the names of variables, which win over the script's own; "1", "2", ... are the script's
-            arguments, and "@" is all of them; the name of a program is what it prints.
-        variables: of its environment.
-    """
+    """Return the programs that a script starts, and the files that it writes; all of it happens in a cell."""
+    # Of `defined`, "1", "2", ... are the script's arguments and "@" all of them; a program's name is what it prints.
     trials = Trials(Path(name).resolve(), text, defined, variables)
     told = trials.run()
     called = _called(told, Path(name).name)
@@ -73,13 +58,7 @@ def read_script(name: str, text: str, defined: Mapping[str, str], variables: Map
 def script_of(
     records: Mapping[str, CellRecord], places: Places, varying: Mapping[int, Mapping[int, str]] | None = None
 ) -> Script:
-    """Return commands and files of what was written down.
-
-    Args:
-        records: by name.
-        places: of their words.
-        varying: names that words depend on, by the positions of words, by those of their commands.
-    """
+    """Return commands and files of what was written down; `varying` has names that words of commands depend on."""
     reasons = reasons_of(records.values(), places)
     files: dict[str, str] = {}
     commands = []
@@ -189,11 +168,7 @@ def _taken_without(name: str, text: str) -> list[str]:
 
 
 def capture(command: Sequence[str]) -> Script:
-    """Run a command whose training programs are stubs, and return what it would start.
-
-    Args:
-        command: such as ("bash", "train.sh").
-    """
+    """Run a command whose training programs are stubs, and return what it would start."""
     bash = shutil.which("bash")
     if bash is None:
         msg = "--capture: there is no bash here, which its stubs need.\nGive the training's log, or its arguments."

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from pretrain.tools.migrate.cell.namespaces import Told
     from pretrain.tools.migrate.setting import SourceLine
 
-
 _MOST = 100
 _UNSET = re.compile(r"line \d+: !?(?:\$?(\w+))(?:\[[^]]*\])?: (?:unbound variable|parameter (?:null or )?not set)")
 _REQUIRED = re.compile(r"line \d+: (\w+): ")
@@ -29,31 +28,21 @@ _OF_FUNCTIONS = re.compile(r"(?<![\\'])\$([1-9])(?!\w)")
 
 @dataclass(slots=True)
 class Trials:
-    """A script with what was found out about its values.
+    """A script with what was found out about its values."""
 
-    Attributes:
-        path: the script.
-        text: of it.
-        defined: values that the user gives, by name.
-        variables: values of its environment, by name.
-        unset: names of variables that it takes from its environment and has not.
-        numbers: those that it calculates with.
-        arguments: of the script.
-    """
-
-    path: Path
-    text: str
-    defined: Mapping[str, str]
-    variables: Mapping[str, str]
-    unset: list[str] = field(default_factory=list)
-    numbers: list[str] = field(default_factory=list)
-    arguments: list[str] = field(default_factory=list)
+    path: Path  # the script
+    text: str  # of it
+    defined: Mapping[str, str]  # values that the user gives, by name
+    variables: Mapping[str, str]  # values of its environment, by name
+    unset: list[str] = field(default_factory=list)  # names of variables that it takes from its environment and has not
+    numbers: list[str] = field(default_factory=list)  # those that it calculates with
+    arguments: list[str] = field(default_factory=list)  # of the script
 
     def run(self) -> Told:
         """Run the script until nothing is missing, and return what the last run told."""
         self.arguments = _arguments(self.defined)
         for _ in range(_MOST):
-            told = run_in_cell(self._given(_ONE))
+            told = run_in_cell(self._given())
             if not self._learned(told.said):
                 return told
         msg = f"{self.path.name}: more and more values are missing, such as {self.unset[-1]}.\nGive a simpler script."
@@ -62,8 +51,8 @@ class Trials:
     def other(self, name: str) -> Told:
         """Return what a run tells in which a value is another one: another number, or empty."""
         if name in self.numbers:
-            return run_in_cell(self._given(_ONE, other=name))
-        given = self._given(_ONE)
+            return run_in_cell(self._given(other=name))
+        given = self._given()
         roots = tuple(root for root in given.roots if root != name)
         return run_in_cell(replace(given, environment={**given.environment, name: ""}, roots=roots))
 
@@ -97,8 +86,8 @@ class Trials:
                 line if "awk" in line else _OF_FUNCTIONS.sub(r"${\1-}", line) for line in self.text.split("\n")
             )
 
-    def _given(self, number: str, *, other: str = "") -> CellScript:
-        numbers = {name: _OTHER if name == other else number for name in self.numbers}
+    def _given(self, other: str = "") -> CellScript:
+        numbers = {name: _OTHER if name == other else _ONE for name in self.numbers}
         values = {name: numbers.get(name, marker(name)) for name in self.unset}
         names = {name: value for name, value in self.defined.items() if name.isidentifier()}
         arguments = (numbers.get(str(at), value) for at, value in enumerate(self.arguments, 1))
@@ -170,13 +159,7 @@ def without_placeholders(text: str, defined: Mapping[str, str]) -> str:
 
 
 def word_of(text: str, place: SourceLine, reasons: Mapping[str, tuple[SourceLine, str]]) -> Word:
-    """Return a word in which what is not known is asked for.
-
-    Args:
-        text: it, with markers.
-        place: where it stands.
-        reasons: place and text of the command that made a value, by its name.
-    """
+    """Return a word in which what is not known is asked for."""
     return Word(MARKER.sub("", text), place, asked_in(text, place, reasons))
 
 

@@ -1,10 +1,9 @@
-"""Values that a DeepSpeed file states for a training of Megatron-DeepSpeed.
+"""Values that a DeepSpeed file states for a training of Megatron-DeepSpeed."""
 
-setup_model_and_optimizer (megatron/training.py of both forks): Megatron makes the optimizer and the schedule and hands
-them to deepspeed.initialize. From its file DeepSpeed then reads no optimizer (_configure_optimizer of
-deepspeed/runtime/engine.py), and no schedule where _configure_lr_scheduler looks at its caller's first, as it does
-today. Clipping, fp16's loss scale and the dtype in which gradients are summed (get_data_types) are DeepSpeed's.
-"""
+# Source: setup_model_and_optimizer (megatron/training.py of both forks). Megatron makes the optimizer and the schedule
+# and hands them to deepspeed.initialize. From its file DeepSpeed then reads no optimizer (_configure_optimizer of
+# deepspeed/runtime/engine.py), and no schedule where _configure_lr_scheduler looks at its caller's first, as it does
+# today. Clipping, fp16's loss scale and the dtype in which gradients are summed (get_data_types) are DeepSpeed's.
 
 from __future__ import annotations
 
@@ -14,14 +13,8 @@ from typing import TYPE_CHECKING, Any
 from pretrain.errors import MigrateError
 from pretrain.recipe.deepspeed.translate import translate
 from pretrain.tools.migrate.meaning import NotSupported
-from pretrain.tools.migrate.megatron.engine import (
-    WITHOUT,
-    is_on,
-    place_in,
-    stage,
-    uses_deepspeed,
-)
-from pretrain.tools.migrate.megatron.stages import place_of
+from pretrain.tools.migrate.megatron.engine import WITHOUT, is_on, place_in, stage, uses_deepspeed
+from pretrain.tools.migrate.megatron.parallel import place_of
 from pretrain.tools.migrate.megatron.training import data_parallel_size
 from pretrain.tools.migrate.neox.objects import OBJECTS, OTHER_MODEL
 from pretrain.tools.migrate.report import ReportLine
@@ -31,25 +24,19 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pretrain.recipe.deepspeed.json_file import JsonFile
-    from pretrain.recipe.deepspeed.translation import Given, Remark, Translation
+    from pretrain.recipe.deepspeed.translation import Given, Remark
     from pretrain.tools.migrate.report import Fate
     from pretrain.tools.migrate.setting import Settings
 
-
 _CLIP, _SUM = "optimizer.clip_grad", "precision.grad_reduce_in_fp32"
+_SCALES = ("loss_scale", "initial_loss_scale", "loss_scale_window", "hysteresis", "min_loss_scale")
 
-OF_FILE = (
-    _CLIP,
-    _SUM,
-    "precision.loss_scale",
-    "precision.initial_loss_scale",
-    "precision.loss_scale_window",
-    "precision.hysteresis",
-    "precision.min_loss_scale",
-)
+OF_FILE = (_CLIP, _SUM, *(f"precision.{name}" for name in _SCALES))
 """Keys that DeepSpeed takes from its file, whatever the flags say."""
 
-_AGREE = ("train.global_batch_size", "train.micro_batch_size", "precision.dtype")
+_GLOBAL, _MICRO = "train.global_batch_size", "train.micro_batch_size"
+_AGREE = (_GLOBAL, _MICRO, "precision.dtype")
+_ACCUMULATION = "gradient_accumulation_steps"
 _SCHEDULE = "scheduler.type"
 _TWO_SCHEDULES = (
     "the schedule is that of the flags: DeepSpeed of today takes it too, but versions before took their file's instead"
@@ -64,12 +51,7 @@ _OF_PROGRAM = {
 
 
 def values_of_file(settings: Settings, worked: Mapping[str, Derived]) -> tuple[dict[str, Derived], list[ReportLine]]:
-    """Return the keys that the file states, and the outcome of each of its keys.
-
-    Args:
-        settings: of the training.
-        worked: the keys that the flags give.
-    """
+    """Return the keys that the file states, beside those that the flags give, and the outcome of each of its keys."""
     file = settings.deepspeed
     if not is_on(settings):
         return {}, [] if file is None else [_no_effect(file, path, WITHOUT) for path in file.values]
@@ -77,7 +59,7 @@ def values_of_file(settings: Settings, worked: Mapping[str, Derived]) -> tuple[d
         flag = place_of(settings, "deepspeed")
         msg = f"{flag} needs a file, and --deepspeed_config names none.\nName one, or leave it out."
         raise MigrateError(msg)
-    check_stage(settings, file)
+    _check_stage(settings, file)
     passed = {path: _OF_PROGRAM[name] for path in file.values if (name := path.partition(".")[0]) in _OF_PROGRAM}
     read = replace(file, values={path: value for path, value in file.values.items() if path not in passed})
     values, outcomes = _read(settings, read, worked)
@@ -95,20 +77,20 @@ def _read(
     settings: Settings, file: JsonFile, flags: Mapping[str, Derived]
 ) -> tuple[dict[str, Derived], list[ReportLine]]:
     translation = translate(file)
-    remarks = outcomes_of_remarks(translation)
+    if wrong := translation.of("wrong"):
+        raise MigrateError("\n".join(f"{file.place(remark.json_path)}: {remark.text}" for remark in wrong))
     taken = _Taken(settings, file, flags)
-    for given in translation.given:
-        if given.kind != "by default":
-            taken.take(given)
-    for given in translation.given:
+    for given in sorted(translation.given, key=lambda given: given.kind == "by default"):
         if given.kind == "by default":
             taken.take_default(given)
+        else:
+            taken.take(given)
     if not settings.as_meant:
         taken.clip_nothing()
         taken.sum_in_dtype_of_weights()
-    outcomes = taken.outcomes(remarks)
+    outcomes = taken.outcomes({remark.json_path: _outcome(file, remark) for remark in translation.remarks})
     if translation.accumulation_steps is not None:
-        outcomes.append(accumulation(settings, file, translation.accumulation_steps.steps, flags))
+        outcomes.append(_accumulation(settings, file, translation.accumulation_steps.steps, flags))
     return taken.values, outcomes
 
 
@@ -126,7 +108,7 @@ class _Taken:
     def take(self, given: Given) -> None:
         """Take one key over, or say what becomes of it."""
         if given.path in _AGREE:
-            check_value(self.settings, self.file, given, self.flags.get(given.path))
+            _check_value(self.settings, self.file, given, self.flags.get(given.path))
             if given.kind == "is":
                 self.became.setdefault(given.json_path, []).append(given.path)
         elif given.path.startswith("engine."):
@@ -157,9 +139,8 @@ class _Taken:
         found = dict(remarks)
         for path, keys in self.became.items():
             note = remarks[path].text if path in remarks else ""
-            found[path] = ReportLine(
-                "carried over", path, ", ".join(keys), place_in(self.file, path), tuple(keys), note
-            )
+            place = place_in(self.file, path)
+            found[path] = ReportLine("carried over", path, ", ".join(keys), place, tuple(keys), note)
         for path, why in self.idle.items():
             if path not in self.became:
                 found[path] = _no_effect(self.file, path, why)
@@ -168,13 +149,14 @@ class _Taken:
     def _take_zero(self, given: Given) -> None:
         """Take over a key of ZeRO: as it is, or for the engine megatron, whose distributed optimizer is ZeRO-1."""
         splits = stage(self.settings) == 1
+        overlaps = self.file.values.get("zero_optimization.overlap_comm") is True
         if uses_deepspeed(self.settings):
             self._set(given, given.path, given.value)
         elif given.path == "engine.zero.stage":
             self._set(given, "parallel.use_distributed_optimizer", value=splits)
         elif given.path == "engine.zero.overlap_comm" and splits:
             self._set(given, "parallel.overlap_grad_reduce", given.value)
-        elif given.path == "engine.zero.reduce_bucket_size" and splits and self._overlaps():
+        elif given.path == "engine.zero.reduce_bucket_size" and splits and overlaps:
             self._set(given, "parallel.ddp_bucket_size", given.value)
         else:
             self.idle[given.json_path] = self._of_other_stages(given.path)
@@ -187,9 +169,6 @@ class _Taken:
         if "stage3" in key or "sub_group" in key:
             return "only stage 3 of ZeRO reads it"
         return "gradients lie in contiguous buffers and go to the ranks that own them"
-
-    def _overlaps(self) -> bool:
-        return self.file.values.get("zero_optimization.overlap_comm") is True
 
     def _set(self, given: Given, key: str, value: Any) -> None:
         place = place_in(self.file, given.json_path)
@@ -211,11 +190,7 @@ class _Taken:
         self.values[key] = Derived(value, (), note, idle=tuple((name, why) for name in dict.fromkeys(names)))
 
 
-_GLOBAL, _MICRO = "train.global_batch_size", "train.micro_batch_size"
-_ACCUMULATION = "gradient_accumulation_steps"
-
-
-def check_stage(settings: Settings, file: JsonFile) -> None:
+def _check_stage(settings: Settings, file: JsonFile) -> None:
     """Check --zero-stage, by which Megatron-DeepSpeed builds the model, against the stage of the file."""
     flag = settings.stated.get("zero_stage")
     if flag is None or flag.value is None or flag.value == stage(settings):
@@ -228,8 +203,7 @@ def check_stage(settings: Settings, file: JsonFile) -> None:
     raise MigrateError(msg)
 
 
-def check_value(settings: Settings, file: JsonFile, given: Given, flag: Derived | None) -> None:
-    """Check a key that the flags give too."""
+def _check_value(settings: Settings, file: JsonFile, given: Given, flag: Derived | None) -> None:
     if flag is None or flag.value is None or (flag.value == given.value) == (given.kind == "is"):
         return
     stated: Any = given.value if given.kind == "is" else f"not {given.value}"
@@ -240,7 +214,7 @@ def check_value(settings: Settings, file: JsonFile, given: Given, flag: Derived 
     raise MigrateError(msg)
 
 
-def accumulation(settings: Settings, file: JsonFile, steps: int, flags: Mapping[str, Derived]) -> ReportLine:
+def _accumulation(settings: Settings, file: JsonFile, steps: int, flags: Mapping[str, Derived]) -> ReportLine:
     """Return the outcome of gradient_accumulation_steps, which follows from the batches and the devices."""
     place = place_in(file, _ACCUMULATION)
     replicas, whole, micro = data_parallel_size(settings), flags.get(_GLOBAL), flags.get(_MICRO)
@@ -264,14 +238,6 @@ def _written(settings: Settings, flag: Derived) -> str:
     return ", ".join(stated) or ", ".join(f"the default of {setting.written}" for setting in found) or "the program"
 
 
-def outcomes_of_remarks(translation: Translation) -> dict[str, ReportLine]:
-    """Return an outcome for each key that a translation remarks on, by its path."""
-    if translation.of("wrong"):
-        lines = [f"{translation.file.place(remark.json_path)}: {remark.text}" for remark in translation.of("wrong")]
-        raise MigrateError("\n".join(lines))
-    return {remark.json_path: _outcome(translation.file, remark) for remark in translation.remarks}
-
-
 def _outcome(file: JsonFile, remark: Remark) -> ReportLine:
     fate, text = _fate(file, remark)
     name = remark.json_path.partition(".")[0]
@@ -283,8 +249,9 @@ def _fate(file: JsonFile, remark: Remark) -> tuple[Fate, str]:
     match remark.kind:
         case "absent" | "removed" if file.values.get(f"{remark.json_path}.enabled") is False:
             return "no effect", "it is not enabled"
-        case "absent" | "removed":
-            return "not supported", _change(remark)
+        case "absent" | "removed":  # the change is that of the same key in a file of GPT-NeoX
+            found = OBJECTS.get(f"{remark.json_path}.enabled") or OBJECTS.get(remark.json_path)
+            return "not supported", found.change if isinstance(found, NotSupported) else remark.text.rstrip(".")
         case "settled":
             return "no effect", f"{remark.text} is what always holds here"
         case "rounded":
@@ -292,10 +259,3 @@ def _fate(file: JsonFile, remark: Remark) -> tuple[Fate, str]:
         case "not given":
             return "no effect", f"{remark.text.replace('None', 'null')} counts as not given"
     return "no effect", remark.text.rstrip(".")
-
-
-def _change(remark: Remark) -> str:
-    """Return what changes for the user, as for the same key in a file of GPT-NeoX."""
-    path = remark.json_path
-    found = OBJECTS.get(f"{path}.enabled") or OBJECTS.get(path)
-    return found.change if isinstance(found, NotSupported) else remark.text.rstrip(".")

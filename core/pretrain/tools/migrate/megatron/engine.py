@@ -1,71 +1,29 @@
-"""Flags of Megatron-DeepSpeed that concern DeepSpeed: who steps the optimizer, and what is split.
+"""Who steps the optimizer and what is split, which Megatron-DeepSpeed leaves to DeepSpeed; precision; attention."""
 
-add_config_arguments in deepspeed/__init__.py; _add_zero_args in megatron/arguments.py and get_megatron_optimizer of
-both forks.
-"""
+# Sources: core_transformer_config_from_args; add_config_arguments in deepspeed/__init__.py; _add_zero_args in
+# megatron/arguments.py and get_megatron_optimizer of both forks.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pretrain.errors import MigrateError
 from pretrain.recipe.deepspeed.translate import translate
 from pretrain.recipe.section import shown
-from pretrain.tools.migrate.meaning import Ignored, Mapped, NoEffect, NotSupported, Replaced, alike
 from pretrain.tools.migrate.megatron.model import FLASH
-from pretrain.tools.migrate.megatron.stages import pipeline_stages
-from pretrain.tools.migrate.setting import Derived, SourceLine, in_place, unused
+from pretrain.tools.migrate.megatron.parallel import pipeline_stages
+from pretrain.tools.migrate.setting import Derived, SourceLine, in_place, taken, unused
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
     from pretrain.recipe.deepspeed.json_file import JsonFile
-    from pretrain.recipe.deepspeed.translation import Given
-    from pretrain.tools.migrate.meaning import Meaning
     from pretrain.tools.migrate.setting import Function, Settings
 
-
-_ENGINE = "deepspeed where its file splits or offloads something and there is one stage; else megatron does the same"
-_FILE = "its keys become keys of the recipe"
-_OF_FILE = "DeepSpeed takes it from its file, and nothing reads the flag"
-_ULYSSES = "one sequence is not split over ranks by its heads: the memory of its activations grows"
-
-ENGINE: dict[str, Meaning] = {
-    "deepspeed": Mapped("engine.name", {True: "deepspeed"}, _ENGINE),
-    "deepscale": Mapped("engine.name", {True: "deepspeed"}, _ENGINE),
-    "deepspeed_config": Mapped("engine.deepspeed_config", how=_FILE),
-    "deepscale_config": Mapped("engine.deepspeed_config", how=_FILE),
-    "deepspeed_mpi": Replaced("under mpirun each rank calls pretrain run, which finds out its rank by itself"),
-    "zero_stage": Mapped(
-        "engine.zero.stage",
-        how="the stage of DeepSpeed's file, which has to be the same",
-        note="with engine.name=deepspeed",
-    ),
-    "remote_device": Mapped("engine.zero.offload_param.device", how="the device of offload_param in DeepSpeed's file"),
-    "cpu_optimizer": Mapped(
-        "engine.zero.offload_optimizer.device", {True: "cpu"}, "the device of offload_optimizer in DeepSpeed's file"
-    ),
-    "cpu_torch_adam": Mapped("engine.zero.offload_optimizer.cpu_adam", {True: "torch"}, "with cpu_optimizer alone"),
-    "no_pipeline_parallel": NoEffect("without pipeline stages there is nothing to switch off"),
-    **alike(
-        Ignored(_OF_FILE),
-        """zero_reduce_scatter zero_contigious_gradients zero_reduce_bucket_size zero_allgather_bucket_size
-        use_pin_memory""",
-    ),
-    "ds_sequence_parallel_size": NotSupported(_ULYSSES, (1,)),
-    "force_ds_sequence_parallel": NotSupported(_ULYSSES),
-    **alike(
-        Ignored("it belongs to ds_sequence_parallel_size"),
-        "ds_sequence_parallel_fpdt ds_sequence_parallel_fpdt_chunk_size ds_sequence_parallel_fpdt_offloading",
-    ),
-    "use_dataset_only": NotSupported("the whole training is run, not only its token files given to another program"),
-}
-"""By dest."""
-
-
+_OFFLOAD = "engine.zero.offload_optimizer"
 _FILES = ("deepspeed_config", "deepscale_config")
 _NAMES = ("deepspeed", "deepscale", *_FILES)
-_BY_FILE = "DeepSpeed's file says where the weights are"
 _SWITCHES = (
     "zero_stage",
     "zero_contigious_gradients",
@@ -74,17 +32,15 @@ _SWITCHES = (
     "zero_reduce_scatter",
 )
 
+WITHOUT = "without --deepspeed the program does not read it (--as-meant takes it as if --deepspeed were given)"
+"""Why a DeepSpeed file, and the flags that belong to it, have no effect."""
+
 
 def engine_name(settings: Settings) -> Derived:
     """Return the engine; a DeepSpeed file without --deepspeed is not read by the program itself."""
-    if is_on(settings):
-        return _of_deepspeed(settings)
-    return Derived("megatron", (), idle=tuple((name, WITHOUT) for name in (*_FILES, *_SWITCHES)))
-
-
-def _of_deepspeed(settings: Settings) -> Derived:
-    why = "DeepSpeed takes it from its file"
-    idle = tuple((name, why) for name in _SWITCHES)
+    if not is_on(settings):
+        return Derived("megatron", (), idle=tuple((name, WITHOUT) for name in (*_FILES, *_SWITCHES)))
+    idle = tuple((name, "DeepSpeed takes it from its file") for name in _SWITCHES)
     if uses_deepspeed(settings):
         return Derived("deepspeed", _NAMES, idle=idle)
     kind = "ZeRO-1 is its distributed optimizer" if stage(settings) == 1 else "ZeRO-0 splits nothing"
@@ -93,38 +49,31 @@ def _of_deepspeed(settings: Settings) -> Derived:
 
 def offload_device(settings: Settings) -> Derived | None:
     """Return nothing of --cpu-optimizer itself: the file decides where the state is."""
-    why = "DeepSpeed's file says where the optimizer is"
-    change = "the optimizer's state stays on the devices: there is no offload without DeepSpeed"
     if is_on(settings):
-        return unused("cpu_optimizer", why)
+        return unused("cpu_optimizer", "DeepSpeed's file says where the optimizer is")
+    change = "the optimizer's state stays on the devices: there is no offload without DeepSpeed"
     return in_place(None, "cpu_optimizer", change) if settings.value("cpu_optimizer") else None
 
 
 def use_distributed_optimizer(settings: Settings) -> Derived | None:
     """Return whether the optimizer's state is split over the replicas, which under DeepSpeed its file says."""
     name = "use_distributed_optimizer"
-    given = settings.value(name)
-    if given and is_on(settings):
+    if settings.value(name) and is_on(settings):
         return unused(name, "the stage of ZeRO in DeepSpeed's file decides")
-    return None if given is None else Derived(given, (name,))
-
-
-def not_by_flag(settings: Settings) -> Derived | None:  # noqa: ARG001  a function's signature
-    """Return nothing: the file of DeepSpeed says it, and engine_name says so of the flag."""
-    return None
+    return taken(settings, name)
 
 
 def offload_param_device(settings: Settings) -> Derived | None:
     """Return nothing of --remote-device: DeepSpeed's file decides where the weights are."""
-    return unused("remote_device", _BY_FILE) if settings.value("remote_device") else None
+    name = "remote_device"
+    return unused(name, "DeepSpeed's file says where the weights are") if settings.value(name) else None
 
 
 def cpu_adam(settings: Settings) -> Derived | None:
     """Return the Adam of the host, where the optimizer's state is there."""
     if settings.value("cpu_torch_adam") and uses_deepspeed(settings):
         return Derived("torch", ("cpu_torch_adam",))
-    why = "only a state in host memory has such an Adam"
-    return unused("cpu_torch_adam", why)
+    return unused("cpu_torch_adam", "only a state in host memory has such an Adam")
 
 
 def attention(settings: Settings) -> Derived | None:
@@ -139,29 +88,21 @@ def attention(settings: Settings) -> Derived | None:
     return Derived(kinds.get(backend, "auto"), ("attention_backend",))
 
 
-WITHOUT = "without --deepspeed the program does not read it (--as-meant takes it as if --deepspeed were given)"
-"""Reason why a file, and the flags that belong to it, have no effect."""
-
-_STAGE = "engine.zero.stage"
-_STAGES = (0, 1, 2, 3)
-_OFFLOADED = ("engine.zero.offload_optimizer.device", "engine.zero.offload_param.device")
-_DEVICES = ("none", "cpu", "nvme")
-
-
 def is_on(settings: Settings) -> bool:
     """Say whether DeepSpeed trains: with --deepspeed alone, unless the file is to count as it was meant."""
-    switched = settings.value("deepspeed") or settings.value("deepscale")
+    switched = settings.first_on("deepspeed", "deepscale")
     return bool(switched) or (settings.as_meant and settings.deepspeed is not None)
 
 
 def stage(settings: Settings) -> int:
     """Return the stage of ZeRO in the file; 0 without one."""
-    return next((int(value) for value in _stated(settings, (_STAGE,), _STAGES)), 0)
+    return next((int(value) for value in _stated(settings, ("engine.zero.stage",), (0, 1, 2, 3))), 0)
 
 
 def is_offloaded(settings: Settings) -> bool:
     """Say whether the file puts state elsewhere than on the device."""
-    return any(value != "none" for value in _stated(settings, _OFFLOADED, _DEVICES))
+    keys = (f"{_OFFLOAD}.device", "engine.zero.offload_param.device")
+    return any(value != "none" for value in _stated(settings, keys, ("none", "cpu", "nvme")))
 
 
 def uses_deepspeed(settings: Settings) -> bool:
@@ -190,28 +131,65 @@ def _stated(settings: Settings, keys: Collection[str], allowed: Collection[Any])
     """Yield the values that the file gives some keys of the recipe."""
     file = settings.deepspeed
     for given in [] if file is None else translate(file).given:
-        if given.path in keys:
-            if isinstance(given.value, bool) or not isinstance(given.value, int | str) or given.value not in allowed:
-                raise MigrateError(_refused(file, given, allowed))
-            yield given.value
+        if file is None or given.path not in keys:
+            continue
+        if isinstance(given.value, bool) or not isinstance(given.value, int | str) or given.value not in allowed:
+            refused = f"{shown(given.value)} is not one of {', '.join(map(str, allowed))}"
+            msg = f"{file.place(given.json_path)}: {refused}.\nDeepSpeed would not start with it: correct it."
+            raise MigrateError(msg)
+        yield given.value
 
 
-def _refused(file: JsonFile | None, given: Given, allowed: Collection[Any]) -> str:
-    place = "" if file is None else f"{file.place(given.json_path)}: "
-    return (
-        f"{place}{shown(given.value)} is not one of {', '.join(map(str, allowed))}.\n"
-        "DeepSpeed would not start with it: correct it."
-    )
+def dtype(settings: Settings) -> Derived:
+    """Return the dtype of weights and activations."""
+    name = settings.first_on("fp16", "bf16")
+    return Derived(name, (name,)) if name else Derived("fp32", ("fp16", "bf16"))
+
+
+def loss_scale(settings: Settings) -> Derived | None:
+    """Return the fixed scale of fp16."""
+    given = settings.value("loss_scale")
+    return Derived(given, ("loss_scale",)) if given and dtype(settings).value == "fp16" else None
+
+
+def min_loss_scale(settings: Settings) -> Derived | None:
+    """Return the least dynamic scale, which the versions of 2019 call --min-scale."""
+    return _of_dynamic_scale(settings, settings.first("min_scale") or "min_loss_scale")
+
+
+def grad_reduce_in_fp32(settings: Settings) -> Derived | None:
+    """Return whether gradients are summed in fp32, as those of bf16 are there unless a flag says otherwise."""
+    kind = dtype(settings).value
+    names = ("accumulate_allreduce_grads_in_fp32", "fp32_allreduce")
+    name = settings.first_on(*names) or names[0]
+    if kind == "fp16":
+        return Derived(bool(settings.value(name)), (name,))
+    if kind == "bf16" and settings.value("grad_reduce_in_bf16"):
+        return Derived(False, ("grad_reduce_in_bf16",))
+    return unused(name, "gradients are summed in fp32 anyway")
+
+
+def _of_dynamic_scale(settings: Settings, name: str) -> Derived | None:
+    given = settings.value(name)
+    if given is None or dtype(settings).value != "fp16":
+        return None
+    return unused(name, "the loss scale is fixed") if settings.value("loss_scale") else Derived(given, (name,))
 
 
 FUNCTIONS: Mapping[str, Function] = {
     "parallel.use_distributed_optimizer": use_distributed_optimizer,
     "engine.name": engine_name,
-    "engine.deepspeed_config": not_by_flag,
-    "engine.zero.stage": not_by_flag,
+    "engine.deepspeed_config": lambda _: None,  # the file gives both, and engine_name says so of the flags
+    "engine.zero.stage": lambda _: None,
     "engine.zero.offload_param.device": offload_param_device,
-    "engine.zero.offload_optimizer.cpu_adam": cpu_adam,
+    f"{_OFFLOAD}.cpu_adam": cpu_adam,
     "kernels.attention": attention,
-    "engine.zero.offload_optimizer.device": offload_device,
+    f"{_OFFLOAD}.device": offload_device,
+    "precision.dtype": dtype,
+    "precision.loss_scale": loss_scale,
+    "precision.initial_loss_scale": partial(_of_dynamic_scale, name="initial_loss_scale"),
+    "precision.loss_scale_window": partial(_of_dynamic_scale, name="loss_scale_window"),
+    "precision.hysteresis": partial(_of_dynamic_scale, name="hysteresis"),
+    "precision.min_loss_scale": min_loss_scale,
+    "precision.grad_reduce_in_fp32": grad_reduce_in_fp32,
 }
-"""By key of the recipe."""

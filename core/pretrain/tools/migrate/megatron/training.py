@@ -1,136 +1,22 @@
-"""Flags of batches, of the training's length, and of the optimizer and its schedule.
+"""Batches, the training's length, the optimizer and its schedule."""
 
-validate_args; get_optimizer_param_scheduler in megatron/training/training.py; AnnealingLR in megatron/learning_rates.py
-of the versions before 2022; get_megatron_optimizer.
-"""
+# Sources: validate_args; get_optimizer_param_scheduler in megatron/training/training.py; AnnealingLR in
+# megatron/learning_rates.py of the versions before 2022; get_megatron_optimizer.
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pretrain.errors import MigrateError
-from pretrain.tools.migrate.meaning import Ignored, Mapped, NoEffect, NotSupported, Replaced, alike
-from pretrain.tools.migrate.megatron.stages import place_of
-from pretrain.tools.migrate.setting import Derived
+from pretrain.tools.migrate.megatron.parallel import place_of
+from pretrain.tools.migrate.setting import Derived, in_place, taken
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pretrain.tools.migrate.meaning import Meaning
     from pretrain.tools.migrate.setting import Function, Settings
-
-
-_MICRO = "micro_batch_size, called batch_size before the end of 2020"
-_LENGTH = "the first end of train_iters, train_samples and train_tokens"
-_SAMPLES = "tokens / model.seq_length"
-_WARMUP = "in iterations, samples or a fraction, as the training's length is counted"
-_DECAY = "in iterations or samples, as the training's length is counted"
-_NO_TRAINING = "0 with skip_train or eval_only: only the evaluation is done"
-_MUON = "it belongs to optimizer muon, and adam does not read it"
-_LION = "it belongs to optimizer lion, and adam does not read it"
-_FROM_ZERO = "each number one higher: here iterations are numbered from 1, as in the log"
-_SKIPPED = "its ranges are not taken over: write them into train.iterations_to_skip, such as 100-300"
-
-LENGTH: dict[str, Meaning] = {
-    "micro_batch_size": Mapped("train.micro_batch_size", how=_MICRO),
-    "batch_size": Mapped("train.micro_batch_size", how=_MICRO),
-    "global_batch_size": Mapped(
-        "train.global_batch_size", how="by default micro_batch_size x the number of data-parallel replicas"
-    ),
-    "rampup_batch_size": Mapped("train.rampup_batch_size", how="its three numbers as a list"),
-    "train_iters": Mapped("train.train_iters", how=_LENGTH),
-    "train_samples": Mapped("train.train_samples", how=_LENGTH),
-    "train_tokens": Mapped("train.train_samples", how=_SAMPLES),
-    "skip_train": Mapped("train.train_iters", {True: 0}, _NO_TRAINING),
-    "eval_only": Mapped("train.train_iters", {True: 0}, _NO_TRAINING),
-    "exit_interval": Mapped("train.exit_interval"),
-    "exit_duration_in_mins": Mapped("train.exit_duration_in_mins"),
-    "kill_switch_path": Mapped("train.kill_switch_path"),
-    "kill_switch_file": Mapped("train.kill_switch_path"),
-    "seed": Mapped("train.seed"),
-    "deterministic_mode": Mapped("train.deterministic_mode"),
-    "calculate_per_token_loss": Mapped("train.calculate_per_token_loss"),
-    "manual_gc": Mapped("train.manual_gc"),
-    "manual_gc_interval": Mapped("train.manual_gc_interval", how="0, never between evaluations, keeps the default"),
-    "manual_gc_eval": NoEffect("the collector runs at multiples of train.manual_gc_interval, around evaluations too"),
-    "exit_signal_handler": NoEffect("SIGTERM and Ctrl-C always save a checkpoint and exit"),
-    "exit_signal": NotSupported(
-        "SIGTERM and Ctrl-C save a checkpoint and exit; other signals do not", ("SIGTERM", "SIGINT")
-    ),
-    **alike(
-        NoEffect("SIGTERM and Ctrl-C always save a checkpoint and exit, and end all processes of the run"),
-        "exit_signal_handler_for_dataloader exit_signal_handler_for_training",
-    ),
-    "adlr_autoresume": Replaced("--resume auto continues a run that its cluster has ended"),
-    "adlr_autoresume_interval": Replaced("--resume auto continues a run that its cluster has ended"),
-    "step_batch_size_schedule": NotSupported("the global batch is constant, or grows as train.rampup_batch_size says"),
-    "decrease_batch_size_if_needed": NotSupported("a global batch that the replicas do not divide is refused"),
-    "iterations_to_skip": Mapped("train.iterations_to_skip", how=_FROM_ZERO),
-    "skip_train_iteration_range": NotSupported(_SKIPPED),
-    "train_sync_interval": NoEffect("it keeps the host from running ahead of the device, and changes no number"),
-    "empty_unused_memory_level": NoEffect("the device's plugin has its allocator"),
-}
-"""Flags of batches, of the training's length and its end."""
-
-OPTIMIZER: dict[str, Meaning] = {
-    "optimizer": Mapped(
-        "optimizer.name",
-        {"adam": "adamw"},
-        "adam has decoupled weight decay there; there is no sgd, muon or lion",
-        "which Megatron calls adam; there is no sgd",
-    ),
-    "lr": Mapped("optimizer.lr"),
-    "adam_beta1": Mapped("optimizer.adam_beta1"),
-    "adam_beta2": Mapped("optimizer.adam_beta2"),
-    "adam_eps": Mapped("optimizer.adam_eps"),
-    "weight_decay": Mapped("optimizer.weight_decay", how="constant over the training"),
-    "clip_grad": Mapped("optimizer.clip_grad"),
-    "start_weight_decay": NotSupported("weight decay is constant: optimizer.weight_decay"),
-    "end_weight_decay": Mapped("optimizer.weight_decay", how="the last value, from the start"),
-    "weight_decay_incr_style": NotSupported("weight decay is constant: optimizer.weight_decay", ("constant",)),
-    "sgd_momentum": Ignored("it belongs to optimizer sgd, and adam does not read it"),
-    "decoupled_lr": NotSupported("embedding and output layer have the learning rate of all other weights"),
-    "decoupled_min_lr": NotSupported("embedding and output layer have the learning rate of all other weights"),
-    "apply_wd_to_qk_layernorm": NotSupported("norms and biases have no weight decay"),
-    "no_weight_decay_cond_type": NotSupported("norms and biases have no weight decay"),
-    "dump_param_to_param_group_map": NotSupported("no file of parameter groups is written"),
-    "use_bnb_optimizer": NotSupported("the moments of Adam are kept in fp32, not in 8 bits: they take more memory"),
-    "ds_fused_adam": NoEffect("it computes the same Adam; the kernel is chosen by kernels.optimizer"),
-    **alike(
-        Ignored(_MUON),
-        "muon_* use_layer_wise_param_layout",
-    ),
-    **alike(Ignored(_LION), "lion_*"),
-}
-"""Flags of the optimizer."""
-
-SCHEDULE: dict[str, Meaning] = {
-    "lr_decay_style": Mapped("schedule.lr_decay_style"),
-    "min_lr": Mapped("schedule.min_lr"),
-    "lr_warmup_iters": Mapped("schedule.lr_warmup_iters", how=_WARMUP),
-    "lr_warmup_samples": Mapped("schedule.lr_warmup_samples", how=_WARMUP),
-    "lr_warmup_fraction": Mapped("schedule.lr_warmup_fraction", how=_WARMUP),
-    "warmup": Mapped("schedule.lr_warmup_fraction", how=_WARMUP),
-    "lr_warmup_tokens": Mapped("schedule.lr_warmup_samples", how=_SAMPLES),
-    "lr_decay_iters": Mapped("schedule.lr_decay_iters", how=_DECAY),
-    "lr_decay_samples": Mapped("schedule.lr_decay_samples", how=_DECAY),
-    "lr_decay_tokens": Mapped("schedule.lr_decay_samples", how=_SAMPLES),
-    "lr_wsd_decay_style": Mapped("schedule.lr_wsd_decay_style"),
-    "lr_wsd_decay_iters": Mapped("schedule.lr_wsd_decay_iters"),
-    "lr_wsd_decay_samples": Mapped("schedule.lr_wsd_decay_samples"),
-    "override_opt_param_scheduler": Mapped("schedule.override_opt_param_scheduler"),
-    "override_lr_scheduler": Mapped("schedule.override_opt_param_scheduler"),
-    "use_checkpoint_opt_param_scheduler": Mapped("schedule.use_checkpoint_opt_param_scheduler"),
-    "use_checkpoint_lr_scheduler": Mapped("schedule.use_checkpoint_opt_param_scheduler"),
-    "lr_warmup_init": NotSupported("the warm-up starts at 0"),
-    "head_lr_mult": NotSupported("all weights have one learning rate", (1, 1.0)),
-}
-"""Flags of the learning rate over the training."""
-
-TRAINING = LENGTH | OPTIMIZER | SCHEDULE
-"""All of them, by dest."""
-
 
 _SHARED = (
     "tensor_model_parallel_size",
@@ -143,20 +29,25 @@ _SHARED = (
 
 _ONLY_EVALUATE = ("skip_train", "eval_only")
 
+_OTHER_FORMULAS = ("megatron-lm-1.0", "megatron-lm-2020.08")
+_OTHER_FORMULA = (
+    "its rate falls there by the iterations after the warm-up / all of the decay, toward 0, and is never below min_lr; "
+    "here from lr to min_lr between the warm-up and the end of the decay"
+)
+_FRACTIONS = ("lr_warmup_fraction", "warmup")
+
 
 def micro_batch_size(settings: Settings) -> Derived | None:
     """Return the samples of a rank, which the versions of 2019 call --batch-size."""
-    name = next((name for name in ("micro_batch_size", "batch_size") if settings.value(name) is not None), None)
-    return None if name is None else Derived(settings.value(name), (name,))
+    name = settings.first("micro_batch_size", "batch_size")
+    return taken(settings, name) if name else None
 
 
 def global_batch_size(settings: Settings) -> Derived | None:
     """Return the samples of a step: by default one micro batch a replica, and so before --global-batch-size was."""
-    stated, micro = settings.value("global_batch_size"), micro_batch_size(settings)
-    if stated is not None:
-        return Derived(stated, ("global_batch_size",))
-    if micro is None:
-        return None
+    stated, micro = taken(settings, "global_batch_size"), micro_batch_size(settings)
+    if stated is not None or micro is None:
+        return stated
     replicas = data_parallel_size(settings)
     if replicas is None:
         msg = (
@@ -183,7 +74,7 @@ def data_parallel_size(settings: Settings) -> int | None:
 
 def train_iters(settings: Settings) -> Derived | None:
     """Return the length in iterations, unless samples or tokens end the training; 0 only evaluates."""
-    if skipped := next((name for name in _ONLY_EVALUATE if settings.value(name)), None):
+    if skipped := settings.first_on(*_ONLY_EVALUATE):
         return Derived(0, (skipped,), "nothing is trained, only evaluated")
     stated = settings.value("train_iters")
     if stated is None or train_samples(settings) is not None:
@@ -195,11 +86,11 @@ def train_iters(settings: Settings) -> Derived | None:
 
 def train_samples(settings: Settings) -> Derived | None:
     """Return the length in samples: those of --train-tokens, if they come first."""
-    if any(settings.value(name) for name in _ONLY_EVALUATE):
+    if settings.first_on(*_ONLY_EVALUATE):
         return None
     samples, tokens, length = (settings.value(name) for name in ("train_samples", "train_tokens", "seq_length"))
     if tokens is None or not length:
-        return None if samples is None else Derived(samples, ("train_samples",))
+        return taken(settings, "train_samples")
     of_tokens = _in_whole_steps(settings, -(-tokens // length))
     limit = samples_without_tokens(settings)
     if limit is not None and limit <= of_tokens:
@@ -257,6 +148,168 @@ def iterations_to_skip(settings: Settings) -> Derived | None:
     return Derived([int(number) + 1 for number in given], (name,)) if given else None
 
 
+def manual_gc_interval(settings: Settings) -> Derived | None:
+    """Return the iterations between two collections; 0 leaves the interval as it is here."""
+    name = "manual_gc_interval"
+    return taken(settings, name) if settings.value(name) and name in settings.stated else None
+
+
+def lr_warmup_fraction(settings: Settings) -> Derived | None:
+    """Return the warm-up as a fraction of the decay; --warmup of 2019 is one too."""
+    if not _has_fraction(settings) or _warms_up_by_steps(settings):
+        return None
+    return taken(settings, settings.first(*_FRACTIONS))
+
+
+def lr_decay_style(settings: Settings) -> Derived | None:
+    """Return how the learning rate falls; before v2.0 the formulas were others (AnnealingLR.get_lr)."""
+    name = "lr_decay_style"
+    given = settings.value(name)
+    if given is None or given == "constant" or settings.program.name not in _OTHER_FORMULAS:
+        return taken(settings, name)
+    style = given if given in {"linear", "cosine"} else "linear"
+    stands = "" if style == given else f"; {style} stands in the place of {given}"
+    return Derived(style, (name,), lost=((name, f"{_OTHER_FORMULA}{stands}"),))
+
+
+def lr_warmup_iters(settings: Settings) -> Derived | None:
+    """Return the warm-up in iterations, of a training that counts iterations."""
+    if _is_in_samples(settings) or (_has_fraction(settings) and not _warms_up_by_steps(settings)):
+        return None
+    if _warms_up_by_steps(settings):
+        return _of_fraction(settings, ("lr_decay_iters", "train_iters"))
+    found = _in_tokens(settings, "lr_warmup_tokens", in_steps=True)
+    return _with_start(settings, found) or _stated(settings, "lr_warmup_iters")
+
+
+def lr_warmup_samples(settings: Settings) -> Derived | None:
+    """Return the warm-up in samples, of a training that counts samples."""
+    if not _is_in_samples(settings) or (_has_fraction(settings) and not _warms_up_by_steps(settings)):
+        return None
+    if _warms_up_by_steps(settings):
+        return _of_fraction(settings, ("lr_decay_samples", "train_samples"))
+    found = _with_start(settings, _in_tokens(settings, "lr_warmup_tokens")) or _stated(settings, "lr_warmup_samples")
+    return found or _in_iterations(settings, "lr_warmup_iters")
+
+
+def lr_decay_iters(settings: Settings) -> Derived | None:
+    """Return the end of the decay in iterations, of a training that counts iterations."""
+    if _is_in_samples(settings):
+        return None
+    return _in_tokens(settings, "lr_decay_tokens", in_steps=True) or _stated(settings, "lr_decay_iters")
+
+
+def lr_decay_samples(settings: Settings) -> Derived | None:
+    """Return the end of the decay in samples, of a training that counts samples."""
+    if not _is_in_samples(settings):
+        return None
+    found = _in_tokens(settings, "lr_decay_tokens") or _stated(settings, "lr_decay_samples")
+    found = found or _in_iterations(settings, "lr_decay_iters")
+    if not is_ended_by_tokens(settings):
+        return found
+    length = "train_iters" if settings.value("train_samples") is None else "train_samples"
+    if found is None:
+        return _of_length(settings, length)
+    return replace(found, idle=(*found.idle, (length, "--train-tokens ends the training before")))
+
+
+def optimizer_name(settings: Settings) -> Derived:
+    """Return which Adam it is: Megatron's adam has decoupled weight decay."""
+    given = settings.value("optimizer", "adam")
+    if given != "adam":
+        return in_place("adamw", "optimizer", f"{given} is not offered; adamw stands in its place")
+    return Derived("adamw", ("optimizer",))
+
+
+def weight_decay(settings: Settings) -> Derived | None:
+    """Return the weight decay, which stays the same here."""
+    style = settings.value("weight_decay_incr_style", "constant")
+    if style == "constant":
+        ends = tuple((name, "weight decay is constant") for name in ("start_weight_decay", "end_weight_decay"))
+        return Derived(settings.value("weight_decay"), ("weight_decay",), idle=ends)
+    change = f"weight decay does not grow here ({style}); its last value is taken"
+    last = settings.value("end_weight_decay", settings.value("weight_decay"))
+    return Derived(last, ("end_weight_decay",), lost=(("weight_decay_incr_style", change),))
+
+
+def _is_in_samples(settings: Settings) -> bool:
+    return train_samples(settings) is not None
+
+
+def _has_fraction(settings: Settings) -> bool:
+    return settings.value("lr_warmup_tokens") is None and bool(settings.first(*_FRACTIONS))
+
+
+def _warms_up_by_steps(settings: Settings) -> bool:
+    """Say whether the warm-up is a fraction of steps, and the decay ends by its tokens."""
+    return settings.value("lr_decay_tokens") is not None and _has_fraction(settings)
+
+
+def _of_length(settings: Settings, name: str) -> Derived | None:
+    """Return the end of the decay where --train-tokens ends the training before: the program's other length."""
+    if settings.value(name) is None:
+        return None
+    samples = samples_without_tokens(settings)
+    if samples is None:
+        change = "the decay ends there with the iterations, whose samples are not known as the batch grows"
+        return in_place(None, name, change)
+    return Derived(samples, (name,), "the decay ends there, though the tokens end the training before")
+
+
+def _of_fraction(settings: Settings, lengths: tuple[str, ...]) -> Derived | None:
+    """Return a warm-up that is a fraction of a length other than the tokens of the decay."""
+    fraction, name = settings.value("lr_warmup_fraction", 0.0), "lr_warmup_fraction"
+    length = settings.first_on(*lengths)
+    total = settings.value(length) if length else samples_without_tokens(settings)
+    if any(settings.value(decay) and decay not in lengths for decay in ("lr_decay_iters", "lr_decay_samples")):
+        total = None
+    if total is None or not 0 <= fraction <= 1:
+        return in_place(None, name, "it is a fraction of a length that is not known")
+    of = length or "train_iters in samples"
+    return Derived(round(fraction * total), (name,), f"{fraction:g} x {total}, {of}: not of lr_decay_tokens")
+
+
+def _with_start(settings: Settings, warmup: Derived | None) -> Derived | None:
+    """Return a warm-up in tokens with what is lost of it: the decay by steps does not look at it there."""
+    if warmup is None or settings.value("lr_decay_tokens") is not None:
+        return warmup
+    change = "the decay is counted from its end here, and from --lr-warmup-iters or --lr-warmup-samples there"
+    return replace(warmup, lost=(*warmup.lost, ("lr_warmup_tokens", change)))
+
+
+def _stated(settings: Settings, name: str) -> Derived | None:
+    """Return a length as it is stated; the defaults of 0 mean none."""
+    return taken(settings, name) if settings.value(name) else None
+
+
+def _in_tokens(settings: Settings, name: str, *, in_steps: bool = False) -> Derived | None:
+    """Return a length that Megatron-DeepSpeed counts in tokens, in samples or in steps of so many samples."""
+    tokens, length = settings.value(name), settings.value("seq_length")
+    if tokens is None or not length or length < 1:
+        return None
+    per = _batch(settings) if in_steps else 1
+    if per is None or per < 1:
+        return in_place(None, name, "the batch grows, so that its tokens are not a number of iterations")
+    note = f"{tokens} tokens / {length}" + (f" / {per}" if per > 1 else "")
+    return Derived(max(1, tokens // (length * per)), (name, "seq_length"), note)
+
+
+def _in_iterations(settings: Settings, name: str) -> Derived | None:
+    given = settings.value(name)
+    if not given:
+        return None
+    batch = _batch(settings)
+    if batch is None:
+        return in_place(None, name, "the batch grows, so that its iterations are not a number of samples")
+    return Derived(given * batch, (name, "global_batch_size"), f"{given} iterations of {batch}")
+
+
+def _batch(settings: Settings) -> int | None:
+    """Return the samples of every iteration; None if they change."""
+    batch = global_batch_size(settings)
+    return None if batch is None or settings.value("rampup_batch_size") is not None else int(batch.value)
+
+
 FUNCTIONS: Mapping[str, Function] = {
     "train.micro_batch_size": micro_batch_size,
     "train.global_batch_size": global_batch_size,
@@ -264,5 +317,13 @@ FUNCTIONS: Mapping[str, Function] = {
     "train.iterations_to_skip": iterations_to_skip,
     "train.train_iters": train_iters,
     "train.train_samples": train_samples,
+    "train.manual_gc_interval": manual_gc_interval,
+    "optimizer.name": optimizer_name,
+    "optimizer.weight_decay": weight_decay,
+    "schedule.lr_decay_style": lr_decay_style,
+    "schedule.lr_warmup_fraction": lr_warmup_fraction,
+    "schedule.lr_warmup_iters": lr_warmup_iters,
+    "schedule.lr_warmup_samples": lr_warmup_samples,
+    "schedule.lr_decay_iters": lr_decay_iters,
+    "schedule.lr_decay_samples": lr_decay_samples,
 }
-"""By key of the recipe."""

@@ -5,72 +5,13 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from pretrain.tools.migrate.meaning import Ignored, Mapped, NoEffect, NotSupported, alike
 from pretrain.tools.migrate.neox.objects import refused
-from pretrain.tools.migrate.setting import Derived, in_place, unused
+from pretrain.tools.migrate.setting import Derived, in_place, taken, unused
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pretrain.tools.migrate.meaning import Meaning
     from pretrain.tools.migrate.setting import Function, Settings
-
-
-_BLEND = "train_data_paths and train_data_weights make the list"
-_HELD_OUT = "text for evaluation is a share of the training files (data.split), so that nothing is evaluated here"
-_OF_PATHS = "it belongs to paths that have no equivalent"
-_LABELS = "labels are the next tokens of the text itself"
-_PAIRS = "there is no training on preferred and rejected text"
-
-CORPORA: dict[str, Meaning] = {
-    "tokenizer_type": Mapped(
-        "tokenizer.type",
-        values={"GPT2BPETokenizer": "gpt2", "HFTokenizer": "huggingface"},
-        how="byte-level BPE of GPT-2 and tokenizer.json are offered",
-    ),
-    "vocab_file": Mapped("tokenizer.vocab_file", how="tokenizer.file with HFTokenizer"),
-    "merge_file": Mapped("tokenizer.merge_file", how="with GPT2BPETokenizer"),
-    "data_path": Mapped("data.path", how="without train_data_paths"),
-    "train_data_paths": Mapped("data.blend", how=_BLEND),
-    "train_data_weights": Mapped("data.blend", how=_BLEND),
-    "split": Mapped("data.split", how="with data_path; all text of train_data_paths is for training"),
-    "num_workers": Mapped("data.num_workers"),
-    "eod_mask_loss": Mapped("data.eod_mask_loss"),
-    "valid_data_paths": NotSupported(_HELD_OUT, unless=(None,)),
-    "test_data_paths": NotSupported(_HELD_OUT, unless=(None,)),
-    "valid_data_weights": Ignored(_OF_PATHS),
-    "test_data_weights": Ignored(_OF_PATHS),
-    "weight_by_num_documents": NotSupported(
-        "data.blend's weights are taken, where GPT-NeoX takes the numbers of documents", unless=(False,)
-    ),
-    "weighted_sampler_alpha": Ignored("it belongs to weight_by_num_documents"),
-    "data_impl": NotSupported("token files are memory-mapped; write them again with mmap", unless=("infer", "mmap")),
-    "pack_impl": NotSupported("documents are joined and cut into sequences of full length", unless=("packed",)),
-    "allow_chopped": NoEffect("documents are joined and cut, as with pack_impl packed, which ignores it too"),
-    "dataset_impl": NotSupported("samples are read from token files of a GPT", unless=("gpt2",)),
-    "mmap_warmup": NoEffect("the operating system reads ahead"),
-    "use_shared_fs": NotSupported("index files are written once, so that all nodes need to see them", unless=(True,)),
-    "short_seq_prob": Ignored("it is BERT's"),
-    **alike(
-        NotSupported(_LABELS, unless=(None,)),
-        """label_data_paths train_label_data_paths valid_label_data_paths test_label_data_paths""",
-    ),
-    **dict.fromkeys(
-        (
-            "train_reward_data_paths",
-            "valid_reward_data_paths",
-            "test_reward_data_paths",
-            *(
-                f"{side}_{split}{kind}_data_paths"
-                for side in ("pos", "neg")
-                for split in ("train", "valid", "test")
-                for kind in ("", "_label")
-            ),
-        ),
-        NotSupported(_PAIRS, unless=(None,)),
-    ),
-}
-
 
 _TYPES = {"gpt2bpetokenizer": "gpt2", "hftokenizer": "huggingface"}
 _PATHS, _WEIGHTS = "train_data_paths", "train_data_weights"
@@ -88,15 +29,13 @@ def tokenizer_type(settings: Settings) -> Derived:
 
 def vocab_file(settings: Settings) -> Derived | None:
     """Return GPT-2's vocabulary."""
-    given = settings.value("vocab_file")
-    return Derived(given, ("vocab_file",)) if given is not None and _is_gpt2(settings) else None
+    return taken(settings, "vocab_file") if _is_gpt2(settings) else None
 
 
 def merge_file(settings: Settings) -> Derived | None:
     """Return GPT-2's merges."""
-    given = settings.value("merge_file")
-    if given is None or _is_gpt2(settings):
-        return None if given is None else Derived(given, ("merge_file",))
+    if settings.value("merge_file") is None or _is_gpt2(settings):
+        return taken(settings, "merge_file")
     return unused("merge_file", f"{settings.value('tokenizer_type')} does not read it")
 
 
@@ -126,8 +65,7 @@ def data_path(settings: Settings) -> Derived | None:
     """Return the token file if there is one."""
     parts = _parts(settings)
     if parts is None:
-        given = settings.value("data_path")
-        return None if given is None else Derived(given, ("data_path",))
+        return taken(settings, "data_path")
     return Derived(parts[0]["path"], (_PATHS,)) if len(parts) == 1 else None
 
 
@@ -171,4 +109,3 @@ FUNCTIONS: Mapping[str, Function] = {
     "data.blend": blend,
     "data.split": split,
 }
-"""By key of the recipe."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pretrain.tools.migrate.meaning import Ignored, Mapped, NoEffect, NotSupported, alike, other_model
 from pretrain.tools.migrate.neox.objects import number, refused, stated, whole
 from pretrain.tools.migrate.neox.precision import has_llama_mlp, has_old_mlp
 from pretrain.tools.migrate.setting import Derived, in_place, taken, unused
@@ -12,89 +12,7 @@ from pretrain.tools.migrate.setting import Derived, in_place, taken, unused
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from pretrain.tools.migrate.meaning import Meaning
     from pretrain.tools.migrate.setting import Function, Settings
-
-
-_NORM = "norm chooses between layernorm_epsilon and rms_norm_epsilon"
-_MLP = "worked out of intermediate_size or expansion_factor, activation and mlp_multiple_of, as its MLP does"
-_BIAS = "use_bias_in_attn_linear and use_bias_in_mlp decide together"
-_SOFTMAX = "worked out of it and the fused softmax, which computes in fp32"
-_FUSION = "kernels are negotiated, and one that does not fit is not offered; section kernels names others"
-
-ARCHITECTURE: dict[str, Meaning] = {
-    "num_layers": Mapped("model.num_layers"),
-    "hidden_size": Mapped("model.hidden_size"),
-    "num_attention_heads": Mapped("model.num_attention_heads"),
-    "num_kv_heads": Mapped("model.num_query_groups"),
-    "seq_length": Mapped("model.seq_length"),
-    "max_position_embeddings": Mapped("model.max_position_embeddings"),
-    "intermediate_size": Mapped("model.ffn_hidden_size", how=_MLP),
-    "expansion_factor": Mapped("model.ffn_hidden_size", how=_MLP),
-    "mlp_multiple_of": Mapped("model.ffn_hidden_size", how=_MLP),
-    "activation": Mapped("model.activation", how="gelu is gelu_tanh where bias_gelu_fusion computes it"),
-    "mlp_type": Mapped("model.activation", how="llama is a gated MLP without biases, in which silu is swiglu"),
-    "bias_gelu_fusion": Mapped("model.activation", how="the fused kernel computes gelu_tanh in the place of gelu"),
-    "norm": Mapped("model.normalization", values={"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"}, how=_NORM),
-    "layernorm_epsilon": Mapped("model.layernorm_epsilon", how=_NORM),
-    "rms_norm_epsilon": Mapped("model.layernorm_epsilon", how=_NORM),
-    "pos_emb": Mapped(
-        "model.position_embedding_type",
-        values={"rotary": "rope", "learned": "learned_absolute"},
-        how="learned and rotary positions are offered",
-    ),
-    "rotary_pct": Mapped("model.rotary_percent", how="with pos_emb rotary"),
-    "rotary_emb_base": Mapped("model.rotary_base", how="with pos_emb rotary"),
-    "no_weight_tying": Mapped("model.untie_embeddings_and_output_weights"),
-    "gpt_j_residual": Mapped("model.parallel_residual"),
-    "hidden_dropout": Mapped("model.hidden_dropout"),
-    "attention_dropout": Mapped("model.attention_dropout"),
-    "init_method": Mapped("model.init_method", how="normal, small_init and wang_init are offered"),
-    "init_method_std": Mapped("model.init_method_std"),
-    "output_layer_init_method": Mapped(
-        "model.output_layer_init_method", how="normal, scaled_normal, small_init and wang_init are offered"
-    ),
-    "use_bias_in_attn_linear": Mapped("model.add_bias_linear", how=_BIAS),
-    "use_bias_in_mlp": Mapped("model.add_bias_linear", how=_BIAS),
-    "apply_query_key_layer_scaling": Mapped("model.apply_query_key_layer_scaling"),
-    "attention_softmax_in_fp32": Mapped("model.attention_softmax_in_fp32", how=_SOFTMAX),
-    "scaled_upper_triang_masked_softmax_fusion": Mapped("model.attention_softmax_in_fp32", how=_SOFTMAX),
-    "scaled_masked_softmax_fusion": Mapped("model.attention_softmax_in_fp32", how=_SOFTMAX),
-    "make_vocab_size_divisible_by": Mapped("model.make_vocab_size_divisible_by"),
-    "fp16_lm_cross_entropy": Mapped("precision.fp16_lm_cross_entropy"),
-    "attention_config": Mapped("kernels.attention", how="the kinds of attention of all layers decide together"),
-    "use_triangle_attn": Mapped("kernels.attention", values={True: "triangle"}, how="with attention_config"),
-    "gpt_j_tied": other_model(
-        "attention and MLP of a parallel residual have a norm each, instead of one together", unless=(False,)
-    ),
-    "use_bias_in_norms": Ignored("GPT-NeoX builds its norms without looking at it"),
-    "use_qk_layernorm": other_model("queries and keys are not normalized", unless=(False,)),
-    "sliding_window_width": other_model("every token sees all before it, instead of a window of them", unless=(None,)),
-    "sparsity_config": other_model("attention is not sparse", unless=(None, {})),
-    "num_unique_layers": other_model("every layer has weights of its own", unless=(None,)),
-    "param_sharing_style": Ignored("it belongs to num_unique_layers"),
-    "opt_pos_emb_offset": other_model("positions are counted from 0", unless=(0,)),
-    "scalenorm_epsilon": Ignored("it belongs to norm scalenorm, which is not offered"),
-    "rpe_num_buckets": Ignored("it belongs to pos_emb rpe, which is not offered"),
-    "rpe_max_distance": Ignored("it belongs to pos_emb rpe, which is not offered"),
-    "soft_prompt_tuning": other_model("all weights are trained, and there is no soft prompt", unless=(None, {})),
-    "soft_prompt_tuning.enabled": other_model("all weights are trained, and there is no soft prompt", unless=(False,)),
-    "output_layer_parallelism": NoEffect("the output layer is always split by columns, over the vocabulary"),
-    "use_cpu_initialization": NoEffect("weights start with the same values however they are laid out"),
-    "rotary_save_freqs_buffer": NoEffect("rope's wavelengths are computed, and no checkpoint needs them"),
-    "fused_kernels_build_path": NoEffect("kernels are built by the device's plugin"),
-    "onnx_safe": NoEffect("it is for an export after the training; its gelu is the exact one"),
-    "padded_vocab_size": Ignored("GPT-NeoX works it out itself"),
-    **alike(
-        NoEffect(_FUSION),
-        """layernorm_fusion rmsnorm_fusion use_flashattn_swiglu bias_dropout_fusion rope_fusion te_columnparallel
-        te_rowparallel""",
-    ),
-    "te_layernorm_mlp": NoEffect(_FUSION),
-    "te_mha": NoEffect(_FUSION),
-    "te_fp8_mha": NotSupported("attention is computed in precision.dtype, not in fp8", unless=(False,)),
-}
-
 
 _GATED = {"swiglu", "geglu", "reglu", "bilinear", "glu"}
 _NORMS = {
@@ -210,19 +128,7 @@ def position_embedding_type(settings: Settings) -> Derived:
     if given in _POSITIONS:
         return Derived(_POSITIONS[given], ("pos_emb",))
     change = "a model without positions" if given == "none" else given
-    return Derived(
-        "learned_absolute", (), lost=(("pos_emb", f"{change} is not offered; learned positions stand in its place"),)
-    )
-
-
-def rotary_percent(settings: Settings) -> Derived | None:
-    """Return the part of a head that rope rotates."""
-    return _of_rope(settings, "rotary_pct")
-
-
-def rotary_base(settings: Settings) -> Derived | None:
-    """Return the base of rope's wavelengths."""
-    return _of_rope(settings, "rotary_emb_base")
+    return in_place("learned_absolute", "pos_emb", f"{change} is not offered; learned positions stand in its place")
 
 
 def _of_rope(settings: Settings, name: str) -> Derived | None:
@@ -243,21 +149,13 @@ def add_bias_linear(settings: Settings) -> Derived:
     return Derived(attention, _BIASES[:1], lost=((decides, change),))
 
 
-def init_method(settings: Settings) -> Derived:
-    """Return how weights start."""
-    return _start(settings, "init_method", ("normal", "small_init", "wang_init"))
-
-
-def output_layer_init_method(settings: Settings) -> Derived:
-    """Return how the last layers of attention and MLP start."""
-    return _start(settings, "output_layer_init_method", ("scaled_normal", "normal", "small_init", "wang_init"))
-
-
-def _start(settings: Settings, name: str, offered: tuple[str, ...]) -> Derived:
-    given = _word(settings, name, offered[0])
+def _start(settings: Settings, name: str, default: str) -> Derived:
+    """Return how weights start, or those of the last layers of attention and MLP."""
+    offered = dict.fromkeys((default, "normal", "small_init", "wang_init"))
+    given = _word(settings, name, default)
     if given in offered:
         return Derived(given, (name,))
-    return Derived(offered[0], (), lost=((name, f"{given} is not offered; {offered[0]} stands in its place"),))
+    return in_place(default, name, f"{given} is not offered; {default} stands in its place")
 
 
 def attention_softmax_in_fp32(settings: Settings) -> Derived | None:
@@ -307,13 +205,12 @@ FUNCTIONS: Mapping[str, Function] = {
     "model.add_bias_linear": add_bias_linear,
     "model.attention_softmax_in_fp32": attention_softmax_in_fp32,
     "model.ffn_hidden_size": ffn_hidden_size,
-    "model.init_method": init_method,
+    "model.init_method": partial(_start, name="init_method", default="normal"),
     "model.layernorm_epsilon": layernorm_epsilon,
     "model.normalization": normalization,
-    "model.output_layer_init_method": output_layer_init_method,
+    "model.output_layer_init_method": partial(_start, name="output_layer_init_method", default="scaled_normal"),
     "model.position_embedding_type": position_embedding_type,
-    "model.rotary_base": rotary_base,
-    "model.rotary_percent": rotary_percent,
+    "model.rotary_base": partial(_of_rope, name="rotary_emb_base"),
+    "model.rotary_percent": partial(_of_rope, name="rotary_pct"),
     "kernels.attention": attention,
 }
-"""By key of the recipe."""

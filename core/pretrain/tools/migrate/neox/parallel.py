@@ -7,68 +7,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pretrain.recipe.deepspeed.key_tables import SAME, WHOLE
-from pretrain.tools.migrate.meaning import Ignored, Launched, Mapped, NoEffect, NotSupported, alike
-from pretrain.tools.migrate.neox.objects import inner, refused, stated, whole
-from pretrain.tools.migrate.setting import Derived, in_place, unused
+from pretrain.tools.migrate.neox.objects import refused, stated, whole
+from pretrain.tools.migrate.setting import Derived, in_place, taken, unused
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pretrain.tools.migrate.meaning import Meaning
     from pretrain.tools.migrate.setting import Function, Settings
-
-
-_LAUNCHER = NoEffect("pretrain starts and joins its ranks by itself; under torchrun it is torchrun's")
-_ITS_OWN = Ignored("GPT-NeoX sets it itself")
-_OF_ZERO = Ignored("GPT-NeoX replaces it by the key of zero_optimization")
-_FULL = "with checkpoint_activations"
-
-PLACEMENT: dict[str, Meaning] = {
-    "model_parallel_size": Mapped("parallel.tensor_model_parallel_size", how="0 means 1"),
-    "pipe_parallel_size": Mapped("parallel.pipeline_model_parallel_size", how="0 means 1"),
-    "sequence_parallel": Mapped("parallel.sequence_parallel", how="with model_parallel_size over 1"),
-    "pipe_partition_method": NotSupported(
-        "layers are spread evenly over the stages, or as parallel.pipeline_layers says",
-        unless=("type:transformer|mlp", "type:transformer"),
-    ),
-    "checkpoint_activations": Mapped("recompute.granularity", values={True: "full", False: "none"}),
-    "checkpoint_num_layers": Mapped("recompute.num_layers", how=_FULL),
-    "partition_activations": Mapped("recompute.distribute_saved_activations", how=_FULL),
-    "contiguous_checkpointing": NotSupported("kept activations have no buffer of their own", unless=(False,)),
-    "checkpoint_in_cpu": NotSupported("kept activations stay on the device, where they need memory", unless=(False,)),
-    "deepspeed_activation_checkpointing": NoEffect("section recompute is the same for both engines"),
-    "synchronize_each_layer": NoEffect("recomputation needs no barriers"),
-    "profile_backward": NotSupported("the backward pass of recomputed layers is not profiled", unless=(False,)),
-    "zero_optimization": Mapped("engine.zero.stage", how="its keys have meanings of their own"),
-    "zero_stage": _OF_ZERO,
-    "zero_reduce_scatter": _OF_ZERO,
-    "zero_contiguous_gradients": _OF_ZERO,
-    "zero_reduce_bucket_size": _OF_ZERO,
-    "zero_allgather_bucket_size": _OF_ZERO,
-    "deepspeed": NoEffect("GPT-NeoX always trains with DeepSpeed; here engine.name follows from zero_optimization"),
-    "num_gpus": Launched("--nproc"),
-    "num_nodes": Launched("--nnodes"),
-    "global_num_gpus": Launched("--nproc and --nnodes"),
-    "hostfile": Launched("--hostfile"),
-    "master_addr": Launched("--rdzv HOST:PORT"),
-    "master_port": Launched("--rdzv HOST:PORT"),
-    "include": NotSupported("devices are those of the hostfile and --nproc", unless=(None, "")),
-    "exclude": NotSupported("devices are those of the hostfile and --nproc", unless=(None, "")),
-    **alike(
-        _LAUNCHER,
-        """launcher force_multi detect_nvlink_pairs no_ssh_check comment account deepspeed_mpi deepspeed_slurm
-        slurm_comment""",
-    ),
-    **dict.fromkeys(("world_size", "rank", "local_rank", "is_pipe_parallel", "user_script"), _ITS_OWN),
-    "distributed_backend": NoEffect("the device's plugin says which collectives it has: --backend"),
-    "lazy_mpu_init": NoEffect("groups are made once, when the run starts"),
-    "deepscale": Ignored("it is the old name of deepspeed, and does nothing"),
-    "deepscale_config": Ignored("it is the old name of a DeepSpeed file, and does nothing"),
-    "adlr_autoresume": NotSupported("the cluster's scheduler is not asked; SIGTERM saves and exits", unless=(False,)),
-    "adlr_autoresume_interval": Ignored("it belongs to adlr_autoresume"),
-    "adlr_autoresume_object": _ITS_OWN,
-}
-
 
 _TENSOR, _PIPE, _LAYERS = "model_parallel_size", "pipe_parallel_size", "num_layers"
 _REDUCED, _GATHERED = "zero_optimization.reduce_bucket_size", "zero_optimization.allgather_bucket_size"
@@ -98,10 +43,9 @@ def pipeline_layers(settings: Settings) -> Derived | None:
 
 def sequence_parallel(settings: Settings) -> Derived | None:
     """Return whether norms and dropout are split over the tensor-parallel ranks."""
-    given = settings.value("sequence_parallel")
-    if given and tensor_model_parallel_size(settings).value == 1:
+    if settings.value("sequence_parallel") and tensor_model_parallel_size(settings).value == 1:
         return unused("sequence_parallel", "model_parallel_size is 1")
-    return None if given is None else Derived(given, ("sequence_parallel",))
+    return taken(settings, "sequence_parallel")
 
 
 def use_distributed_optimizer(settings: Settings) -> Derived | None:
@@ -113,7 +57,7 @@ def overlap_grad_reduce(settings: Settings) -> Derived | None:
     """Return whether gradients are reduced during the backward pass."""
     if by_deepspeed(settings):
         return None
-    given = inner(settings, _OVERLAP)
+    given = settings.value(_OVERLAP)
     if stage(settings) == 0:
         return unused(_OVERLAP, "DeepSpeed reads it with ZeRO alone, and the stage is 0")
     return Derived(bool(given), stated(settings, _OVERLAP))
@@ -126,10 +70,9 @@ def ddp_bucket_size(settings: Settings) -> Derived | None:
         return None
     overlap = overlap_grad_reduce(settings)
     if overlap is None or not overlap.value:
-        why = "without overlap gradients are reduced at once, and weights gathered at once"
-        return Derived(None, (), idle=tuple((name, why) for name in names))
-    reduced = inner(settings, _REDUCED)
-    used = tuple(name for name in names if inner(settings, name) == reduced)
+        return unused(names, "without overlap gradients are reduced at once, and weights gathered at once")
+    reduced = settings.value(_REDUCED)
+    used = tuple(name for name in names if settings.value(name) == reduced)
     idle = ((_GATHERED, "weights are gathered in the buckets of parallel.ddp_bucket_size"),)
     value = None if reduced is None else whole(settings, _REDUCED, 1)
     return Derived(value, used if value else (), idle=idle if _GATHERED in names and _GATHERED not in used else ())
@@ -209,34 +152,32 @@ def engine_name(settings: Settings) -> Derived:
 
 def _device(settings: Settings, path: str) -> str | None:
     """Return where state is kept off the device; None for nowhere."""
-    given = inner(settings, path)
+    given = settings.value(path)
     if given is None:
-        given = "cpu" if any(inner(settings, old) for old in _OLD[path]) else "none"
+        given = "cpu" if any(settings.value(old) for old in _OLD[path]) else "none"
     return None if given == "none" else str(given)
 
 
 def _device_of(settings: Settings, path: str) -> Derived | None:
-    """Return the device of offload, by its present or its older key."""
     names = stated(settings, path, *_OLD[path])
     device = _device(settings, path)
     if not by_deepspeed(settings):
         why = "without ZeRO nothing is offloaded" if stage(settings) == 0 else "weights are offloaded at stage 3 alone"
-        return Derived(None, (), idle=tuple((name, why) for name in names)) if device else None
+        return unused(names, why) if device else None
     return Derived(device, names) if device is not None else None
 
 
 def _pin_memory(settings: Settings, path: str) -> Derived | None:
-    """Return whether host memory is page-locked."""
     section = path.rpartition(".")[0]
     found = _plain(settings, (path,))
-    if found is not None or _device(settings, f"{section}.device") is None or inner(settings, _PIN) is None:
+    if found is not None or _device(settings, f"{section}.device") is None or settings.value(_PIN) is None:
         return found
-    return Derived(inner(settings, _PIN), (_PIN,)) if by_deepspeed(settings) else None
+    return Derived(settings.value(_PIN), (_PIN,)) if by_deepspeed(settings) else None
 
 
 def _cpu_adam(settings: Settings) -> Derived | None:
     """Return the Adam of the host that cpu_adam names; GPT-NeoX takes the same for cpu_torch_adam."""
-    given = str(inner(settings, "optimizer.type", "")).lower()
+    given = str(settings.value("optimizer.type", "")).lower()
     if given not in {"cpu_adam", "cpu_torch_adam"} or _device(settings, _OPTIMIZER) is None:
         return None
     return Derived("deepspeed", ("optimizer.type",)) if by_deepspeed(settings) else None
@@ -244,14 +185,14 @@ def _cpu_adam(settings: Settings) -> Derived | None:
 
 def _plain(settings: Settings, paths: tuple[str, ...]) -> Derived | None:
     """Return a value that DeepSpeed reads under the same name."""
-    path = next((path for path in paths if inner(settings, path) is not None), None)
+    path = next((path for path in paths if settings.value(path) is not None), None)
     if path is None:
         return None
     if not by_deepspeed(settings):
         if path in _SEEN_TO:
             return None
         return unused(path, "megatron-core's optimizer has buffers of its own")
-    value: Any = inner(settings, path)
+    value: Any = settings.value(path)
     return Derived(whole(settings, path, 0) if path in WHOLE else value, (path,))
 
 
@@ -275,4 +216,3 @@ FUNCTIONS: Mapping[str, Function] = {
     "engine.zero.offload_param.pin_memory": partial(_pin_memory, path=f"{_ZERO}.offload_param.pin_memory"),
     _CPU_ADAM: _cpu_adam,
 }
-"""By key of the recipe."""

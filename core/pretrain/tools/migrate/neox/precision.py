@@ -1,20 +1,19 @@
-"""Keys of the section `precision` that several settings make together.
+"""Keys of the section `precision` that several settings make together."""
 
-`calculate_derived` (megatron/neox_arguments/arguments.py); DeepSpeed's defaults of fp16 (runtime/constants.py).
-"""
+# `calculate_derived` (megatron/neox_arguments/arguments.py); DeepSpeed's defaults of fp16 (runtime/constants.py).
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
-from pretrain.tools.migrate.neox.objects import inner, refused, stated, whole
+from pretrain.tools.migrate.neox.objects import refused, stated, whole
 from pretrain.tools.migrate.setting import Derived, unused
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pretrain.tools.migrate.setting import Function, Settings
-
 
 _NAMES = {"fp16": "fp16", "fp32": "fp32", "bfloat16": "bf16", "bf16": "bf16"}
 _SUMS = ("data_types.grad_accum_dtype", "communication_data_type")
@@ -32,7 +31,7 @@ def dtype(settings: Settings) -> Derived:
     if len(set(said.values())) > 1:
         given = ", ".join(f"{name} says {kind}" for name, kind in said.items())
         raise refused(settings, next(iter(said)), given, "Remove one of them")
-    lost = _unread_type(settings) if inner(settings, "fp16.type") == "bfloat16" else ()
+    lost = _unread_type(settings) if settings.value("fp16.type") == "bfloat16" else ()
     if not said:
         return Derived("fp32", ("precision", "fp16", "bf16"), "nothing says another dtype", lost=lost)
     return Derived(next(iter(said.values())), tuple(said), lost=lost)
@@ -40,12 +39,12 @@ def dtype(settings: Settings) -> Derived:
 
 def _by_type(settings: Settings) -> Derived:
     """Return the dtype of a version that asks fp16.type before precision, and takes no fp16 from precision."""
-    name = "precision" if inner(settings, "fp16.type") is None else "fp16.type"
-    if inner(settings, name) == "bfloat16":
+    name = "precision" if settings.value("fp16.type") is None else "fp16.type"
+    if settings.value(name) == "bfloat16":
         kind, names = "bf16", (name, *stated(settings, "fp16.enabled"))
     else:
-        kind, names = ("fp16" if inner(settings, "fp16.enabled") else "fp32"), ("fp16.enabled", *stated(settings, name))
-    said = inner(settings, "precision")
+        kind, names = ("fp16" if settings.value("fp16.enabled") else "fp32"), ("fp16.enabled", *stated(settings, name))
+    said = settings.value("precision")
     if said is None or _NAMES.get(str(said).lower()) == kind:
         return Derived(kind, tuple(dict.fromkeys((*names, *stated(settings, "precision")))))
     why = f"{settings.program.title} trains in {kind}, because the object fp16 decides there"
@@ -59,18 +58,18 @@ def _unread_type(settings: Settings) -> tuple[tuple[str, str], ...]:
 
 def _said(settings: Settings) -> dict[str, str]:
     found: dict[str, str] = {}
-    given = inner(settings, "precision")
+    given = settings.value("precision")
     if given is not None:
         if str(given).lower() not in _NAMES:
             raise refused(settings, "precision", f"{given!r} is not one of fp16, fp32 or bfloat16", "Give one of them")
         found["precision"] = _NAMES[str(given).lower()]
     enabled = {"fp16.enabled": "fp16", "bf16.enabled": "bf16"}
-    return found | {path: kind for path, kind in enabled.items() if inner(settings, path)}
+    return found | {path: kind for path, kind in enabled.items() if settings.value(path)}
 
 
 def loss_scale(settings: Settings) -> Derived | None:
     """Return the fixed scale of fp16; 0 is a dynamic one."""
-    given = inner(settings, "fp16.loss_scale")
+    given = settings.value("fp16.loss_scale")
     if given is None:
         return None
     if dtype(settings).value != "fp16":
@@ -93,25 +92,10 @@ def initial_loss_scale(settings: Settings) -> Derived | None:
     return Derived(2.0**power, found.names, note)
 
 
-def loss_scale_window(settings: Settings) -> Derived | None:
-    """Return the steps after which the dynamic scale grows."""
-    return _of_dynamic_scale(settings, "fp16.loss_scale_window")
-
-
-def hysteresis(settings: Settings) -> Derived | None:
-    """Return the overflows after which the dynamic scale is halved."""
-    return _of_dynamic_scale(settings, "fp16.hysteresis")
-
-
-def min_loss_scale(settings: Settings) -> Derived | None:
-    """Return the least dynamic scale."""
-    return _of_dynamic_scale(settings, "fp16.min_loss_scale")
-
-
 def _of_dynamic_scale(settings: Settings, path: str, otherwise: int | None = None) -> Derived | None:
-    given = inner(settings, path)
+    given = settings.value(path)
     is_fp16 = dtype(settings).value == "fp16"
-    if is_fp16 and not inner(settings, "fp16.loss_scale"):
+    if is_fp16 and not settings.value("fp16.loss_scale"):
         value = otherwise if given is None else given
         return None if value is None else Derived(value, () if given is None else (path,))
     if given is None:
@@ -124,8 +108,8 @@ def grad_reduce_in_fp32(settings: Settings) -> Derived | None:
     """Return whether gradients are summed in fp32, which DeepSpeed does where it is told to."""
     names = stated(settings, *_SUMS, *(("fp32_allreduce",) if settings.value("fp32_allreduce") else ()))
     if (kind := dtype(settings).value) == "fp32":
-        return Derived(None, (), idle=tuple((name, "gradients are fp32 anyway") for name in names))
-    if settings.value("fp32_allreduce") or any(str(inner(settings, path)).lower() in _FP32 for path in _SUMS):
+        return unused(names, "gradients are fp32 anyway")
+    if settings.value("fp32_allreduce") or any(str(settings.value(path)).lower() in _FP32 for path in _SUMS):
         return Derived(True, names, lost=_lost(settings))
     note = f"DeepSpeed sums them in {kind} unless data_types.grad_accum_dtype says fp32"
     return Derived(False, names, note if kind == "bf16" else "")
@@ -164,10 +148,7 @@ def has_llama_mlp(settings: Settings) -> bool:
 
 
 def has_old_mlp(settings: Settings) -> bool:
-    """Say whether an activation does not yet gate the MLP: until September 2024 (`ParallelMLP`, the commit 0d4bdb96).
-
-    The width is then fixed but for LLaMA's MLP.
-    """
+    """Say whether only LLaMA's MLP is gated and has a width: until September 2024 (`ParallelMLP`, commit 0d4bdb96)."""
     return settings.program.name in _BEFORE_GATED_ACTIVATIONS or settings.value("mlp_type") is not None
 
 
@@ -175,9 +156,8 @@ FUNCTIONS: Mapping[str, Function] = {
     "precision.dtype": dtype,
     "precision.loss_scale": loss_scale,
     "precision.initial_loss_scale": initial_loss_scale,
-    "precision.loss_scale_window": loss_scale_window,
-    "precision.hysteresis": hysteresis,
-    "precision.min_loss_scale": min_loss_scale,
+    "precision.loss_scale_window": partial(_of_dynamic_scale, path="fp16.loss_scale_window"),
+    "precision.hysteresis": partial(_of_dynamic_scale, path="fp16.hysteresis"),
+    "precision.min_loss_scale": partial(_of_dynamic_scale, path="fp16.min_loss_scale"),
     "precision.grad_reduce_in_fp32": grad_reduce_in_fp32,
 }
-"""By key of the recipe."""

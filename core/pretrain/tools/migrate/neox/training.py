@@ -3,72 +3,18 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pretrain.errors import MigrateError
-from pretrain.tools.migrate.meaning import Ignored, Mapped, NotSupported, alike, other_model
-from pretrain.tools.migrate.neox.objects import inner, number, refused, stated, whole
+from pretrain.tools.migrate.neox.objects import number, refused, stated, whole
 from pretrain.tools.migrate.neox.precision import decays_too_long
-from pretrain.tools.migrate.setting import Derived, in_place
+from pretrain.tools.migrate.setting import Derived, in_place, taken
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pretrain.tools.migrate.meaning import Meaning
     from pretrain.tools.migrate.setting import Function, Settings
-
-
-_PRODUCT = "micro batch x gradient_accumulation_steps x data-parallel size"
-_ITS_OWN = "GPT-NeoX replaces it"
-_LOSS_SCALE = "DeepSpeed reads the keys of the object fp16 instead"
-
-STEPS: dict[str, Meaning] = {
-    "train_batch_size": Mapped("train.global_batch_size", how=_PRODUCT),
-    "train_micro_batch_size_per_gpu": Mapped("train.micro_batch_size", how=f"global batch = {_PRODUCT}"),
-    "gradient_accumulation_steps": Mapped("train.global_batch_size", how=_PRODUCT),
-    "train_iters": Mapped("train.train_iters"),
-    "seed": Mapped("train.seed"),
-    "exit_interval": Mapped("train.exit_interval"),
-    "optimizer": Mapped("optimizer.name", how="optimizer.type says which"),
-    "gradient_clipping": Mapped("optimizer.clip_grad"),
-    "weight_decay": Mapped("optimizer.weight_decay"),
-    "lr_decay_style": Mapped("schedule.lr_decay_style", how="constant, linear and cosine are offered"),
-    "lr_decay_iters": Mapped("schedule.lr_decay_iters"),
-    "lr_decay_fraction": Mapped("schedule.lr_decay_iters", how="without lr_decay_iters: a part of train_iters"),
-    "min_lr": Mapped("schedule.min_lr"),
-    "warmup": Mapped("schedule.lr_warmup_fraction"),
-    "override_lr_scheduler": Mapped("schedule.override_opt_param_scheduler"),
-    "use_checkpoint_lr_scheduler": Mapped("schedule.use_checkpoint_opt_param_scheduler"),
-    "precision": Mapped("precision.dtype", how="precision, fp16.enabled and bf16.enabled decide together"),
-    "fp32_allreduce": Mapped("precision.grad_reduce_in_fp32", how="with data_types.grad_accum_dtype"),
-    "communication_data_type": Mapped("precision.grad_reduce_in_fp32", how="with data_types.grad_accum_dtype"),
-    "train_epochs": NotSupported("the length of the training is a number of iterations", unless=(None,)),
-    "use_bnb_optimizer": NotSupported("Adam's moments are fp32, not 8 bits", unless=(False,)),
-    "scheduler": NotSupported("section schedule sets the learning rate, not a scheduler of DeepSpeed", unless=(None,)),
-    "batch_size": Ignored(f"{_ITS_OWN} by train_micro_batch_size_per_gpu"),
-    "gas": Ignored(f"{_ITS_OWN} by gradient_accumulation_steps"),
-    "lr": Ignored(f"{_ITS_OWN} by optimizer.params.lr"),
-    "optimizer_type": Ignored(f"{_ITS_OWN} by optimizer.type"),
-    "clip_grad": Ignored(f"{_ITS_OWN} by gradient_clipping"),
-    "dynamic_loss_scale": Ignored(f"{_ITS_OWN} by what fp16.loss_scale says"),
-    "loss_scale": Ignored(_LOSS_SCALE),
-    "loss_scale_window": Ignored(_LOSS_SCALE),
-    "hysteresis": Ignored(_LOSS_SCALE),
-    "min_scale": Ignored(_LOSS_SCALE),
-    "curriculum_seqlen": Ignored("GPT-NeoX counts with it"),
-    "iteration": Ignored("GPT-NeoX counts with it"),
-    **dict.fromkeys(("do_train", "do_valid", "do_test"), Ignored("GPT-NeoX sets it itself")),
-    **alike(
-        other_model("weights and learning rates are not scaled by width (mup)", unless=(False,)),
-        "use_mup coord_check save_base_shapes",
-    ),
-    **alike(
-        Ignored("it belongs to use_mup"),
-        """base_shapes_file mup_init_scale mup_attn_temp mup_output_temp mup_embedding_mult mup_rp_embedding_mult
-        mup_width_scale""",
-    ),
-}
-
 
 _BATCH, _MICRO, _STEPS = "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
 _LAYOUT = ("model_parallel_size", "pipe_parallel_size")
@@ -76,9 +22,9 @@ _LAYOUT = ("model_parallel_size", "pipe_parallel_size")
 
 def micro_batch_size(settings: Settings) -> Derived | None:
     """Return the samples of a rank: stated, or what the global batch leaves for it."""
-    if inner(settings, _MICRO) is not None:
+    if settings.value(_MICRO) is not None:
         return Derived(whole(settings, _MICRO, 1), (_MICRO,))
-    if inner(settings, _BATCH) is None:
+    if settings.value(_BATCH) is None:
         return None
     batch, steps, replicas = whole(settings, _BATCH, 1), whole(settings, _STEPS, 1), _replicas(settings)
     if batch % (steps * replicas):
@@ -89,11 +35,11 @@ def micro_batch_size(settings: Settings) -> Derived | None:
 
 def global_batch_size(settings: Settings) -> Derived | None:
     """Return the samples of a step: stated, or the micro batches of all replicas."""
-    if inner(settings, _BATCH) is not None:
+    if settings.value(_BATCH) is not None:
         batch = whole(settings, _BATCH, 1)
         _check(settings, batch)
         return Derived(batch, (_BATCH, *stated(settings, _STEPS)))
-    if inner(settings, _MICRO) is None:
+    if settings.value(_MICRO) is None:
         return None
     micro, steps, replicas = whole(settings, _MICRO, 1), whole(settings, _STEPS, 1), _replicas(settings)
     return Derived(micro * steps * replicas, (_MICRO, _STEPS), f"{micro} x {_of(steps, replicas)}")
@@ -101,7 +47,7 @@ def global_batch_size(settings: Settings) -> Derived | None:
 
 def _check(settings: Settings, batch: int) -> None:
     """Refuse three sizes that contradict each other, as GPT-NeoX does, whose steps are 1 by default."""
-    if inner(settings, _MICRO) is None or devices(settings) is None:
+    if settings.value(_MICRO) is None or devices(settings) is None:
         return
     micro, steps, replicas = whole(settings, _MICRO, 1), whole(settings, _STEPS, 1), _replicas(settings)
     if batch != micro * steps * replicas:
@@ -117,16 +63,15 @@ def devices(settings: Settings) -> int | None:
     """Return the number of all devices; None if nothing tells it."""
     if settings.devices is not None:
         return settings.devices
-    if inner(settings, "global_num_gpus") is not None:
+    if settings.value("global_num_gpus") is not None:
         return whole(settings, "global_num_gpus", 1)
-    gpus, nodes = inner(settings, "num_gpus"), inner(settings, "num_nodes", -1)
+    gpus, nodes = settings.value("num_gpus"), settings.value("num_nodes", -1)
     if isinstance(gpus, int) and isinstance(nodes, int) and gpus > 0 and nodes > 0:
         return gpus * nodes
     return None
 
 
 def _replicas(settings: Settings) -> int:
-    """Return the data-parallel size."""
     number = devices(settings)
     if number is None:
         given = stated(settings, _MICRO, _BATCH)
@@ -140,7 +85,7 @@ def _replicas(settings: Settings) -> int:
     for name in _LAYOUT:
         shared *= max(1, whole(settings, name, 1))
     if number < 1 or number % shared:
-        sizes = " x ".join(f"{name} {inner(settings, name, 1)}" for name in _LAYOUT)
+        sizes = " x ".join(f"{name} {settings.value(name, 1)}" for name in _LAYOUT)
         msg = f"{number} devices are no multiple of {shared} ({sizes}).\nGive --devices N, or another layout."
         raise MigrateError(msg)
     return number // shared
@@ -156,20 +101,20 @@ _LONGEST = 1000
 
 def optimizer_name(settings: Settings) -> Derived | None:
     """Return which Adam it is; DeepSpeed's and apex's Adam have decoupled weight decay."""
-    given = inner(settings, _TYPE)
+    given = settings.value(_TYPE)
     if given is None:
         of_params = stated(settings, f"{_PARAMS}.adam_w_mode")
-        coupled = inner(settings, f"{_PARAMS}.adam_w_mode") is False
+        coupled = settings.value(f"{_PARAMS}.adam_w_mode") is False
         return Derived("adam" if coupled else "adamw", of_params) if of_params else None
     if str(given).lower() not in _ADAMS:
         return in_place("adamw", _TYPE, f"{given} is not offered; adamw stands in its place")
-    coupled = inner(settings, f"{_PARAMS}.adam_w_mode") is False
+    coupled = settings.value(f"{_PARAMS}.adam_w_mode") is False
     return Derived("adam" if coupled else "adamw", (_TYPE, *stated(settings, f"{_PARAMS}.adam_w_mode")))
 
 
 def lr(settings: Settings) -> Derived | None:
     """Return the highest learning rate: 0.001 for an optimizer that states none."""
-    given = inner(settings, f"{_PARAMS}.lr")
+    given = settings.value(f"{_PARAMS}.lr")
     if given is None:
         if not any(name.startswith("optimizer.") for name in settings.stated):
             return None
@@ -177,19 +122,9 @@ def lr(settings: Settings) -> Derived | None:
     return Derived(given, (f"{_PARAMS}.lr",))
 
 
-def adam_beta1(settings: Settings) -> Derived | None:
-    """Return the decay of the mean of the gradient."""
-    return _beta(settings, 0)
-
-
-def adam_beta2(settings: Settings) -> Derived | None:
-    """Return the decay of the mean of its square."""
-    return _beta(settings, 1)
-
-
 def _beta(settings: Settings, number: int) -> Derived | None:
     path = f"{_PARAMS}.betas"
-    given = inner(settings, path)
+    given = settings.value(path)
     if given is None:
         return None
     if not isinstance(given, list) or len(given) != 2:
@@ -197,16 +132,10 @@ def _beta(settings: Settings, number: int) -> Derived | None:
     return Derived(given[number], (path,))
 
 
-def adam_eps(settings: Settings) -> Derived | None:
-    """Return what is added to the denominator of the update."""
-    given = inner(settings, f"{_PARAMS}.eps")
-    return None if given is None else Derived(given, (f"{_PARAMS}.eps",))
-
-
 def weight_decay(settings: Settings) -> Derived:
     """Return the weight decay, which stands beside the optimizer."""
     path = f"{_PARAMS}.weight_decay"
-    if inner(settings, path) is not None:
+    if settings.value(path) is not None:
         why = f"GPT-NeoX gives Adam weight_decay {settings.value('weight_decay')} beside it, and stops"
         raise refused(settings, path, why, "Remove it, and set weight_decay outside of optimizer")
     return Derived(settings.value("weight_decay"), ("weight_decay",))
@@ -267,12 +196,11 @@ FUNCTIONS: Mapping[str, Function] = {
     "train.global_batch_size": global_batch_size,
     "optimizer.name": optimizer_name,
     "optimizer.lr": lr,
-    "optimizer.adam_beta1": adam_beta1,
-    "optimizer.adam_beta2": adam_beta2,
-    "optimizer.adam_eps": adam_eps,
+    "optimizer.adam_beta1": partial(_beta, number=0),
+    "optimizer.adam_beta2": partial(_beta, number=1),
+    "optimizer.adam_eps": partial(taken, name=f"{_PARAMS}.eps"),
     "optimizer.weight_decay": weight_decay,
     "optimizer.clip_grad": clip_grad,
     "schedule.lr_decay_style": lr_decay_style,
     "schedule.lr_decay_iters": lr_decay_iters,
 }
-"""By key of the recipe."""

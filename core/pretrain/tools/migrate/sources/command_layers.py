@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from pretrain.tools.migrate.setting import Word
     from pretrain.tools.migrate.sources.launchers import Launcher
 
-
 LAUNCHERS: dict[str, Launcher] = {
     "torchrun": TORCHRUN,
     "deepspeed": DEEPSPEED,
@@ -52,25 +51,16 @@ _PYTHON_VALUED = ("-W", "-X", "--check-hash-based-pycs")
 
 @dataclass(frozen=True, slots=True)
 class UnwrappedCommand:
-    """A command without its layers.
+    """A command without its layers."""
 
-    Attributes:
-        program: path of the Python program as written; a module's has slashes and ".py". It may be no Python program.
-        words: of it: its name, and its arguments.
-        launch: launcher; None if there is none that counts processes.
-        notices: lines for the user.
-    """
-
-    program: str
-    words: tuple[Word, ...]
-    launch: Launch | None = None
-    notices: tuple[str, ...] = ()
+    program: str  # path of the Python program as written; a module's has slashes and ".py". It may be no Python program
+    words: tuple[Word, ...]  # of it: its name, and its arguments
+    launch: Launch | None = None  # launcher; None if there is none that counts processes
+    notices: tuple[str, ...] = ()  # lines for the user
 
 
 @dataclass(slots=True)
 class _Rest:
-    """Rest of a command line while its layers are taken off."""
-
     words: tuple[Word, ...]
     launches: list[Launch]
     notices: list[str]
@@ -79,15 +69,7 @@ class _Rest:
 
 
 def peel(words: Sequence[Word], batch: Mapping[str, Word]) -> UnwrappedCommand | None:
-    """Take all layers off a command line.
-
-    Args:
-        words: the command.
-        batch: options that the script's job has, which are defaults of srun's.
-
-    Returns:
-        the program that is started; None for a command that starts none, such as echo.
-    """
+    """Take all layers off a command line; None for one that starts no training, such as echo."""
     if not words or _base(words[0]) in _ORDINARY:
         return None
     rest = _Rest(tuple(words), [], [], batch)
@@ -120,7 +102,6 @@ def _take(rest: _Rest) -> bool:
 
 
 def _skip(rest: _Rest) -> bool:
-    """Go to the next word that starts something."""
     for index, word in enumerate(rest.words[1:], 1):
         if _starts(word):
             rest.words = rest.words[index:]
@@ -212,7 +193,6 @@ def _option(launcher: Launcher, written: str) -> str:
 
 
 def _unknown_counts(launch: Launch, given: Mapping[str, Word]) -> list[str]:
-    """Return lines for counts that depend on a value that is not known."""
     lines = []
     for name in sorted(_COUNTS & given.keys()):
         word = given[name]

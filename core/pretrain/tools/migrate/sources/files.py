@@ -18,58 +18,35 @@ if TYPE_CHECKING:
     from pretrain.recipe.deepspeed.json_file import JsonFile
     from pretrain.tools.migrate.setting import RuntimeValue, Setting, SourceLine, Word
 
-
 Kind = Literal["script", "arguments", "log", "neox", "deepspeed", "megatron_yaml"]
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Number of processes that a source starts, and where.
+    """Number of processes that a source starts, and where."""
 
-    Attributes:
-        place: of the launcher.
-        nproc: processes of a node; None if the source does not say.
-        nnodes: nodes; None if the source does not say.
-        hostfile: a file of hosts; empty for none.
-    """
-
-    place: SourceLine
-    nproc: int | None = None
-    nnodes: int | None = None
-    hostfile: str = ""
+    place: SourceLine  # of the launcher
+    nproc: int | None = None  # processes of a node; None if the source does not say
+    nnodes: int | None = None  # nodes; None if the source does not say
+    hostfile: str = ""  # a file of hosts; empty for none
 
 
 @dataclass(frozen=True, slots=True)
 class MigrateSource:
-    """One source, read but not yet understood.
+    """One source, read but not yet understood."""
 
-    Attributes:
-        name: as the user named it; several GPT-NeoX files are one source.
-        kind: of which it was recognized.
-        program: file name of the Python program that it starts, "pretrain_gpt.py"; empty if it starts none.
-        words: arguments of that program.
-        settings: what a log, a YAML file or GPT-NeoX's files state, by name.
-        deepspeed: keys of a DeepSpeed file.
-        files: texts that a script would write, by path.
-        preprocessing: arguments of each preprocess_data.py that it starts.
-        launch: its launcher; None if it has none.
-        notices: lines for the user.
-        unknown_files: values that are not known of other files that it would write, by path.
-        read_names: names of variables, and of a script's arguments, that its text reads.
-    """
-
-    name: str
-    kind: Kind
-    program: str = ""
-    words: tuple[Word, ...] = ()
-    settings: Mapping[str, Setting] = field(default_factory=dict)
-    deepspeed: JsonFile | None = None
-    files: Mapping[str, str] = field(default_factory=dict)
-    preprocessing: tuple[tuple[Word, ...], ...] = ()
-    launch: Launch | None = None
-    notices: tuple[str, ...] = ()
-    unknown_files: Mapping[str, tuple[RuntimeValue, ...]] = field(default_factory=dict)
-    read_names: frozenset[str] = frozenset()
+    name: str  # as the user named it; several GPT-NeoX files are one source
+    kind: Kind  # of which it was recognized
+    program: str = ""  # file name of the Python program that it starts, "pretrain_gpt.py"; empty if it starts none
+    words: tuple[Word, ...] = ()  # arguments of that program
+    settings: Mapping[str, Setting] = field(default_factory=dict)  # of a log or a YAML file, by name
+    deepspeed: JsonFile | None = None  # keys of a DeepSpeed file
+    files: Mapping[str, str] = field(default_factory=dict)  # texts that a script would write, by path
+    preprocessing: tuple[tuple[Word, ...], ...] = ()  # arguments of each preprocess_data.py that it starts
+    launch: Launch | None = None  # its launcher; None if it has none
+    notices: tuple[str, ...] = ()  # lines for the user
+    unknown_files: Mapping[str, tuple[RuntimeValue, ...]] = field(default_factory=dict)  # others, with what they lack
+    read_names: frozenset[str] = frozenset()  # names of variables, and of a script's arguments, that its text reads
 
 
 _MOST = 16 * 2**20
@@ -81,15 +58,10 @@ _LARGEST = 4_000_000
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """The beginning of a file.
+    """The beginning of a file."""
 
-    Attributes:
-        text: without a byte order mark.
-        whole: whether that is all of it.
-    """
-
-    text: str
-    whole: bool
+    text: str  # without a byte order mark
+    whole: bool  # whether that is all of it
 
     @property
     def is_large(self) -> bool:
@@ -98,11 +70,7 @@ class Text:
 
 
 def read_text(name: str) -> Text:
-    """Read a file.
-
-    Args:
-        name: its path.
-    """
+    """Read a file."""
     try:
         local_path(name)
     except ValueError as error:
@@ -151,16 +119,7 @@ def read_deepspeed(name: str, text: str) -> MigrateSource:
 
 
 def deepspeed_file(source: MigrateSource, path: str, place: SourceLine | None = None) -> JsonFile | None:
-    """Read the DeepSpeed file that a source's arguments name.
-
-    Args:
-        source: the source; files that it writes itself come first.
-        path: as the arguments have it, relative to the working directory or to the source's folder.
-        place: of the argument, for errors.
-
-    Returns:
-        the file; None if the path is empty.
-    """
+    """Read the DeepSpeed file that a source's arguments name; one that the source writes itself comes first."""
     if not path:
         return None
     named_by = f"{place or source.name}: --deepspeed_config"
@@ -187,16 +146,7 @@ def _definition(name: str) -> str:
 
 
 def find_file(source: str, path: str, named_by: str) -> Path:
-    """Return the file that a script means by a relative path.
-
-    Args:
-        source: the script.
-        path: as the script has it.
-        named_by: where, for errors.
-
-    Returns:
-        the path in the working directory, or else in the script's folder; the former if there is none.
-    """
+    """Return the file that a script means by a relative path: that of the working directory, else of its folder."""
     here, beside = Path(path), Path(source).parent / path
     if not here.is_file() and beside.is_file():
         return beside

@@ -18,21 +18,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
-    """Options of one launcher, without their dashes and with underscores.
+    """Options of one launcher, without their dashes and with underscores."""
 
-    Attributes:
-        count: makes a Launch of the options that were given.
-        valued: options with a value.
-        switches: options without one.
-        paired: options with two values.
-        same: usual name of an option by its other names.
-    """
-
-    count: Count
-    valued: frozenset[str]
-    switches: frozenset[str]
-    paired: frozenset[str] = frozenset()
-    same: Mapping[str, str] = field(default_factory=dict)
+    count: Count  # makes a Launch of the options that were given
+    valued: frozenset[str]  # options with a value
+    switches: frozenset[str]  # options without one
+    paired: frozenset[str] = frozenset()  # options with two values
+    same: Mapping[str, str] = field(default_factory=dict)  # usual name of an option by its other names
 
 
 def names(text: str) -> frozenset[str]:

@@ -14,7 +14,6 @@ from pretrain.tools.migrate.sources.files import MigrateSource
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-
 _FIRST = re.compile(r"(?P<prefix>.*?)(?P<dashes>-{16,}) arguments -{16,}\s*")
 _LAST = re.compile(r"-{12,} end of arguments -{12,}")
 _ENTRY = re.compile(r"  (?P<name>[A-Za-z_]\w*) (?P<dots>\.*)(?: (?P<value>.*))?")
@@ -31,21 +30,11 @@ _NEOX_ORIGIN = re.compile(r"(?:updated|default)$")
 
 @dataclass(frozen=True, slots=True)
 class _Dump:
-    """One dump.
-
-    Attributes:
-        start: line of its title, from 1.
-        prefix: of its lines: a rank, or a time.
-        neox: whether GPT-NeoX wrote it.
-        lines: with their numbers, without the prefix.
-        complete: whether its end was found.
-    """
-
-    start: int
-    prefix: str
-    neox: bool
-    lines: list[tuple[int, str]]
-    complete: bool
+    start: int  # line of its title, from 1
+    prefix: str  # of its lines: a rank, or a time
+    neox: bool  # whether GPT-NeoX wrote it
+    lines: list[tuple[int, str]]  # with their numbers, without the prefix
+    complete: bool  # whether its end was found
 
 
 def has_arguments(text: str) -> bool:
@@ -58,15 +47,7 @@ def _title(line: str) -> re.Match[str] | None:
 
 
 def read_log(name: str, text: str) -> MigrateSource:
-    """Read the first dump of a log.
-
-    Args:
-        name: the log, as the user named it.
-        text: its content; the dump must be in it as a whole.
-
-    Returns:
-        all arguments, those that the program worked out too. Its program is "train.py" for GPT-NeoX.
-    """
+    """Read the first dump of a log, which has all arguments, those that the program worked out too."""
     lines = [line.rstrip("\r") for line in text.split("\n")]
     dumps = list(_dumps(lines))
     dump = dumps[0]
@@ -140,7 +121,6 @@ def _neox_value(line: str, entry: re.Match[str]) -> str:
 
 
 def _others(name: str, dump: _Dump, settings: dict[str, Setting], others: Sequence[_Dump]) -> Iterator[str]:
-    """Yield a line for each later dump with other values."""
     for other in others:
         if not other.complete:
             continue
@@ -167,14 +147,9 @@ _PLAIN = (bool, int, float, type(None), list, dict)
 
 
 def value_of(text: str) -> Any:
-    """Return the value whose text a log shows.
-
-    A text stays a text unless the value that it reads as is shown in exactly the same way. So "949,50,1" is not a
-    tuple, "10_000" and "1.0e-5" are not numbers, and str() gives the text of every number back.
-
-    Args:
-        text: as the log has it, after its name.
-    """
+    """Return the value whose text a log shows."""
+    # A text stays a text unless the value that it reads as is shown in exactly the same way. So "949,50,1" is not a
+    # tuple, "10_000" and "1.0e-5" are not numbers, and str() gives the text of every number back.
     if text in _DTYPES:
         return _DTYPES[text]
     if member := _ENUMS.fullmatch(text):

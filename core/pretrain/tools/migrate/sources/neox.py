@@ -1,7 +1,6 @@
-"""GPT-NeoX's YAML files, merged as GPT-NeoX merges them, but for a name with two values.
+"""GPT-NeoX's YAML files, merged as GPT-NeoX merges them, but for a name with two values."""
 
-`NeoXArgs.from_ymls` (megatron/neox_arguments/arguments.py) reads "a-b" as "a_b".
-"""
+# `NeoXArgs.from_ymls` (megatron/neox_arguments/arguments.py) reads "a-b" as "a_b".
 
 from __future__ import annotations
 
@@ -20,23 +19,10 @@ if TYPE_CHECKING:
 
     from pretrain.tools.migrate.setting import Word
 
-
 _OWN = {
-    "attention_config",
-    "checkpoint_factor",
-    "gpt_j_residual",
-    "lr_decay_style",
-    "max_position_embeddings",
-    "model_parallel_size",
-    "no_weight_tying",
-    "pipe_parallel_size",
-    "pos_emb",
-    "rotary_pct",
-    "scaled_upper_triang_masked_softmax_fusion",
-    "tokenizer_type",
-    "train_iters",
-    "train_micro_batch_size_per_gpu",
-    "vocab_file",
+    *("attention_config", "checkpoint_factor", "gpt_j_residual", "lr_decay_style", "max_position_embeddings"),
+    *("model_parallel_size", "no_weight_tying", "pipe_parallel_size", "pos_emb", "rotary_pct", "tokenizer_type"),
+    *("scaled_upper_triang_masked_softmax_fusion", "train_iters", "train_micro_batch_size_per_gpu", "vocab_file"),
 }
 """Names at the top of a file of GPT-NeoX; elsewhere they are in sections, or called otherwise."""
 
@@ -48,11 +34,7 @@ _NOT_ITS = {"model", "train", "language_model", "model_parallel"}
 
 
 def recognize(data: Mapping[Any, Any]) -> bool:
-    """Return whether the content of a YAML file is GPT-NeoX's, as against a recipe or Megatron-LM's --yaml-cfg.
-
-    Args:
-        data: its top level.
-    """
+    """Return whether the content of a YAML file is GPT-NeoX's, as against a recipe or Megatron-LM's --yaml-cfg."""
     names = {str(key).replace("-", "_") for key in data}
     if any(isinstance(data.get(section), dict) for section in _NOT_ITS):
         return False
@@ -60,11 +42,7 @@ def recognize(data: Mapping[Any, Any]) -> bool:
 
 
 def read_neox(paths: Sequence[Path]) -> MigrateSource:
-    """Read the files of one training.
-
-    Returns:
-        A source whose settings have GPT-NeoX's names, with underscores; an object such as "optimizer" is a `Block`.
-    """
+    """Read the files of one training."""
     settings: dict[str, Setting] = {}
     for path in paths:
         block = read_block(_text(path), str(path))
@@ -93,23 +71,17 @@ def _text(path: Path) -> str:
     return content.text
 
 
-_ALL, _EACH, _NODES, _HOSTS = "global_num_gpus", "num_gpus", "num_nodes", "hostfile"
-
-
 def launch_of(settings: Mapping[str, Setting]) -> Launch | None:
-    """Return the launch that settings state; None if they state none.
-
-    Devices of a node alone are not counted as processes: the number of nodes is then that of a list of hosts.
-
-    Args:
-        settings: by name, with underscores.
-    """
-    stated = [settings[name] for name in (_ALL, _EACH, _NODES, _HOSTS) if _is_said(settings, name)]
-    place = next((setting.place for setting in stated if setting.place is not None), None)
+    """Return the launch that settings state; None if they state none."""
+    # Devices of a node alone are not counted as processes: the number of nodes is then that of a list of hosts.
+    counts = {name: _count(settings, name) for name in ("global_num_gpus", "num_gpus", "num_nodes")}
+    hostfile = settings["hostfile"].value if "hostfile" in settings else None
+    hosts = hostfile if isinstance(hostfile, str) else ""
+    stated = [*(name for name, count in counts.items() if count), *["hostfile"] * bool(hosts)]
+    place = next((settings[name].place for name in stated if settings[name].place is not None), None)
     if place is None:
         return None
-    nproc, nnodes = _processes(_count(settings, _ALL), _count(settings, _EACH), _count(settings, _NODES))
-    hosts = settings[_HOSTS].value if _is_said(settings, _HOSTS) else ""
+    nproc, nnodes = _processes(*counts.values())
     return Launch(place, nproc, nnodes, hosts)
 
 
@@ -124,43 +96,27 @@ def _processes(every: int | None, each: int | None, nodes: int | None) -> tuple[
     return None, nodes
 
 
-def _is_said(settings: Mapping[str, Setting], name: str) -> bool:
-    if name == _HOSTS:
-        return name in settings and isinstance(settings[name].value, str) and bool(settings[name].value)
-    return _count(settings, name) is not None
-
-
 def _count(settings: Mapping[str, Setting], name: str) -> int | None:
     """Return a count; GPT-NeoX's -1 is none."""
     value = settings[name].value if name in settings else None
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
-_NOT_SETTINGS = {"user_script", "conf_dir", "conf_file"}
-
-
 def neox_command(words: Sequence[Word]) -> list[str]:
-    """Return the files of settings that a command names, relative to the directory that it runs in.
-
-    Args:
-        words: the command from deepy.py on, or from train.py on.
-    """
+    """Return the files of settings that a command names, relative to the directory that it runs in."""
     given = _parse(words)
-    return [posixpath.join(given.conf_dir or "", _with_ending(name)) for name in given.conf_file]
+    names = (name if name.endswith((".yml", ".json")) else f"{name}.yml" for name in given.conf_file)
+    return [posixpath.join(given.conf_dir or "", name) for name in names]
 
 
 def neox_options(words: Sequence[Word]) -> dict[str, Setting]:
     """Return the settings that the command itself gives, which win over those of the files: "hostfile"."""
-    given = {name: value for name, value in vars(_parse(words)).items() if value is not None}
-    renamed = {"autotuning_run" if name == "autotuning" else name: value for name, value in given.items()}
     place = words[0].place if words else None
     return {
-        name: Setting(name, value, f"--{name}", place) for name, value in renamed.items() if name not in _NOT_SETTINGS
+        name: Setting(name, value, f"--{name}", place)
+        for name, value in vars(_parse(words)).items()
+        if value is not None and name not in {"user_script", "conf_dir", "conf_file"}
     }
-
-
-def _with_ending(name: str) -> str:
-    return name if name.endswith((".yml", ".json")) else f"{name}.yml"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -196,5 +152,5 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("-H", "--hostfile")
     parser.add_argument("-i", "--sample_input_file")
     parser.add_argument("-o", "--sample_output_file")
-    parser.add_argument("--autotuning", choices=("tune", "run"))
+    parser.add_argument("--autotuning", dest="autotuning_run", choices=("tune", "run"))
     return parser

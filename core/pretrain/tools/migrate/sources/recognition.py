@@ -35,12 +35,7 @@ _PROGRAM = re.compile(r"\.py\b|\b(?:python\d?|torchrun|deepspeed|srun|mpirun|mpi
 
 
 def read_sources(names: Sequence[str], defined: Mapping[str, str]) -> tuple[MigrateSource, ...]:
-    """Read all sources; GPT-NeoX's files become one, as GPT-NeoX merges them.
-
-    Args:
-        names: files.
-        defined: as in `read_source`.
-    """
+    """Read all sources; GPT-NeoX's files become one, as GPT-NeoX merges them."""
     found: dict[str, MigrateSource | MigrateError] = {}
     for name in names:
         try:
@@ -71,12 +66,7 @@ def _may_be_settings(name: str, source: MigrateSource | MigrateError) -> bool:
 
 
 def read_source(name: str, defined: Mapping[str, str]) -> MigrateSource:
-    """Read a source of any kind.
-
-    Args:
-        name: a file.
-        defined: values of variables, and of a script's arguments "1", "2", ...
-    """
+    """Read a source of any kind; `defined` has variables, and a script's arguments "1", "2", ..."""
     content = read_text(name)
     text = content.text
     if not text.startswith("#!") and re.search(r"^[ \t]*(?:```|~~~)", text, re.MULTILINE):
@@ -91,7 +81,6 @@ def read_source(name: str, defined: Mapping[str, str]) -> MigrateSource:
 
 
 def _settings_file(name: str, text: str, defined: Mapping[str, str]) -> MigrateSource | None:
-    """Read JSON or YAML; None if it is neither."""
     if _is_deepspeed(text):
         return read_deepspeed(name, text)
     data = _yaml(name, text)
@@ -115,11 +104,9 @@ def _is_deepspeed(text: str) -> bool:
         data = json.loads(text)
     except (ValueError, RecursionError):
         return False
-    return isinstance(data, dict) and bool(data.keys() & _DEEPSPEED) and not recognize(_beside(data))
-
-
-def _beside(data: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in data.items() if key not in _DEEPSPEED}
+    if not isinstance(data, dict) or not data.keys() & _DEEPSPEED:
+        return False
+    return not recognize({key: value for key, value in data.items() if key not in _DEEPSPEED})
 
 
 def _is_part_of_neox(name: str, data: Mapping[str, Any]) -> bool:

@@ -23,18 +23,11 @@ if TYPE_CHECKING:
     from pretrain.tools.migrate.sources.command_layers import UnwrappedCommand
     from pretrain.tools.migrate.sources.training import ScriptCommands
 
-
 _YAML_FLAG = "--yaml-cfg"
 
 
 def read_shell(name: str, text: str, defined: Mapping[str, str]) -> MigrateSource:
-    """Read a shell script that starts a training, or builds token files.
-
-    Args:
-        name: the script, as the user named it.
-        text: its content.
-        defined: values of variables, and of its arguments "1", "2", ...
-    """
+    """Read a shell script that starts a training, or builds token files."""
     batch = batch_options(name, text)
     variables, notices = batch_variables({**batch}, text)
     unset = {key: value for key, value in variables.items() if key not in defined}
@@ -66,24 +59,13 @@ def _cut_off(script: Script) -> list[str]:
 
 
 def read_list(name: str, text: str, defined: Mapping[str, str]) -> MigrateSource:
-    """Read a file of arguments without a program.
-
-    Args:
-        name: the file, as the user named it.
-        text: its content.
-        defined: values of variables.
-    """
+    """Read a file of arguments without a program."""
     words = split_words(name, text, defined)
     return MigrateSource(name, "arguments", words=words, read_names=names_read(name, text, defined))
 
 
 def read_arguments(text: str, defined: Mapping[str, str] | None = None) -> MigrateSource:
-    """Read the text of `--args`: arguments, or a whole command.
-
-    Args:
-        text: as a person would write it on a command line.
-        defined: values of variables.
-    """
+    """Read the text of `--args`: arguments, or a whole command."""
     defined = defined or {}
     words = split_words("--args", text, defined, lines="\n" in text.strip())
     if not words:
@@ -100,7 +82,6 @@ def _with_commands(
 ) -> MigrateSource:
     training = training_of(source.name, commands)
     source = replace(source, preprocessing=tuple(commands.preprocessing))
-    notices = [*notices, *commands.notices]
     unread = (f"{phrase}; it is not read" for phrase in commands.others)
     if training is None:
         return replace(source, notices=(*notices, *unread))
@@ -172,16 +153,9 @@ _MOST = 50
 
 
 def names_read(name: str, text: str, defined: Mapping[str, str]) -> frozenset[str]:
-    """Return the names of variables and of arguments in a text, and in the files that it sources.
-
-    Names are searched, not followed: one too many does no harm, but one too few would refuse a definition that counts.
-    Where a sourced file is not found, all definitions count as read.
-
-    Args:
-        name: the text's file, for the folder of those that it sources.
-        text: a script, a list of arguments, or YAML with ${NAME}.
-        defined: definitions.
-    """
+    """Return the names of variables and of arguments in a text, and in the files that it sources."""
+    # Names are searched, not followed: one too many does no harm, but one too few would refuse a definition that
+    # counts. Where a sourced file is not found, all definitions count as read.
     texts, complete = _texts(name, text)
     found = frozenset(one for each in texts for one in _names(each, defined))
     return found if complete else found | defined.keys()
@@ -241,14 +215,7 @@ _OPERATORS = ";|&<>()`"
 
 
 def split_words(name: str, text: str, defined: Mapping[str, str], *, lines: bool = True) -> tuple[Word, ...]:
-    """Split arguments as a shell does; variables that are not defined are asked for.
-
-    Args:
-        name: of the text, for places.
-        text: the arguments; comments and escaped line ends are skipped.
-        defined: values of variables.
-        lines: whether places have a line.
-    """
+    """Split arguments as a shell does; variables that are not defined are asked for."""
     words: list[Word] = []
     texts: list[str] = []
     asked: list[RuntimeValue] = []

@@ -18,39 +18,23 @@ if TYPE_CHECKING:
 
     from pretrain.tools.migrate.sources.command_layers import UnwrappedCommand
 
-
 _SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch")
 _READ = "Read are trainings of GPT: pretrain_gpt.py and pretrain_gpt2.py, and GPT-NeoX's deepy.py train.py."
 
 
 @dataclass(slots=True)
 class ScriptCommands:
-    """Commands of a script that matter here.
+    """Commands of a script that matter here."""
 
-    Attributes:
-        trainings: commands of trainings that can be read.
-        preprocessing: arguments of each preprocess_data.py.
-        others: phrases about other Python programs, with their places.
-        unknown: commands whose program is not known.
-        seen: names of all programs that are started.
-        notices: lines for the user.
-    """
-
-    trainings: list[UnwrappedCommand] = field(default_factory=list)
-    preprocessing: list[tuple[Word, ...]] = field(default_factory=list)
-    others: list[str] = field(default_factory=list)
-    unknown: list[Word] = field(default_factory=list)
-    seen: list[str] = field(default_factory=list)
-    notices: list[str] = field(default_factory=list)
+    trainings: list[UnwrappedCommand] = field(default_factory=list)  # commands of trainings that can be read
+    preprocessing: list[tuple[Word, ...]] = field(default_factory=list)  # arguments of each preprocess_data.py
+    others: list[str] = field(default_factory=list)  # phrases about other Python programs, with their places
+    unknown: list[Word] = field(default_factory=list)  # commands whose program is not known
+    seen: list[str] = field(default_factory=list)  # names of all programs that are started
 
 
 def sort_commands(commands: Iterable[Sequence[Word]], batch: Mapping[str, Word]) -> ScriptCommands:
-    """Sort commands by the programs that they start.
-
-    Args:
-        commands: words of each command.
-        batch: options that the script's job has, which are defaults of srun's.
-    """
+    """Sort commands by the programs that they start; the options of the script's job are defaults of srun's."""
     found = ScriptCommands()
     for words in commands:
         peeled = peel(words, batch)
@@ -77,22 +61,13 @@ def _sort(found: ScriptCommands, peeled: UnwrappedCommand) -> None:
 
 
 def _script(peeled: UnwrappedCommand) -> str:
-    """Return the script that a shell, or Slurm, is given."""
     if peeled.program.rpartition("/")[2] not in {"bash", "sh", "sbatch"}:
         return ""
     return next((word.text for word in peeled.words[1:] if word.text.endswith(_SCRIPTS)), "")
 
 
 def training_of(name: str, found: ScriptCommands) -> UnwrappedCommand | None:
-    """Return the one training of a script.
-
-    Args:
-        name: the script, as the user named it.
-        found: its commands.
-
-    Returns:
-        the training; None if the script only builds token files.
-    """
+    """Return the one training of a script; None if the script only builds token files."""
     if not found.trainings:
         if not found.preprocessing:
             raise MigrateError(_no_training(name, found))
@@ -180,12 +155,7 @@ _OTHER = {
 
 
 def role_of(program: str, arguments: Sequence[str]) -> Role:
-    """Return what a Python program is here.
-
-    Args:
-        program: its path.
-        arguments: its arguments: train.py is GPT-NeoX's only with a YAML file, and deepy.py starts other programs too.
-    """
+    """Return what a program is here: train.py is GPT-NeoX's only with a YAML file, and deepy.py starts others too."""
     name = PurePosixPath(program).name
     if name == "deepy.py":
         started = next((PurePosixPath(word).name for word in arguments if word.endswith(".py")), "")
@@ -230,15 +200,7 @@ _VARIABLES = {
 
 
 def batch_options(name: str, text: str) -> dict[str, Word]:
-    """Return the options of "#SBATCH" lines that count nodes and tasks.
-
-    Args:
-        name: the script, for places.
-        text: its content.
-
-    Returns:
-        values by an option's long name with underscores.
-    """
+    """Return the options of "#SBATCH" lines that count nodes and tasks, by their long names with underscores."""
     options: dict[str, Word] = {}
     for number, line in enumerate(text.split("\n"), 1):
         found = _LINE.match(line.strip())

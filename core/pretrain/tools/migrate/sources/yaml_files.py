@@ -1,7 +1,6 @@
-"""YAML text as GPT-NeoX reads it, with the line of each key.
+"""YAML text as GPT-NeoX reads it, with the line of each key."""
 
-`NeoXArgs.from_ymls` takes PyYAML's FullLoader; the reader of recipes is stricter, and flattens less.
-"""
+# `NeoXArgs.from_ymls` takes PyYAML's FullLoader; the reader of recipes is stricter, and flattens less.
 
 from __future__ import annotations
 
@@ -17,7 +16,6 @@ from pretrain.tools.migrate.sources.files import MigrateSource
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-
 _MERGE = "tag:yaml.org,2002:merge"
 _DEEPEST = 20
 _MOST = 20_000
@@ -25,15 +23,11 @@ _MOST = 20_000
 
 
 class YamlBlock(dict[str, Any]):
-    """Mapping of a YAML file that knows where its keys are.
-
-    Attributes:
-        places: for each key the line that gives it.
-    """
+    """Mapping of a YAML file that knows where its keys are."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.places: dict[str, SourceLine] = {}
+        self.places: dict[str, SourceLine] = {}  # of the keys
 
 
 class _Loader(yaml.SafeLoader):
@@ -44,12 +38,7 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+[e
 
 
 def read_block(text: str, source: str) -> YamlBlock:
-    """Read a file's text.
-
-    Args:
-        text: YAML, or JSON with comments and trailing commas, which is YAML too.
-        source: the file, for errors.
-    """
+    """Read a file's text: YAML, or JSON with comments and trailing commas, which is YAML too."""
     try:
         loader = _Loader(text)
         node = loader.get_single_node()
@@ -70,8 +59,6 @@ def _refused(source: str, line: int, why: str) -> str:
 
 
 class _Reader:
-    """Construction of plain data out of YAML's nodes."""
-
     def __init__(self, loader: _Loader, source: str) -> None:
         self.loader, self.source, self.left = loader, source, _MOST
 
@@ -135,16 +122,7 @@ def is_megatron_yaml(data: Mapping[Any, Any]) -> bool:
 
 
 def read_megatron_yaml(name: str, text: str, defined: Mapping[str, str]) -> MigrateSource:
-    """Read a file.
-
-    Args:
-        name: the file, as the user named it.
-        text: its content.
-        defined: values for ${NAME} in it.
-
-    Returns:
-        its settings, with the names that flags have.
-    """
+    """Read a file for --yaml-cfg; its settings have the names of flags, and `defined` is for ${NAME} in it."""
     data = read_block(text, name)
     settings: dict[str, Setting] = {}
     for setting in _settings(data, defined):

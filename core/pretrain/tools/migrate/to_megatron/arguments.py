@@ -9,10 +9,7 @@ from typing import TYPE_CHECKING
 from pretrain.recipe.checks.effect import without_effect
 from pretrain.recipe.recipe import Recipe, walk
 from pretrain.recipe.section import Section, shown
-from pretrain.tools.migrate.to_megatron import (
-    layout,
-    model,
-)
+from pretrain.tools.migrate.to_megatron import layout, model
 from pretrain.tools.migrate.to_megatron.flags import NOTHING, Answer, answer_of, single_flags, value_of
 
 if TYPE_CHECKING:
@@ -22,37 +19,23 @@ if TYPE_CHECKING:
 
     from pretrain.tools.migrate.to_megatron.flags import Function, Words
 
-
-FUNCTIONS: Mapping[str, Function] = {
-    **model.FUNCTIONS,
-    **model.TEXT_FUNCTIONS,
-    **layout.LENGTH_FUNCTIONS,
-    **layout.FUNCTIONS,
-}
+FUNCTIONS: Mapping[str, Function] = {**model.FUNCTIONS, **layout.FUNCTIONS}
 """Functions by the key whose flags they return, for keys that one flag alone does not give."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """Arguments of pretrain_gpt.py.
+    """Arguments of pretrain_gpt.py."""
 
-    Attributes:
-        words: flags and values.
-        text: the same for a shell, one flag with its values a line.
-        left_out: for each key that has no flag, or whose flag says less: "section.key=value: what changes.".
-    """
-
-    words: tuple[str, ...]
-    text: str
-    left_out: tuple[str, ...]
+    words: tuple[str, ...]  # flags and values
+    text: str  # the same for a shell, one flag with its values a line
+    left_out: tuple[str, ...]  # "section.key=value: what changes." of keys without a flag that says the same
 
 
 def arguments_of(recipe: Recipe) -> Arguments:
-    """Return the arguments with which today's Megatron-LM trains the same model.
-
-    A flag is written where Megatron-LM's default is not the recipe's value, or where it has none. Keys without effect
-    in this recipe are passed over.
-    """
+    """Return the arguments with which today's Megatron-LM trains the same model."""
+    # A flag is written where Megatron-LM's default is not the recipe's value, or where it has none. Keys without effect
+    # in this recipe are passed over.
     idle = frozenset(without_effect(recipe))
     flags: list[Words] = []
     left_out: list[str] = []
@@ -90,7 +73,6 @@ def _value(recipe: Recipe, key: str) -> str:
 
 
 def _with_sections(key: str) -> Iterator[str]:
-    """Yield a key and the sections around it."""
     while key:
         yield key
         key = key.rpartition(".")[0]

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from pretrain.tools.migrate.programs import Flag
 
-
 TARGET = "megatron-lm-2026.08"
 """The version whose arguments are written."""
 
@@ -33,15 +32,7 @@ def flags_by_name() -> Mapping[str, Sequence[Flag]]:
 
 
 def given(name: str, *values: Any) -> Words:
-    """Return the words that give a flag its value.
-
-    Args:
-        name: dest of the flag.
-        values: one or several; True by default. A switch has one, True or False.
-
-    Raises:
-        ValueError: the flag cannot have that value.
-    """
+    """Return the words that give a flag its value, True by default; a ValueError if it cannot have that value."""
     flags = flags_by_name()[name]
     if flags[0].kind == "switch":
         wanted = values[0] if values else True
@@ -73,15 +64,10 @@ Words = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Flags that say the same as a key, and what they leave out.
-
-    Attributes:
-        flags: to be written; none where Megatron-LM's defaults say the same, or where nothing does.
-        change: what is different there, a sentence without its period; empty if nothing is.
-    """
+    """Flags that say the same as a key, and what they leave out."""
 
     flags: tuple[Words, ...] = ()
-    change: str = ""
+    change: str = ""  # what is different there, a sentence without its period; empty if nothing is
 
 
 NOTHING = Answer()
@@ -90,31 +76,22 @@ NOTHING = Answer()
 Function = Callable[[Recipe], Answer]
 
 
+def when(condition: object, name: str, *values: Any) -> Answer:
+    """Return a flag with its values, or nothing where a condition does not hold."""
+    return Answer((given(name, *values),)) if condition else NOTHING
+
+
+_OF_ONE_NAME = """
+    model.make_vocab_size_divisible_by model.normalization model.position_embedding_type train.micro_batch_size
+    train.global_batch_size train.train_samples train.manual_gc_interval optimizer.weight_decay
+    schedule.lr_warmup_iters schedule.lr_warmup_samples schedule.lr_warmup_fraction schedule.lr_decay_iters
+    schedule.lr_decay_samples precision.loss_scale precision.initial_loss_scale precision.loss_scale_window
+    precision.hysteresis precision.min_loss_scale parallel.tensor_model_parallel_size parallel.sequence_parallel
+    recompute.distribute_saved_activations checkpoint.load checkpoint.finetune
+"""
 PLAIN: Mapping[str, str] = {
-    "model.make_vocab_size_divisible_by": "make_vocab_size_divisible_by",
-    "model.normalization": "normalization",
-    "model.position_embedding_type": "position_embedding_type",
+    **{key: key.rpartition(".")[2] for key in _OF_ONE_NAME.split()},
     "data.cache_path": "data_cache_path",
-    "train.micro_batch_size": "micro_batch_size",
-    "train.global_batch_size": "global_batch_size",
-    "train.train_samples": "train_samples",
-    "train.manual_gc_interval": "manual_gc_interval",
-    "optimizer.weight_decay": "weight_decay",
-    "schedule.lr_warmup_iters": "lr_warmup_iters",
-    "schedule.lr_warmup_samples": "lr_warmup_samples",
-    "schedule.lr_warmup_fraction": "lr_warmup_fraction",
-    "schedule.lr_decay_iters": "lr_decay_iters",
-    "schedule.lr_decay_samples": "lr_decay_samples",
-    "precision.loss_scale": "loss_scale",
-    "precision.initial_loss_scale": "initial_loss_scale",
-    "precision.loss_scale_window": "loss_scale_window",
-    "precision.hysteresis": "hysteresis",
-    "precision.min_loss_scale": "min_loss_scale",
-    "parallel.tensor_model_parallel_size": "tensor_model_parallel_size",
-    "parallel.sequence_parallel": "sequence_parallel",
-    "recompute.distribute_saved_activations": "distribute_saved_activations",
-    "checkpoint.load": "load",
-    "checkpoint.finetune": "finetune",
     "evaluation.iters": "eval_iters",
 }
 """Dest by key, where the key needs several flags only in the other direction or in other versions."""
@@ -137,13 +114,7 @@ def _is_of_older_name(key: str, name: str, found: Mapping[str, str]) -> bool:
 
 
 def answer_of(recipe: Recipe, key: str, name: str) -> Answer:
-    """Return the flag, unless Megatron-LM's default for it is the recipe's value.
-
-    Args:
-        recipe: complete.
-        key: "section.key".
-        name: dest of its flag.
-    """
+    """Return the flag, unless Megatron-LM's default for it is the recipe's value."""
     value = value_of(recipe, key)
     values, default = _values(name), flags_by_name()[name][0].default
     if value is None or value == values.get(default, default):

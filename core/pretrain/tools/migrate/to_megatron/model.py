@@ -1,15 +1,14 @@
-"""Flags of the model, where several make one key.
+"""Flags of the model, the tokenizer and the token files, where several make one key."""
 
-core_transformer_config_from_args (megatron/training/argument_utils.py), MLP of megatron/core/transformer/mlp.py, and
-validate_args (megatron/training/arguments.py) for its defaults.
-"""
+# Sources: core_transformer_config_from_args (megatron/training/argument_utils.py), MLP of
+# megatron/core/transformer/mlp.py, and validate_args (megatron/training/arguments.py) for its defaults.
 
 from __future__ import annotations
 
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from pretrain.tools.migrate.to_megatron.flags import NOTHING, Answer, given
+from pretrain.tools.migrate.to_megatron.flags import NOTHING, Answer, given, when
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,8 +16,9 @@ if TYPE_CHECKING:
     from pretrain.recipe import Recipe
     from pretrain.tools.migrate.to_megatron.flags import Function
 
-
 _ATTENTION = {"flash": "flash", "softmax": "unfused"}
+_BYTES = 257
+"""Tokens of the type bytes: 256, and the last as the end of a document, as NullTokenizer has it."""
 
 
 def activation(recipe: Recipe) -> Answer:
@@ -29,22 +29,20 @@ def activation(recipe: Recipe) -> Answer:
     if kind == "gelu":
         return Answer((given("bias_gelu_fusion", False),))
     # without biases nothing is fused, and the unfused GELU of Megatron-LM is exact, but that of Transformer Engine
-    return NOTHING if has_bias else Answer((given("use_te_activation_func"),))
+    return when(not has_bias, "use_te_activation_func")
 
 
 def ffn_hidden_size(recipe: Recipe) -> Answer:
     """Return the width of the MLP, if it is another than the default."""
     model = recipe.model
     default = 8 * model.hidden_size // 3 // 64 * 64 if model.activation == "swiglu" else 4 * model.hidden_size
-    return NOTHING if model.ffn_hidden_size == default else Answer((given("ffn_hidden_size", model.ffn_hidden_size),))
+    return when(model.ffn_hidden_size != default, "ffn_hidden_size", model.ffn_hidden_size)
 
 
 def kv_channels(recipe: Recipe) -> Answer:
     """Return the size of a head, if the heads do not share the width evenly."""
     model = recipe.model
-    if model.kv_channels * model.num_attention_heads == model.hidden_size:
-        return NOTHING
-    return Answer((given("kv_channels", model.kv_channels),))
+    return when(model.kv_channels * model.num_attention_heads != model.hidden_size, "kv_channels", model.kv_channels)
 
 
 def num_query_groups(recipe: Recipe) -> Answer:
@@ -72,40 +70,13 @@ def attention(recipe: Recipe) -> Answer:
     return Answer((given("attention_backend", _ATTENTION[kind]),))
 
 
-FUNCTIONS: Mapping[str, Function] = {
-    "model.activation": activation,
-    "model.ffn_hidden_size": ffn_hidden_size,
-    "model.kv_channels": kv_channels,
-    "model.num_query_groups": num_query_groups,
-    "model.attention_softmax_in_fp32": attention_softmax_in_fp32,
-    "kernels.attention": attention,
-}
-"""By key."""
-
-
-_BYTES = 257
-"""Tokens of the type bytes: 256, and the last as the end of a document, as NullTokenizer has it."""
-
-
 def tokenizer_type(recipe: Recipe) -> Answer:
     """Return the type; for bytes the one that reads no text, as a training needs none."""
-    kind = recipe.tokenizer.type
-    if kind == "gpt2":
-        return Answer((given("tokenizer_type", "GPT2BPETokenizer"),))
-    if kind == "huggingface":
-        return Answer((given("tokenizer_type", "HuggingFaceTokenizer"),))
+    classes = {"gpt2": "GPT2BPETokenizer", "huggingface": "HuggingFaceTokenizer"}
+    if recipe.tokenizer.type in classes:
+        return Answer((given("tokenizer_type", classes[recipe.tokenizer.type]),))
     flags = (given("tokenizer_type", "NullTokenizer"), given("vocab_size", _BYTES))
     return Answer(flags, "NullTokenizer stands in its place, which has the same ids and knows no text")
-
-
-def vocab_file(recipe: Recipe) -> Answer:
-    """Return GPT-2's vocabulary."""
-    return _of_type(recipe, "gpt2", "vocab_file", recipe.tokenizer.vocab_file)
-
-
-def merge_file(recipe: Recipe) -> Answer:
-    """Return GPT-2's merges."""
-    return _of_type(recipe, "gpt2", "merge_file", recipe.tokenizer.merge_file)
 
 
 def tokenizer_file(recipe: Recipe) -> Answer:
@@ -121,18 +92,19 @@ def tokenizer_file(recipe: Recipe) -> Answer:
     return Answer((given("tokenizer_model", file),), change)
 
 
-def data_path(recipe: Recipe) -> Answer:
-    """Return the one token file."""
-    path = recipe.data.path
-    return NOTHING if path is None else Answer((given("data_path", path),))
+def _of_gpt2(recipe: Recipe, name: str, file: str | None) -> Answer:
+    return when(file is not None and recipe.tokenizer.type == "gpt2", name, file)
 
 
 def blend(recipe: Recipe) -> Answer:
     """Return several token files, each after its weight."""
-    if recipe.data.blend is None:
-        return NOTHING
-    words = [word for part in recipe.data.blend for word in (repr(part.weight), _not_a_flag(part.path))]
-    return Answer((given("data_path", *words),))
+    parts = recipe.data.blend or ()
+    words = [word for part in parts for word in (repr(part.weight), _not_a_flag(part.path))]
+    return when(recipe.data.blend is not None, "data_path", *words)
+
+
+def _not_a_flag(path: str) -> str:
+    return f"./{path}" if path.startswith("-") else path
 
 
 def split(recipe: Recipe) -> Answer:
@@ -152,22 +124,19 @@ def reset_attention_mask(recipe: Recipe) -> Answer:
     return Answer((given("reset_attention_mask"),), change)
 
 
-def _of_type(recipe: Recipe, kind: str, name: str, file: str | None) -> Answer:
-    return NOTHING if file is None or recipe.tokenizer.type != kind else Answer((given(name, file),))
-
-
-def _not_a_flag(path: str) -> str:
-    return f"./{path}" if path.startswith("-") else path
-
-
-TEXT_FUNCTIONS: Mapping[str, Function] = {
+FUNCTIONS: Mapping[str, Function] = {
+    "model.activation": activation,
+    "model.ffn_hidden_size": ffn_hidden_size,
+    "model.kv_channels": kv_channels,
+    "model.num_query_groups": num_query_groups,
+    "model.attention_softmax_in_fp32": attention_softmax_in_fp32,
+    "kernels.attention": attention,
     "tokenizer.type": tokenizer_type,
-    "tokenizer.vocab_file": vocab_file,
-    "tokenizer.merge_file": merge_file,
+    "tokenizer.vocab_file": lambda recipe: _of_gpt2(recipe, "vocab_file", recipe.tokenizer.vocab_file),
+    "tokenizer.merge_file": lambda recipe: _of_gpt2(recipe, "merge_file", recipe.tokenizer.merge_file),
     "tokenizer.file": tokenizer_file,
-    "data.path": data_path,
+    "data.path": lambda recipe: when(recipe.data.path is not None, "data_path", recipe.data.path),
     "data.blend": blend,
     "data.split": split,
     "data.reset_attention_mask": reset_attention_mask,
 }
-"""By key."""
