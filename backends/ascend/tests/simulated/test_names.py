@@ -22,6 +22,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.full
 def test_every_name_of_cuda_is_known(imported):
     names = DeviceNames(AscendBackend())
     unknown = {
