@@ -76,7 +76,7 @@ def measure(folder: Path, arguments: argparse.Namespace) -> dict[str, object]:
     def decompressing(path: Path) -> list[object]:
         program = (
             "import sys; from pathlib import Path\n"
-            "from pretrain.tools.corpus.compression import open_decompressed\n"
+            "from pretrain.tools.corpus.chunks import open_decompressed\n"
             "with open_decompressed(Path(sys.argv[1])) as (stream, _):\n    while stream.read(1 << 20): pass"
         )
         return [sys.executable, "-c", program, path]

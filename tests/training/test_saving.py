@@ -12,7 +12,7 @@ from pretrain.checkpoint import checksums, storage
 from pretrain.checkpoint.contents import Loaded
 from pretrain.checkpoint.folder import LATEST, CheckpointFolder
 from pretrain.errors import CheckpointError, DamageError
-from pretrain.tools.convert.formats.sharded_writer import backend_json
+from pretrain.tools.convert.formats.megatron_writer import BACKEND_JSON
 from pretrain.training.progress import Progress
 from pretrain.training.saving import Saving
 from pretrain.training.starting import start_from
@@ -30,7 +30,7 @@ class FakeEngine:
     def save(self, directory, progress):
         (directory / "progress").write_text(repr(dict(progress)))
         torch.save({"format": 3, "progress": dict(progress), "model": {}}, directory / "common.pt")
-        (directory / "metadata.json").write_bytes(backend_json())
+        (directory / "metadata.json").write_bytes(BACKEND_JSON)
         (directory / ".metadata").write_bytes(pickle.dumps(Metadata({})))
         checksums.write(directory, {})
 

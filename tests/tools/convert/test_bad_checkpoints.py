@@ -10,6 +10,7 @@ import shutil
 import sys
 import types
 import zipfile
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -181,7 +182,7 @@ def test_values_that_a_format_never_has_are_left_out_or_damage(tmp_path, what):
     torch.save(ODD[what], tmp_path / "mp_rank_00" / "model_optim_rng.pt")
     refused = ""
     try:
-        json.dumps(summary_of(tmp_path).as_json())
+        json.dumps(asdict(summary_of(tmp_path)) | {"path": str(tmp_path)})
     except DamageError as error:
         refused = str(error)
     assert "Traceback" not in refused

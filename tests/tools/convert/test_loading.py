@@ -20,10 +20,9 @@ from pretrain.model.weights import global_names
 from pretrain.recipe.sections.model import ModelSection
 from pretrain.tools.convert.commands import recipe_section
 from pretrain.tools.convert.conversion import ConvertOptions, convert
-from pretrain.tools.convert.loading import _Source
 from pretrain.tools.convert.registry import WRITE, read_weights
 from pretrain.tools.convert.target import TargetLayout, write_target
-from pretrain.tools.convert.trainer_calls import foreign_summary, load, require_fitting
+from pretrain.tools.convert.trainer_calls import _Source, foreign_summary, load, require_fitting
 
 SMALL = ("model.num_layers=2",)
 MODELS = {

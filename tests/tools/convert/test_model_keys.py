@@ -15,7 +15,7 @@ from pretrain.tools.convert.formats.deepspeed_writer import _args
 from pretrain.tools.convert.formats.hugging_face_config import config_of as hugging_face_config
 from pretrain.tools.convert.formats.hugging_face_families import FAMILIES
 from pretrain.tools.convert.formats.megatron_writer import args_for
-from pretrain.tools.convert.formats.neox_config import config_of as neox_config
+from pretrain.tools.convert.formats.neox import config_of as neox_config
 from pretrain.tools.convert.model_keys import NAMES, Names, Program, not_held
 from pretrain.tools.convert.target import TargetLayout
 

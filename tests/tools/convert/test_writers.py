@@ -13,10 +13,8 @@ from torch.distributed import checkpoint as dcp
 
 from pretrain.checkpoint.sharded_format import read_index
 from pretrain.errors import CheckpointError
-from pretrain.tools.convert import lazy_tensor
-from pretrain.tools.convert.file_writers import SafetensorsFile, TorchFile
-from pretrain.tools.convert.formats import sharded_writer
-from pretrain.tools.convert.formats.sharded_writer import Entry, ShardedFile, write_index
+from pretrain.tools.convert import file_writers, lazy_tensor
+from pretrain.tools.convert.file_writers import Entry, SafetensorsFile, ShardedFile, TorchFile, write_index
 from pretrain.tools.convert.lazy_tensor import LazyTensor, in_memory, joined
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -26,7 +24,7 @@ DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 def small_blocks(monkeypatch):
     """Write blocks of 64 bytes, so that small tensors have several."""
     monkeypatch.setattr(LazyTensor.blocks, "__defaults__", (64,))
-    monkeypatch.setattr(sharded_writer, "_PIECE", 64)
+    monkeypatch.setattr(file_writers, "_PIECE", 64)
 
 
 def written(file, path):

@@ -12,7 +12,7 @@ from pretrain.data.token_files.reading import TokenFile
 from pretrain.data.token_files.writing import Encoded
 from pretrain.errors import DataError
 from pretrain.tools.corpus.build import build_tokens
-from pretrain.tools.corpus.cleaning import Cleaning, SeenDocuments, digests_of, select_documents
+from pretrain.tools.corpus.documents import Cleaning, SeenDocuments, digests_of, select_documents
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import lzma
 import pytest
 import zstandard
 
-from pretrain.tools.corpus.compression import open_decompressed
+from pretrain.tools.corpus.chunks import open_decompressed
 
 PACKED = {".gz": gzip.compress, ".xz": lzma.compress, ".bz2": bz2.compress, ".zst": zstandard.compress}
 MEBIBYTE = 1 << 20

@@ -16,9 +16,8 @@ from pretrain.errors import DataError
 from pretrain.tools.corpus.build import build_tokens
 from pretrain.tools.corpus.chunks import read_chunks
 from pretrain.tools.corpus.documents import read_documents
-from pretrain.tools.corpus.inputs import find_sources
+from pretrain.tools.corpus.inputs import Shard, find_sources
 from pretrain.tools.corpus.merging import merge_tokens
-from pretrain.tools.corpus.sharding import Shard
 
 
 def texts(inputs, key="text", **options):
@@ -303,7 +302,7 @@ class TestShards:
         assert merge_tokens(prefixes, tmp_path / "merged").documents == 2
 
     def test_duplicates_cannot_be_found_in_shards(self, tmp_path, corpus, bytes_section):
-        from pretrain.tools.corpus.cleaning import Cleaning
+        from pretrain.tools.corpus.documents import Cleaning
 
         with pytest.raises(DataError, match="duplicates cannot be dropped"):
             build_tokens(

@@ -22,7 +22,7 @@ from pretrain.errors import DataError
 from pretrain.recipe.sections.data import TokenizerSection
 from pretrain.tools.corpus import build, chunks, unfinished
 from pretrain.tools.corpus.build import build_tokens
-from pretrain.tools.corpus.cleaning import Cleaning
+from pretrain.tools.corpus.documents import Cleaning
 from pretrain.tools.corpus.unfinished import STATE, folder_of
 
 SECTION = TokenizerSection(type="bytes")

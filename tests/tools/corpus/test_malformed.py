@@ -41,7 +41,13 @@ def expected(content):
 def test_only_the_first_faults_line_is_looked_up(tmp_path, monkeypatch):
     """To know its number the file is read up to there."""
     looked = []
-    monkeypatch.setattr(documents, "_lines_before", lambda chunk: looked.append(chunk.begin) or 0)
+
+    def where(chunk, number=0, found=documents.where):
+        looked.append(chunk.begin)
+        return found(chunk, number)
+
+    monkeypatch.setattr(documents, "where", where)
+    monkeypatch.setattr("pretrain.tools.corpus.build.where", where)
     monkeypatch.setattr("pretrain.tools.corpus.build.read_chunks", partial(chunks.read_chunks, chunk_bytes=100))
     corpus = tmp_path / "c.jsonl"
     corpus.write_text('{"text": "good"}\nbad\n' * 500)

@@ -21,8 +21,8 @@ import zstandard
 from pretrain.data.token_files.reading import bin_path, idx_path
 from pretrain.recipe.sections.data import TokenizerSection
 from pretrain.tools.corpus.build import build_tokens
+from pretrain.tools.corpus.inputs import Shard
 from pretrain.tools.corpus.merging import merge_tokens
-from pretrain.tools.corpus.sharding import Shard
 from pretrain.tools.corpus.unfinished import STATE, folder_of
 
 PEPS = "05a7c466e7d450f886b40904d3a1755f"

@@ -19,9 +19,9 @@ from pretrain.data.token_files.writing import IndexPart, write_index
 from pretrain.errors import DataError
 from pretrain.tools.corpus import merging
 from pretrain.tools.corpus.build import build_tokens
-from pretrain.tools.corpus.cleaning import Cleaning
+from pretrain.tools.corpus.documents import Cleaning
+from pretrain.tools.corpus.inputs import Shard
 from pretrain.tools.corpus.merging import merge_tokens
-from pretrain.tools.corpus.sharding import Shard
 
 
 @pytest.fixture

@@ -9,8 +9,7 @@ from data.example_corpus import DOCUMENTS, write_jsonl
 from pretrain.data.token_files.reading import bin_path, idx_path
 from pretrain.errors import DataError
 from pretrain.tools.corpus.build import build_tokens
-from pretrain.tools.corpus.inputs import expand, find_sources
-from pretrain.tools.corpus.sharding import Shard
+from pretrain.tools.corpus.inputs import Shard, expand, find_sources
 
 
 class Crash(BaseException):

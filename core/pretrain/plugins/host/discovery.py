@@ -133,25 +133,24 @@ def registered_twice(found: list[Installed]) -> str:
 
 def unread_groups() -> list[str]:
     """Return a line for each entry point in a group "pretrain..." that pretrain does not read."""
-    there = _entry_points()
-    groups = sorted(group for group in there.groups if group.startswith("pretrain"))
+    groups = sorted(group for group in entry_points().groups if group.startswith("pretrain"))
     return [
         f"{_describe(entry, Role.KERNELS).provider} registers '{entry.name}' in the entry-point group '{group}', "
         f"which pretrain does not read.{did_you_mean(group, (BACKENDS, PLUGINS))}"
         for group in groups
         if group not in {BACKENDS, PLUGINS}
-        for entry in there.select(group=group)
+        for entry in entry_points(group=group)
     ]
 
 
-def _entry_points() -> EntryPoints:
-    """Return all entry points; they are read again where a folder of packages has changed."""
-    return _read_entry_points(tuple((folder, _changed_at(folder)) for folder in sys.path))
+def _entry_points(group: str) -> EntryPoints:
+    """Return the group's entry points; they are read again where a folder of packages has changed."""
+    return _read_entry_points(group, tuple((folder, _changed_at(folder)) for folder in sys.path))
 
 
-@lru_cache(maxsize=1)
-def _read_entry_points(folders: tuple[tuple[str, int], ...]) -> EntryPoints:  # noqa: ARG001  the cache's key
-    return entry_points()
+@lru_cache(maxsize=4)
+def _read_entry_points(group: str, folders: tuple[tuple[str, int], ...]) -> EntryPoints:  # noqa: ARG001  the cache's key
+    return entry_points(group=group)
 
 
 def _changed_at(folder: str) -> int:
@@ -163,7 +162,7 @@ def _changed_at(folder: str) -> int:
 
 def _installed(group: str, role: Role) -> list[Installed]:
     # Sorted, because the order of entry points follows directory listings: it would differ between nodes.
-    found = [_describe(entry, role) for entry in _entry_points().select(group=group)]
+    found = [_describe(entry, role) for entry in _entry_points(group)]
     return sorted(found, key=lambda plugin: (plugin.name, plugin.provider))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,13 +16,11 @@ from pretrain.report.console import ByteCount, ProgressBar
 from pretrain.report.plain_text import size_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from pretrain.recipe.sections.model import ModelSection
-    from pretrain.tools.convert.conversion import TargetTokenizer
-    from pretrain.tools.convert.model_weights import ModelWeights
-    from pretrain.tools.convert.summary import CheckpointSummary, FileLayout
-    from pretrain.tools.convert.verification import Difference
+    from pretrain.tools.convert.conversion import Difference
+    from pretrain.tools.convert.model_weights import CheckpointSummary, ModelWeights
 
 
 _PATH = LocalPath()
@@ -29,27 +28,26 @@ DIFFERENT = ExitCode.FAILURE
 _SHOWN = 20
 _SECTION = "model."
 FORMATS = ("pretrain", "megatron", "torch_dist", "deepspeed", "neox", "huggingface")
-_LEFT_OUT = {"hidden_dropout", "attention_dropout"}
-"""Not of the weights, but of the training."""
+_COUNT = click.IntRange(min=1)
+_TENSOR = "Tensor-parallel ranks: all but pretrain, huggingface."
+_TOKENIZER = (
+    "tokenizer.json; or twice: vocab.json and merges.txt. Its size tells what is padding of the vocabulary. "
+    "[default: the source's; huggingface: of a run, its recipe's]"
+)
+_LEFT_OUT = {"hidden_dropout", "attention_dropout"}  # of the training, not of the weights
+_SET = "A setting of the model that the files do not tell, such as model.num_attention_heads=16."
+_model_settings = click.option("--set", "settings", multiple=True, metavar="model.KEY=VALUE", help=_SET)
 
 
-def model_settings(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the option --set to a command."""
-    return click.option(
-        "--set",
-        "settings",
-        multiple=True,
-        metavar="model.KEY=VALUE",
-        help="A setting of the model that the files do not tell, such as model.num_attention_heads=16.",
-    )(function)
+@click.group()
+def command() -> None:
+    """Look into checkpoints, verify and convert them.
 
-
-def parsed(settings: Sequence[str]) -> dict[str, Any]:
-    """Return the values by the keys of a recipe's section `model`.
-
-    Raises:
-        RecipeError: one is no such key with a value.
+    They may be this program's, Megatron-LM's, DeepSpeed's, GPT-NeoX's or Hugging Face's.
     """
+
+
+def _parsed(settings: Sequence[str]) -> dict[str, Any]:
     import yaml  # noqa: PLC0415  kept out of --help
 
     from pretrain.recipe.sections.model import ModelSection  # noqa: PLC0415  it imports pydantic
@@ -59,10 +57,8 @@ def parsed(settings: Sequence[str]) -> dict[str, Any]:
         path, equals, text = setting.partition("=")
         key = path.removeprefix(_SECTION)
         if not equals or not path.startswith(_SECTION) or key not in ModelSection.model_fields:
-            msg = (
-                f"--set {setting[:100]}: not a key of section model with a value."
-                f"{did_you_mean(key, ModelSection.model_fields)}\nWrite --set model.KEY=VALUE."
-            )
+            msg = f"--set {setting[:100]}: not a key of section model with a value."
+            msg += f"{did_you_mean(key, ModelSection.model_fields)}\nWrite --set model.KEY=VALUE."
             raise RecipeError(msg)
         try:
             found[key] = yaml.safe_load(text)
@@ -72,7 +68,7 @@ def parsed(settings: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-@click.command("inspect")
+@command.command("inspect")
 @click.argument("path", type=_PATH)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def inspect_command(*, path: Path, as_json: bool) -> None:
@@ -89,7 +85,8 @@ def inspect_command(*, path: Path, as_json: bool) -> None:
     none = "checksums.txt is another program's" if are_foreign(summary.path) else "no checksums.txt"
     checksums = _verified(summary.path) if are_there(summary.path) else none
     if as_json:
-        click.echo(orjson.dumps(summary.as_json() | {"checksums": checksums}, option=orjson.OPT_INDENT_2))
+        shown = asdict(summary) | {"path": str(summary.path), "checksums": checksums}
+        click.echo(orjson.dumps(shown, option=orjson.OPT_INDENT_2))
     else:
         click.echo("\n".join(_lines(summary, checksums)))
 
@@ -109,41 +106,27 @@ def _verified(folder: Path) -> str:
 
 def _lines(summary: CheckpointSummary, checksums: str) -> list[str]:
     version = f" ({summary.version})" if summary.version else ""
+    parts = [f"{name.replace('_', ' ')} {size}" for name, size in asdict(summary.parts).items() if size > 1]
     rows = {
         "path": str(summary.path),
         "format": f"{summary.format}{version}",
         "iteration": "not in the files" if summary.iteration is None else f"{summary.iteration:,}",
         "parameters": "not known" if summary.parameters is None else f"{summary.parameters:,}",
         "dtype": ", ".join(summary.dtypes),
-        "layout": _layout(summary.parts),
+        "layout": " x ".join(parts) or "one part",
         "contents": ", ".join(summary.contents),
         "files": f"{summary.files:,}, {size_text(summary.size)}",
         "checksums": checksums,
     }
     lines = [f"{f'{name}:':<12}{value}" for name, value in rows.items()]
-    return [*lines, "model:", *(f"  {name}: {_yaml(value)}" for name, value in summary.model.items())]
+    model = {name: str(value).lower() if isinstance(value, bool) else value for name, value in summary.model.items()}
+    return [*lines, "model:", *(f"  {name}: {value}" for name, value in model.items())]
 
 
-def _layout(parts: FileLayout) -> str:
-    sizes = {
-        "tensor": parts.tensor,
-        "pipeline": parts.pipeline,
-        "virtual pipeline": parts.virtual_pipeline,
-        "expert": parts.expert,
-        "data": parts.data,
-    }
-    shown = [f"{name} {size}" for name, size in sizes.items() if size > 1]
-    return " x ".join(shown) or "one part"
-
-
-def _yaml(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-@click.command("verify")
+@command.command("verify")
 @click.argument("path", type=_PATH)
 @click.option("--against", type=_PATH, metavar="OTHER", help="Compare all weights with this checkpoint's.")
-@model_settings
+@_model_settings
 def verify_command(*, path: Path, against: Path | None, settings: tuple[str, ...]) -> int:
     """Read all weights of the checkpoint at PATH: complete, of the right shapes, finite.
 
@@ -154,35 +137,34 @@ def verify_command(*, path: Path, against: Path | None, settings: tuple[str, ...
     any differ.
     """
     from pretrain.checkpoint.checksums import Share  # noqa: PLC0415
-    from pretrain.tools.convert.registry import read_weights  # noqa: PLC0415  it imports torch
-    from pretrain.tools.convert.verification import (  # noqa: PLC0415
-        differences,
-        files_without_checksums,
-        not_finite,
-        settings_that_differ,
-    )
+    from pretrain.tools.convert import conversion  # noqa: PLC0415  it imports torch
+    from pretrain.tools.convert.registry import read_weights  # noqa: PLC0415
 
-    given = parsed(settings)
+    given = _parsed(settings)
     with ProgressBar() as bar:
         weights = read_weights(path, given, Share(begin=partial(ByteCount, bar)))
-        broken = not_finite(weights, ByteCount(bar, _size(weights), "read"))
-    unverified = files_without_checksums(weights)
+        broken = conversion.not_finite(weights, ByteCount(bar, _size(weights), "read"))
+    unverified = conversion.files_without_checksums(weights)
     if broken:
         click.echo(f"{weights.path}: not finite: {', '.join(broken[:_SHOWN])}", err=True)
         return DIFFERENT
-    what = f"{len(weights.tensors):,} weights, {size_text(_size(weights))}"
-    click.echo(f"{weights.path} ({weights.format}): {what}, complete and finite; {_checked(unverified)}")
+    found = f"{len(weights.tensors):,} weights, {size_text(_size(weights))}, complete and finite"
+    checked = "checksums match"
+    if unverified:
+        files = "1 file has" if len(unverified) == 1 else f"{len(unverified)} files have"
+        checked = f"{files} no checksums ({unverified[0].name}): a changed number would not be found"
+    click.echo(f"{weights.path} ({weights.format}): {found}; {checked}")
     _name_foreign(weights)
     if against is None:
         return 0
     with ProgressBar() as bar:
         other = read_weights(against, given, Share(begin=partial(ByteCount, bar)))
-        found = differences(weights, other, ByteCount(bar, _size(weights), "compared"))
+        compared = conversion.differences(weights, other, ByteCount(bar, _size(weights), "compared"))
     _name_foreign(other)
-    differing = settings_that_differ(weights, other)
+    differing = conversion.settings_that_differ(weights, other)
     for name, (ours, theirs) in differing.items():
         click.echo(f"different model: {name} {ours}, there {theirs}")
-    return _show([each for each in found if each.largest != 0.0], weights, other) or (DIFFERENT if differing else 0)
+    return _show([each for each in compared if each.largest != 0.0], weights, other) or (DIFFERENT if differing else 0)
 
 
 def _name_foreign(weights: ModelWeights) -> None:
@@ -190,13 +172,6 @@ def _name_foreign(weights: ModelWeights) -> None:
 
     if are_foreign(weights.path):
         click.echo(f"{weights.path / FILE} is another program's, and was not compared")
-
-
-def _checked(unverified: list[Path]) -> str:
-    if not unverified:
-        return "checksums match"
-    files = "1 file has" if len(unverified) == 1 else f"{len(unverified)} files have"
-    return f"{files} no checksums ({unverified[0].name}): a changed number would not be found"
 
 
 def _size(weights: ModelWeights) -> int:
@@ -213,9 +188,9 @@ def _show(different: list[Difference], weights: ModelWeights, other: ModelWeight
     return DIFFERENT
 
 
-@click.command("recipe")
+@command.command("recipe")
 @click.argument("path", type=_PATH)
-@model_settings
+@_model_settings
 def recipe_command(*, path: Path, settings: tuple[str, ...]) -> None:
     """Print the section `model` of a recipe that continues from the checkpoint at PATH."""
     import yaml  # noqa: PLC0415  kept out of --help
@@ -223,7 +198,7 @@ def recipe_command(*, path: Path, settings: tuple[str, ...]) -> None:
     from pretrain.checkpoint.checksums import SMALL_FILES  # noqa: PLC0415
     from pretrain.tools.convert.registry import read_weights  # noqa: PLC0415  it imports torch
 
-    weights = read_weights(path, parsed(settings), SMALL_FILES)  # no weight is read
+    weights = read_weights(path, _parsed(settings), SMALL_FILES)  # no weight is read
     click.echo(f"# {weights.path} ({weights.format}); {weights.rows:,} rows of vocabulary")
     click.echo(yaml.safe_dump({"model": recipe_section(weights.model)}, sort_keys=False), nl=False)
 
@@ -239,29 +214,15 @@ def recipe_section(model: ModelSection) -> Mapping[str, Any]:
     return {name: value for name, value in given.items() if name in needed or value != default[name]}
 
 
-@click.command("convert")
+@command.command("convert")
 @click.argument("source", type=_PATH)
 @click.argument("target", type=_PATH)
 @click.option("--to", "to", type=click.Choice(FORMATS), required=True, help="Format of the target.")
 @click.option("--dtype", type=click.Choice(("fp32", "bf16", "fp16")), help="Of all weights.  [default: the source's]")
-@click.option(
-    "--tensor",
-    type=click.IntRange(min=1),
-    default=1,
-    metavar="N",
-    help="Tensor-parallel ranks: all but pretrain, huggingface.",
-)
-@click.option("--pipeline", type=click.IntRange(min=1), default=1, metavar="N", help="Pipeline stages: megatron.")
-@click.option(
-    "--tokenizer",
-    "tokenizer_files",
-    type=_PATH,
-    multiple=True,
-    metavar="FILE",
-    help="tokenizer.json; or twice: vocab.json and merges.txt. Its size tells what is padding of the vocabulary. "
-    "[default: the source's; huggingface: of a run, its recipe's]",
-)
-@model_settings
+@click.option("--tensor", type=_COUNT, default=1, metavar="N", help=_TENSOR)
+@click.option("--pipeline", type=_COUNT, default=1, metavar="N", help="Pipeline stages: megatron.")
+@click.option("--tokenizer", "tokenizer_files", type=_PATH, multiple=True, metavar="FILE", help=_TOKENIZER)
+@_model_settings
 @click.option("--force", is_flag=True, help="Replace a target that exists.")
 def convert_command(
     *,
@@ -284,13 +245,14 @@ def convert_command(
     from pretrain.tools.convert.target import TargetLayout  # noqa: PLC0415
 
     if to == "huggingface" and not tokenizer_files:
-        tokenizer_files = _of_run(source)
+        tokenizer_files = _tokenizer_of_run(source)
     options = ConvertOptions(
         format=to,
         dtype=dtype,
         layout=TargetLayout(tensor=tensor, pipeline=pipeline),
-        tokenizer=_tokenizer(tokenizer_files),
-        given=parsed(settings),
+        tokenizer=tokenizer_files,
+        vocab_size=_vocab_size(tokenizer_files) if tokenizer_files else None,
+        given=_parsed(settings),
     )
     with ProgressBar() as bar:
         weights = convert(source, target, options, force=force, begin=partial(ByteCount, bar))
@@ -301,12 +263,11 @@ def convert_command(
         click.echo("no tokenizer is written: pass --tokenizer FILE, if the model has files of one")
 
 
-def _of_run(source: Path) -> tuple[Path, ...]:
-    """Return the files of the tokenizer that the recipe of a run of ours names, if they are there."""
+def _tokenizer_of_run(source: Path) -> tuple[Path, ...]:
     from pretrain.checkpoint.sharded_format import COMMON  # noqa: PLC0415  it imports torch
     from pretrain.launch.run_directory import recipe_of  # noqa: PLC0415
     from pretrain.recipe import load_recipe  # noqa: PLC0415
-    from pretrain.tools.convert.summary import one_checkpoint  # noqa: PLC0415
+    from pretrain.tools.convert.registry import one_checkpoint  # noqa: PLC0415
 
     recipe = recipe_of(source)
     if recipe is None or not (one_checkpoint(source) / COMMON).is_file():
@@ -322,33 +283,16 @@ def _of_run(source: Path) -> tuple[Path, ...]:
     return () if missing else files
 
 
-def _tokenizer(files: tuple[Path, ...]) -> TargetTokenizer | None:
-    if not files:
-        return None
+def _vocab_size(files: tuple[Path, ...]) -> int:
     from pretrain.data.tokenizers.load import load_tokenizer  # noqa: PLC0415
     from pretrain.recipe.sections.data import TokenizerSection  # noqa: PLC0415
-    from pretrain.tools.convert.conversion import TargetTokenizer  # noqa: PLC0415
 
     if len(files) == 1:
-        section = TokenizerSection.model_validate({"type": "huggingface", "file": str(files[0])})
+        section = {"type": "huggingface", "file": str(files[0])}
     elif len(files) == 2:
         vocabulary, merges = sorted(files, key=lambda file: file.suffix != ".json")
-        section = TokenizerSection.model_validate(
-            {"type": "gpt2", "vocab_file": str(vocabulary), "merge_file": str(merges)}
-        )
+        section = {"type": "gpt2", "vocab_file": str(vocabulary), "merge_file": str(merges)}
     else:
         msg = f"--tokenizer was given {len(files)} times. Name a tokenizer.json, or a vocab.json and a merges.txt."
         raise click.UsageError(msg)
-    return TargetTokenizer(files=files, vocab_size=load_tokenizer(section).vocab_size)
-
-
-@click.group()
-def command() -> None:
-    """Look into checkpoints, verify and convert them.
-
-    They may be this program's, Megatron-LM's, DeepSpeed's, GPT-NeoX's or Hugging Face's.
-    """
-
-
-for each in (inspect_command, verify_command, convert_command, recipe_command):
-    command.add_command(each)
+    return load_tokenizer(TokenizerSection.model_validate(section)).vocab_size

@@ -1,17 +1,21 @@
-"""Convert a checkpoint of any format into another."""
+"""Convert a checkpoint of any format into another; verify one, and compare it with another."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from pretrain.checkpoint import checksums, torch_file
 from pretrain.checkpoint.checksums import WHOLE, Share
+from pretrain.checkpoint.identity import structure
 from pretrain.errors import CheckpointError
-from pretrain.tools.convert.lazy_tensor import cast
+from pretrain.tools.convert.lazy_tensor import cast, with_rows
+from pretrain.tools.convert.model_weights import EMBEDDING, OUTPUT
 from pretrain.tools.convert.registry import WITH_LAYOUT, WRITE, read_weights
 from pretrain.tools.convert.target import TargetLayout, require_free, write_target
 
@@ -19,45 +23,26 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from pretrain.tools.convert.lazy_tensor import LazyTensor
     from pretrain.tools.convert.model_weights import ModelWeights
 
 
-_JOURNAL_VERSION = 2
-"""A new one when an unfinished target cannot be continued by another version of this program."""
-
+_JOURNAL_VERSION = 2  # a new one when an unfinished target cannot be continued by another version of this program
+_WORKERS = 4  # threads that verify
+_UNVERIFIED = {".safetensors", ".distcp"}
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TargetTokenizer:
-    """A tokenizer that goes with the weights.
-
-    Attributes:
-        files: of the tokenizer.
-        vocab_size: its tokens.
-    """
-
-    files: tuple[Path, ...]
-    vocab_size: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class ConvertOptions:
-    """Options of a conversion.
+    """Options of a conversion."""
 
-    Attributes:
-        format: a key of `WRITE`.
-        dtype: of all weights, a key of `DTYPES`; None: the source's.
-        layout: division among ranks.
-        tokenizer: gives the size of the vocabulary and goes into formats that have one; None: the source's, if any.
-        given: settings of the section `model` that the source does not tell.
-    """
-
-    format: str
-    dtype: str | None = None
+    format: str  # a key of `WRITE`
+    dtype: str | None = None  # of all weights, a key of `DTYPES`; None: the source's
     layout: TargetLayout = field(default_factory=TargetLayout)
-    tokenizer: TargetTokenizer | None = None
-    given: Mapping[str, Any] = field(default_factory=dict)
+    tokenizer: tuple[Path, ...] = ()  # files that go into formats that have a tokenizer; none: the source's, if any
+    vocab_size: int | None = None  # tokens of this tokenizer
+    given: Mapping[str, Any] = field(default_factory=dict)  # settings of the model that the source does not tell
 
 
 def convert(
@@ -70,20 +55,7 @@ def convert(
 ) -> ModelWeights:
     """Write a checkpoint in another format; called again after an interruption it goes on.
 
-    Args:
-        source: folder of a run, of its checkpoints, or of one checkpoint.
-        path: folder of the target, which must not exist.
-        options: what it should be.
-        force: replace a target that exists.
-        begin: is called with the bytes that are to be verified, and then with those to be written; it returns what is
-            called for those that were.
-
-    Returns:
-        the weights as they were read.
-
-    Raises:
-        CheckpointError: the source cannot be read, or the format cannot hold it, or the target cannot be written.
-        DamageError: a file of the source is damaged.
+    `begin` is called with the bytes to verify, then with those to write; what it returns is called with those done.
     """
     _require_layout(options)
     require_free(path, force=force)
@@ -99,32 +71,24 @@ def convert(
 
 
 def _as_asked(weights: ModelWeights, options: ConvertOptions) -> ModelWeights:
-    if options.tokenizer is not None:
-        _require_vocabulary(weights, options.tokenizer)
-        weights = replace(weights, vocab_size=options.tokenizer.vocab_size, tokenizer=options.tokenizer.files)
+    if options.vocab_size is not None:
+        if not weights.fits(options.vocab_size):
+            msg = f"--tokenizer: {options.tokenizer[0]} has {options.vocab_size:,} tokens, and {weights.path} has "
+            msg += f"{weights.tokens:,}, which padding does not explain.\nName the tokenizer of this model."
+            raise CheckpointError(msg)
+        weights = replace(weights, vocab_size=options.vocab_size, tokenizer=options.tokenizer)
     if options.dtype is None:
         return weights
     dtype = DTYPES[options.dtype]
     return replace(weights, tensors={name: cast(tensor, dtype, name) for name, tensor in weights.tensors.items()})
 
 
-def _require_vocabulary(weights: ModelWeights, tokenizer: TargetTokenizer) -> None:
-    if not weights.fits(tokenizer.vocab_size):
-        msg = (
-            f"--tokenizer: {tokenizer.files[0]} has {tokenizer.vocab_size:,} tokens, and {weights.path} has "
-            f"{weights.tokens:,}, which padding does not explain.\nName the tokenizer of this model."
-        )
-        raise CheckpointError(msg)
-
-
 def _require_layout(options: ConvertOptions) -> None:
-    """Refuse sizes that the format's files do not depend on."""
     known = WITH_LAYOUT.get(options.format, ())
     for name, size in (("tensor", options.layout.tensor), ("pipeline", options.layout.pipeline)):
         if size > 1 and name not in known:
-            msg = (
-                f"--{name} {size} has no effect on files of {options.format}: they do not depend on it.\nLeave it out."
-            )
+            what = f"--{name} {size} has no effect on files of {options.format}"
+            msg = f"{what}: they do not depend on it.\nLeave it out."
             raise CheckpointError(msg)
 
 
@@ -135,16 +99,88 @@ def _identity(weights: ModelWeights, options: ConvertOptions) -> str:
         for file in weights.path.rglob("*")
         if file.is_file()
     )
-    tokenizer = [str(file) for file in options.tokenizer.files] if options.tokenizer else []
+    tokenizer = [str(file) for file in options.tokenizer]
     sizes = [options.layout.tensor, options.layout.pipeline]
-    described = [
-        _JOURNAL_VERSION,
-        str(weights.path.resolve()),
-        files,
-        options.format,
-        options.dtype,
-        sizes,
-        tokenizer,
-        dict(options.given),
-    ]
-    return hashlib.sha256(json.dumps(described, default=str).encode()).hexdigest()
+    asked = [options.format, options.dtype, sizes, tokenizer, dict(options.given)]
+    described = json.dumps([_JOURNAL_VERSION, str(weights.path.resolve()), files, *asked], default=str)
+    return hashlib.sha256(described.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The largest difference of two weights."""
+
+    name: str
+    largest: float  # absolute, computed in fp32 at least; nan where one has numbers that are not finite
+    shape: str | None = None  # None if the shapes are equal, else both, as text
+
+
+def files_without_checksums(weights: ModelWeights) -> list[Path]:
+    """Verify the files of torch.save, also optimizer and other state; return those without checksums."""
+    if checksums.are_there(weights.path):
+        return []
+    files = [file for file in sorted(weights.path.rglob("*")) if file.is_file()]
+    unread = {file for file in files if file.suffix in {".pt", ".bin"} and not torch_file.require_readable(file)}
+    return [file for file in files if file in unread or file.suffix in _UNVERIFIED]
+
+
+def not_finite(weights: ModelWeights, read: Callable[[int], None] = lambda count: None) -> list[str]:  # noqa: ARG005
+    """Read all weights; return the names of those with a number that is not finite."""
+
+    def is_finite(tensor: LazyTensor) -> bool:
+        finite = True
+        for block in tensor.blocks():
+            finite = finite and bool(block.isfinite().all())
+            read(block.nbytes)
+        return finite
+
+    with ThreadPoolExecutor(_WORKERS) as pool:
+        found = pool.map(is_finite, weights.tensors.values())
+        return [name for name, finite in zip(weights.tensors, found, strict=True) if not finite]
+
+
+def differences(
+    ours: ModelWeights,
+    theirs: ModelWeights,
+    read: Callable[[int], None] = lambda count: None,  # noqa: ARG005
+) -> list[Difference]:
+    """Compare two models weight by weight; the vocabulary's padding does not count where its size is known."""
+    if missing := sorted(set(ours.tensors) ^ set(theirs.tensors)):
+        owner = ours if missing[0] in ours.tensors else theirs
+        msg = f"the models differ: only {owner.path} has {missing[0]} ({len(missing)} such weights)."
+        raise CheckpointError(msg)
+    size = min(ours.tokens, theirs.tokens)
+    if (ours.vocab_size, theirs.vocab_size) == (None, None):
+        size = max(ours.rows, theirs.rows)
+
+    def compare(name: str) -> Difference:
+        one, other = ours.tensors[name], theirs.tensors[name]
+        if name in {EMBEDDING, OUTPUT}:
+            one, other = (with_rows(each, min(each.shape[0], size)) for each in (one, other))
+        if one.shape != other.shape:
+            return Difference(name, float("inf"), f"{list(one.shape)} and {list(other.shape)}")
+        return Difference(name, _largest(one, other, read))
+
+    with ThreadPoolExecutor(_WORKERS) as pool:
+        return list(pool.map(compare, ours.tensors))
+
+
+def settings_that_differ(ours: ModelWeights, theirs: ModelWeights) -> dict[str, tuple[Any, Any]]:
+    """Return the settings of the models that differ, with both values."""
+    one, other = structure(ours.model), structure(theirs.model)
+    return {name: (value, other[name]) for name, value in one.items() if value != other[name]}
+
+
+def _largest(one: LazyTensor, other: LazyTensor, read: Callable[[int], None]) -> float:
+    if one.by_rows and not other.by_rows:  # whose rows are read together
+        one, other = other, one
+    largest, first = 0.0, 0
+    for block in one.blocks():
+        theirs = other.rows(first, first + block.shape[0])
+        first += block.shape[0]
+        if not (block.dtype == theirs.dtype and torch.equal(block, theirs)):
+            wide = torch.promote_types(torch.promote_types(block.dtype, theirs.dtype), torch.float32)
+            found = (block.to(wide) - theirs.to(wide)).abs().max().item()
+            largest = found if found != found else max(largest, found)  # noqa: PLR0124  nan
+        read(block.nbytes)
+    return largest

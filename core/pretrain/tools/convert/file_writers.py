@@ -1,9 +1,10 @@
-"""Files of torch.save and of safetensors (its README, Format), written block by block."""
+"""Files of torch.save, safetensors (its README, Format) and torch.distributed.checkpoint, written block by block."""
 
 from __future__ import annotations
 
 import json
 import os
+import pickle
 import struct
 import zipfile
 import zlib
@@ -15,34 +16,32 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.serialization import skip_data
 
 from pretrain.checkpoint.checksums import Recorder, file_digest
+from pretrain.checkpoint.sharded_format import INDEX
 from pretrain.checkpoint.torch_file import data_place
 from pretrain.errors import CheckpointError
 from pretrain.tools.convert.lazy_tensor import LazyTensor, bytes_of
 from pretrain.tools.convert.target import tensors_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
+    from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex
 
-_DESCRIPTOR = b"PK\x07\x08"
-"""Signature of the record after an entry's data that holds its checksum."""
 
-_CRC_OF_DIRECTORY = 16
-"""Place of the checksum in an entry of the zip's directory (APPNOTE.TXT 4.3.12)."""
+_DESCRIPTOR = b"PK\x07\x08"  # signature of the record after an entry's data that holds its checksum
+_CRC_OF_DIRECTORY = 16  # place of the checksum in an entry of the zip's directory (APPNOTE.TXT 4.3.12)
+_DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+_ALIGNMENT = 8  # the header is filled with spaces up to a multiple of so many bytes, as safetensors' own writer does
+_PIECE = 16 << 20  # bytes of a tensor that are written as one piece, of which the index has an entry
 
 
 @dataclass(frozen=True, slots=True)
 class TorchFile:
-    """A file of torch.save.
+    """A file of torch.save."""
 
-    Attributes:
-        name: path inside the target.
-        content: nested dicts, lists and tuples with a LazyTensor for each tensor.
-    """
-
-    name: str
-    content: Any
+    name: str  # path inside the target
+    content: Any  # nested dicts, lists and tuples with a LazyTensor for each tensor
 
     @property
     def nbytes(self) -> int:
@@ -50,10 +49,7 @@ class TorchFile:
         return sum(tensor.nbytes for tensor in tensors_in(self.content))
 
     def write(self, path: Path, written: Callable[[int], None]) -> dict[str, Any]:
-        """Write the file: first its skeleton with room for the tensors, then each tensor into its place.
-
-        Return its digest and size, for which it is read once more: it was not written in the order of its bytes.
-        """
+        """Write a skeleton, then each tensor into its place; return digest and size, for which it is read once more."""
         with FakeTensorMode():
             skeleton = _without_data(self.content)
         with skip_data(materialize_fake_tensors=True):
@@ -62,14 +58,14 @@ class TorchFile:
         with path.open("r+b") as file:
             checksums = {}
             for number, tensor in enumerate(tensors_in(self.content)):  # torch numbers storages as it meets them
-                checksums[number] = write_at(file, places[number], tensor, written)
+                checksums[number] = _write_at(file, places[number], tensor, written)
             _set_checksums(file, places, directory, checksums, [t.nbytes for t in tensors_in(self.content)])
             file.flush()
             os.fsync(file.fileno())
         return asdict(file_digest(path))
 
 
-def write_at(file: IO[bytes], place: int, tensor: LazyTensor, written: Callable[[int], None]) -> int:
+def _write_at(file: IO[bytes], place: int, tensor: LazyTensor, written: Callable[[int], None]) -> int:
     """Write a tensor's bytes at a place of a file; return their CRC-32."""
     checksum = 0
     file.seek(place)
@@ -119,21 +115,11 @@ def _set_checksums(
             file.write(data)
 
 
-_DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
-_ALIGNMENT = 8
-"""The header is filled with spaces up to a multiple of so many bytes, as safetensors' own writer does."""
-
-
 @dataclass(frozen=True, slots=True)
 class SafetensorsFile:
-    """A file of safetensors.
+    """A file of safetensors."""
 
-    Attributes:
-        name: path inside the target.
-        tensors: by name.
-    """
-
-    name: str
+    name: str  # path inside the target
     tensors: Mapping[str, LazyTensor]
 
     @property
@@ -142,11 +128,7 @@ class SafetensorsFile:
         return sum(tensor.nbytes for tensor in self.tensors.values())
 
     def write(self, path: Path, written: Callable[[int], None]) -> dict[str, Any]:
-        """Write the file; return its digest and size.
-
-        Raises:
-            CheckpointError: a tensor has a dtype that weights do not have.
-        """
+        """Write the file; return its digest and size."""
         recorder = Recorder()
         with recorder.open(path, "wb") as file:
             file.write(self._header())
@@ -175,3 +157,84 @@ class SafetensorsFile:
         text = json.dumps(header, separators=(",", ":")).encode()
         text += b" " * (-len(text) % _ALIGNMENT)
         return len(text).to_bytes(8, "little") + text
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A whole tensor under a key, or one place of the key's first dimension."""
+
+    key: str
+    place: int | None  # in the first dimension; None: the tensor is all that the key has
+    count: int  # size of that dimension
+    tensor: LazyTensor
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of all that the key has."""
+        return self.tensor.shape if self.place is None else (self.count, *self.tensor.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardedFile:
+    """A file of tensors, each in blocks that torch.save writes one after the other."""
+
+    name: str  # path inside the target
+    entries: tuple[Entry, ...]
+    empty: tuple[str, ...] = ()  # keys of states without content, which megatron-core expects beside layers' weights
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensors in it."""
+        return sum(entry.tensor.nbytes for entry in self.entries)
+
+    def write(self, path: Path, written: Callable[[int], None]) -> dict[str, Any]:
+        """Write the file; return its digest and the places of its blocks for the index."""
+        recorder = Recorder()
+        places: list[Any] = []
+        with recorder.open(path, "wb") as opened:
+            file: Any = opened  # what torch.save needs of a file
+            for key in self.empty:
+                begin = file.tell()
+                torch.save([None], file)
+                places.append([key, None, None, begin, file.tell() - begin])
+            for entry in self.entries:
+                first = 0
+                for block in entry.tensor.blocks(_PIECE):
+                    begin = file.tell()
+                    stacked = block if entry.place is None else block.unsqueeze(0)
+                    torch.save(stacked.clone() if stacked.untyped_storage().nbytes() > block.nbytes else stacked, file)
+                    offsets = [first] + [0] * (block.dim() - 1)
+                    whole = offsets if entry.place is None else [entry.place, *offsets]
+                    places.append([entry.key, whole, list(stacked.shape), begin, file.tell() - begin])
+                    first += block.shape[0]
+                    written(block.nbytes)
+            file.flush()
+            os.fsync(file.fileno())
+        return {"places": places, **asdict(recorder.files[path.name])}
+
+
+def write_index(folder: Path, entries: Iterable[Entry], written: Mapping[str, Any]) -> None:
+    """Write the index of the tensors."""
+    from torch.distributed.checkpoint import metadata  # noqa: PLC0415  half a second that others are spared
+    from torch.distributed.checkpoint.filesystem import _StorageInfo  # noqa: PLC0415
+
+    chunks: dict[str, list[ChunkStorageMetadata]] = {}
+    storage: dict[MetadataIndex, Any] = {}
+    described: dict[str, Any] = {}
+    for name, file in written.items():
+        for key, offsets, sizes, begin, length in file["places"]:
+            if offsets is None:
+                storage[metadata.MetadataIndex(key)] = _StorageInfo(name, begin, length)
+                described[key] = metadata.BytesStorageMetadata()
+                continue
+            storage[metadata.MetadataIndex(key, torch.Size(offsets))] = _StorageInfo(name, begin, length)
+            chunk = metadata.ChunkStorageMetadata(torch.Size(offsets), torch.Size(sizes))
+            chunks.setdefault(key, []).append(chunk)
+    for entry in entries:
+        properties = metadata.TensorProperties(dtype=entry.tensor.dtype)
+        described[entry.key] = metadata.TensorStorageMetadata(properties, torch.Size(entry.shape), chunks[entry.key])
+    index = metadata.Metadata(state_dict_metadata=described, storage_data=storage)
+    with (folder / INDEX).open("wb") as file:
+        pickle.dump(index, file)
+        file.flush()
+        os.fsync(file.fileno())

@@ -18,29 +18,18 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-BLOCK = 1 << 20
-"""Bytes of a tensor that are in memory at a time where it can be read by rows."""
-
-
-_WHOLE = threading.RLock()
-"""Held while a whole weight is read and rearranged, since several at once could be more than memory has."""
+BLOCK = 1 << 20  # bytes of a tensor that are in memory at a time where it can be read by rows
+_WHOLE = threading.RLock()  # held while a whole weight is rearranged: several at once could be more than memory has
 
 
 @dataclass(frozen=True, slots=True)
 class LazyTensor:
-    """A tensor of one dimension or more that is somewhere else.
-
-    Attributes:
-        shape: of the whole tensor.
-        dtype: of what is read.
-        rows: reads [begin, end) of the first dimension; the result belongs to the caller unless it is only read.
-        by_rows: whether reading some rows reads no others. Otherwise every call of `rows` reads the whole tensor.
-    """
+    """A tensor of one dimension or more that is somewhere else."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
-    rows: Callable[[int, int], Tensor]
-    by_rows: bool = True
+    rows: Callable[[int, int], Tensor]  # reads [begin, end) of the first dimension
+    by_rows: bool = True  # whether reading some rows reads no others; if not, each call of `rows` reads all of them
 
     @property
     def nbytes(self) -> int:
@@ -76,26 +65,17 @@ def constant(shape: tuple[int, ...], dtype: torch.dtype, value: float) -> LazyTe
 
 
 def joined(parts: Sequence[LazyTensor], dim: int) -> LazyTensor:
-    """Return the parts one after the other along dimension 0 or 1.
-
-    Raises:
-        CheckpointError: their other dimensions or dtypes differ.
-    """
+    """Return the parts one after the other along dimension 0 or 1."""
     if len(parts) == 1:
         return parts[0]
     first = parts[0]
-    others = {(part.dtype, part.shape[:dim], part.shape[dim + 1 :]) for part in parts}
-    if len(others) > 1:
-        msg = f"parts of one weight do not belong together: {', '.join(_shown(part) for part in parts[:4])}."
-        raise CheckpointError(msg)
+    _require_alike(parts, {(part.dtype, part.shape[:dim], part.shape[dim + 1 :]) for part in parts})
     shape = (*first.shape[:dim], sum(part.shape[dim] for part in parts), *first.shape[dim + 1 :])
     by_rows = all(part.by_rows for part in parts)
-    if dim == 1:
-        return LazyTensor(
-            shape, first.dtype, lambda begin, end: torch.cat([part.rows(begin, end) for part in parts], 1), by_rows
-        )
 
     def rows(begin: int, end: int) -> Tensor:
+        if dim == 1:
+            return torch.cat([part.rows(begin, end) for part in parts], 1)
         found, before = [], 0
         for part in parts:
             low, high = max(begin - before, 0), min(end - before, part.shape[0])
@@ -108,11 +88,7 @@ def joined(parts: Sequence[LazyTensor], dim: int) -> LazyTensor:
 
 
 def part_of(whole: LazyTensor, dim: int, index: int, parts: int) -> LazyTensor:
-    """Return one of so many equal parts along dimension 0 or 1.
-
-    Raises:
-        CheckpointError: the dimension cannot be divided by their number.
-    """
+    """Return one of so many equal parts along dimension 0 or 1."""
     if parts == 1:
         return whole
     if whole.shape[dim] % parts:
@@ -161,13 +137,7 @@ def averaged(parts: Sequence[LazyTensor]) -> LazyTensor:
 def rearranged(
     whole: LazyTensor, function: Callable[[Tensor], Tensor], shape: tuple[int, ...] | None = None
 ) -> LazyTensor:
-    """Return a tensor of the same numbers in another order, for which the whole is read.
-
-    Args:
-        whole: what is rearranged.
-        function: takes the whole tensor and returns the new one.
-        shape: the new shape; by default the old one.
-    """
+    """Return a tensor of the same numbers in another order, for which the whole is read."""
 
     def rows(begin: int, end: int) -> Tensor:
         with _WHOLE:
@@ -182,11 +152,7 @@ def transposed(whole: LazyTensor) -> LazyTensor:
 
 
 def cast(whole: LazyTensor, dtype: torch.dtype, name: str) -> LazyTensor:
-    """Return the tensor in another dtype.
-
-    Raises:
-        CheckpointError: while it is read, where a finite number is beyond the new dtype; `name` is in the message.
-    """
+    """Return the tensor in another dtype; a finite number beyond fp16 is an error while it is read."""
     if whole.dtype == dtype:
         return whole
 
@@ -195,10 +161,8 @@ def cast(whole: LazyTensor, dtype: torch.dtype, name: str) -> LazyTensor:
         after = before.to(dtype)
         if dtype == torch.float16 and not bool((after.isfinite() == before.isfinite()).all()):
             largest = before[before.isfinite()].abs().max().item()
-            msg = (
-                f"{name} has numbers up to {largest:.3g}; fp16's maximum is 65504.\n"
-                "Keep its dtype, or choose bf16 or fp32."
-            )
+            limit = "fp16's maximum is 65504.\nKeep its dtype, or choose bf16 or fp32."
+            msg = f"{name} has numbers up to {largest:.3g}; {limit}"
             raise CheckpointError(msg)
         return after
 
@@ -209,9 +173,7 @@ def _combined(parts: Sequence[LazyTensor], function: Callable[[Tensor], Tensor])
     if len(parts) == 1:
         return parts[0]
     first = parts[0]
-    if any((part.shape, part.dtype) != (first.shape, first.dtype) for part in parts):
-        msg = f"parts of one weight do not belong together: {', '.join(_shown(part) for part in parts[:4])}."
-        raise CheckpointError(msg)
+    _require_alike(parts, {(part.dtype, part.shape) for part in parts})
 
     def rows(begin: int, end: int) -> Tensor:
         stacked = torch.stack([part.rows(begin, end) for part in parts])
@@ -221,7 +183,14 @@ def _combined(parts: Sequence[LazyTensor], function: Callable[[Tensor], Tensor])
     return replace(first, rows=rows, by_rows=all(part.by_rows for part in parts))
 
 
-def _shown(part: LazyTensor) -> str:
+def _require_alike(parts: Sequence[LazyTensor], kinds: set[Any]) -> None:
+    if len(kinds) > 1:
+        msg = f"parts of one weight do not belong together: {', '.join(map(described, parts[:4]))}."
+        raise CheckpointError(msg)
+
+
+def described(part: LazyTensor) -> str:
+    """Return dtype and shape, as in an error."""
     return f"{str(part.dtype).removeprefix('torch.')} {list(part.shape)}"
 
 
@@ -236,16 +205,9 @@ def unflattened(flat: LazyTensor, start: int, shape: tuple[int, ...]) -> LazyTen
 
 
 def equal_to(embedding: LazyTensor, output: LazyTensor, folder: Path, names: tuple[str, str]) -> LazyTensor:
-    """Return the embedding, whose rows are compared with those of the output layer when they are read.
-
-    Raises:
-        CheckpointError: at once or while it is read, if they differ in a bit.
-    """
-    embeddings_name, outputs_name = names
-    msg = (
-        f"{folder} ties the output layer to the embedding, and {outputs_name} differs from {embeddings_name}.\n"
-        "Keep both by --set model.untie_embeddings_and_output_weights=true, or leave one out."
-    )
+    """Return the embedding, whose rows are compared with those of the output layer when they are read."""
+    msg = f"{folder} ties the output layer to the embedding, and {names[1]} differs from {names[0]}.\n"
+    msg += "Keep both by --set model.untie_embeddings_and_output_weights=true, or leave one out."
     if (embedding.shape, embedding.dtype) != (output.shape, output.dtype):
         raise CheckpointError(msg)
 

@@ -13,31 +13,23 @@ if TYPE_CHECKING:
 Program = Literal["huggingface", "megatron", "neox", "deepspeed"]
 Name = str | tuple[str, ...] | None
 
-WITHIN = ""
-"""Written as a part of another key, or refused with it: the program's own writer says so."""
+WITHIN = ""  # written as a part of another key, or refused with it: the program's own writer says so
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Names:
-    """Name of a key in what is written for each program, or its names in the program's kinds of files.
+    """A key's name, or names, in each program's files; None: a model in which it is not at its default is refused."""
 
-    None: the program does not have it, and a model in which it is not at its default is refused.
-
-    Attributes:
-        huggingface: in config.json.
-        megatron: among the arguments of Megatron-LM, in both of its formats.
-        neox: in the configuration of GPT-NeoX.
-        deepspeed: among the arguments of Megatron-DeepSpeed.
-    """
-
-    huggingface: Name
-    megatron: Name
-    neox: Name
-    deepspeed: Name
+    huggingface: Name  # in config.json
+    megatron: Name  # among the arguments of Megatron-LM, in both of its formats
+    neox: Name  # in the configuration of GPT-NeoX
+    deepspeed: Name  # among the arguments of Megatron-DeepSpeed
 
 
-def _everywhere(name: str, huggingface: Name, neox: Name | None = None) -> Names:
-    return Names(huggingface=huggingface, megatron=name, neox=name if neox is None else neox, deepspeed=name)
+def _everywhere(name: str, huggingface: Name, neox: Name = None, deepspeed: Name = None) -> Names:
+    """Return Megatron-LM's name, which also the others have unless another one is given."""
+    others = {"neox": name if neox is None else neox, "deepspeed": name if deepspeed is None else deepspeed}
+    return Names(huggingface=huggingface, megatron=name, **others)
 
 
 NAMES: Mapping[str, Names] = {
@@ -46,28 +38,21 @@ NAMES: Mapping[str, Names] = {
     "num_attention_heads": _everywhere("num_attention_heads", ("num_attention_heads", "n_head")),
     "activation": _everywhere("swiglu", ("hidden_act", "activation_function"), "activation"),
     "ffn_hidden_size": _everywhere("ffn_hidden_size", ("intermediate_size", "n_inner"), "intermediate_size"),
-    "num_query_groups": Names(
-        huggingface="num_key_value_heads",
-        megatron="num_query_groups",
-        neox="num_kv_heads",
-        deepspeed="num_key_value_heads",
+    "num_query_groups": _everywhere(
+        "num_query_groups", "num_key_value_heads", "num_kv_heads", deepspeed="num_key_value_heads"
     ),
     "kv_channels": _everywhere("kv_channels", "head_dim", WITHIN),
     "max_position_embeddings": _everywhere("max_position_embeddings", ("max_position_embeddings", "n_positions")),
     "position_embedding_type": _everywhere("use_rotary_position_embeddings", "model_type", "pos_emb"),
     "rotary_percent": _everywhere("rotary_percent", "rotary_pct", "rotary_pct"),
-    "rotary_base": Names(
-        huggingface=("rope_theta", "rotary_emb_base"),
-        megatron="rotary_base",
-        neox="rotary_emb_base",
-        deepspeed="rope_theta",
+    "rotary_base": _everywhere(
+        "rotary_base", ("rope_theta", "rotary_emb_base"), "rotary_emb_base", deepspeed="rope_theta"
     ),
     "use_rope_scaling": Names(huggingface="rope_parameters", megatron="use_rope_scaling", neox=None, deepspeed=None),
     "rope_scaling_factor": Names(huggingface=WITHIN, megatron="rope_scaling_factor", neox=WITHIN, deepspeed=WITHIN),
-    **dict.fromkeys(
-        ("rope_low_freq_factor", "rope_high_freq_factor", "original_max_position_embeddings"),
-        Names(huggingface=WITHIN, megatron=WITHIN, neox=WITHIN, deepspeed=WITHIN),
-    ),
+    "rope_low_freq_factor": _everywhere(WITHIN, WITHIN),
+    "rope_high_freq_factor": _everywhere(WITHIN, WITHIN),
+    "original_max_position_embeddings": _everywhere(WITHIN, WITHIN),
     "normalization": _everywhere("normalization", "model_type", "norm"),
     "layernorm_epsilon": _everywhere(
         "layernorm_epsilon", ("layer_norm_epsilon", "layer_norm_eps", "rms_norm_eps"), "layernorm_epsilon"
@@ -87,19 +72,11 @@ NAMES: Mapping[str, Names] = {
 def not_held(program: Program, model: ModelSection) -> dict[str, bool]:
     """Return the keys that a program does not have -> whether the model needs them."""
     missing = [key for key, names in NAMES.items() if getattr(names, program) is None]
-    return {
-        key: getattr(model, key) != ModelSection.model_fields[key].default and not _is_idle(key, model)
-        for key in missing
-    }
-
-
-def _is_idle(key: str, model: ModelSection) -> bool:
-    """Say whether a key has no effect in a model, as `pretrain.recipe.checks.rules` says of a recipe."""
-    return key == "add_qkv_bias" and model.add_bias_linear
+    idle = {"add_qkv_bias"} if model.add_bias_linear else set()  # as `pretrain.recipe.checks.rules` says of a recipe
+    return {key: getattr(model, key) != ModelSection.model_fields[key].default and key not in idle for key in missing}
 
 
 def _require_all() -> None:
-    """Require that every key that a model's weights depend on has a row, and no other."""
     needed = {key for key, consequences in CONSEQUENCES.items() if consequences.is_structure}
     if wrong := sorted(needed ^ set(NAMES)):
         msg = f"{', '.join(wrong)}: give each key of section model that weights depend on a row of NAMES, and no other"

@@ -1,10 +1,11 @@
-"""Weights of a whole model in our own form, which every format is read into and written from."""
+"""What a format's module returns: weights of a whole model in our own form, and a summary for `inspect`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import torch
 from pydantic import ValidationError
 
 from pretrain.checkpoint.identity import is_padded
@@ -15,44 +16,37 @@ from pretrain.tools.convert.lazy_tensor import with_last_row_repeated, with_rows
 from pretrain.tools.convert.weight_names import some_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from pretrain.tools.convert.lazy_tensor import LazyTensor
 
 
 EMBEDDING, OUTPUT = "embedding.word_embeddings.weight", "output_layer.weight"
+MAIN = "fp32_param"
+LATEST_OF_DEEPSPEED = "latest"  # file of DeepSpeed and GPT-NeoX that names the newest folder
+RELEASE = "release"  # content of Megatron-LM's LATEST, and folder, of weights that were published without an iteration
+_DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", torch.float64: "fp64"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelWeights:
-    """All weights of a model, whole and in our order of rows, and what else a checkpoint tells of its training.
-
-    Attributes:
-        path: the folder they are in.
-        format: its format's name, as `pretrain checkpoint inspect` shows it.
-        model: the model.
-        tensors: by our names (`expected_shapes`); layers are counted from 0 over the whole model. The output layer is
-            missing where it is tied to the embedding. The vocabulary may be padded.
-        vocab_size: tokens of the vocabulary without padding; None where the files do not tell.
-        iteration: of the training; None where the files do not tell.
-        consumed_samples: sequences trained on; None where the files do not tell.
-        schedule: learning-rate schedule by megatron-core's names (max_lr, min_lr, lr_warmup_steps, lr_decay_steps in
-            samples, lr_decay_style, num_steps, ...), as far as the files tell it.
-        tokenizer: files of its tokenizer.
-        optimizer: its state, where the files have it whole.
-    """
+    """All weights of a model, whole and in our order of rows, and what else a checkpoint tells of its training."""
 
     path: Path
-    format: str
+    format: str  # its format's name, as `pretrain checkpoint inspect` shows it
     model: ModelSection
+    # by our names (`expected_shapes`), layers from 0 over the whole model; no output layer where it is tied to the
+    # embedding; the vocabulary may be padded
     tensors: Mapping[str, LazyTensor]
-    vocab_size: int | None = None
-    iteration: int | None = None
-    consumed_samples: int | None = None
+    vocab_size: int | None = None  # tokens of the vocabulary without padding; None where the files do not tell
+    iteration: int | None = None  # of the training; None where the files do not tell
+    consumed_samples: int | None = None  # sequences trained on; None where the files do not tell
+    # learning-rate schedule by megatron-core's names (max_lr, min_lr, lr_warmup_steps, lr_decay_steps in samples,
+    # lr_decay_style, num_steps, ...), as far as the files tell it
     schedule: Mapping[str, Any] = field(default_factory=dict)
     tokenizer: tuple[Path, ...] = ()
-    optimizer: OptimizerState | None = None
+    optimizer: OptimizerState | None = None  # where the files have its state whole
 
     @property
     def rows(self) -> int:
@@ -65,11 +59,8 @@ class ModelWeights:
         return self.vocab_size or self.rows
 
     def fits(self, tokens: int) -> bool:
-        """Say whether a tokenizer of so many tokens may be the model's.
-
-        Where a format tells the size without padding it must be that one; Hugging Face's may include padding.
-        """
-        told = self.vocab_size
+        """Say whether a tokenizer of so many tokens may be the model's."""
+        told = self.vocab_size  # without padding, but for Hugging Face
         if told is not None and (told < self.rows or not self.format.startswith("Hugging Face")):
             return told == tokens
         return is_padded(tokens, self.rows)
@@ -77,11 +68,9 @@ class ModelWeights:
     def with_vocabulary(self, rows: int, *, with_zeros: bool = False) -> ModelWeights:
         """Return the weights with so many rows of the vocabulary: padding is left out or added.
 
-        Args:
-            rows: wanted.
-            with_zeros: pad with zeros, as this program does, whose loss leaves padding out. Otherwise the last token's
-                row is repeated, as tools/checkpoint/saver_base.py of Megatron-LM does: the losses of other programs
-                sum over padding, where a row of zeros could be far more probable than any token.
+        This program pads `with_zeros`, since its loss leaves padding out. For others the last token's row is repeated,
+        as tools/checkpoint/saver_base.py of Megatron-LM does: their losses sum over padding, where a row of zeros could
+        be far more probable than any token.
         """
         padded = with_rows if with_zeros else with_last_row_repeated
         tokens = min(self.tokens, self.rows)
@@ -97,13 +86,18 @@ class ModelWeights:
         return self.with_vocabulary(self.model.padded_vocab_size(self.tokens, ranks), with_zeros=with_zeros)
 
 
-def expected_shapes(model: ModelSection, rows: int) -> dict[str, tuple[int, ...]]:
-    """Return our name and the whole shape of every weight of a model.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OptimizerState:
+    """State of Adam."""
 
-    Args:
-        model: the model.
-        rows: of the vocabulary, padding included.
-    """
+    # in fp32: `exp_avg.WEIGHT`, `exp_avg_sq.WEIGHT` and, where weights have 16 bits, `fp32_param.WEIGHT`
+    tensors: Mapping[str, LazyTensor]
+    step: int
+    loss_scaler: Mapping[str, float] | None  # scale, growth_tracker and hysteresis_tracker, where it is dynamic
+
+
+def expected_shapes(model: ModelSection, rows: int) -> dict[str, tuple[int, ...]]:
+    """Return our name and the whole shape of every weight of a model."""
     hidden, heads, groups = model.hidden_size, model.num_attention_heads, model.num_query_groups
     shapes: dict[str, tuple[int, ...]] = {EMBEDDING: (rows, hidden)}
     if model.position_embedding_type == "learned_absolute":
@@ -130,11 +124,7 @@ def expected_shapes(model: ModelSection, rows: int) -> dict[str, tuple[int, ...]
 
 
 def require_expected(weights: ModelWeights) -> ModelWeights:
-    """Return the weights if they are all of the model's, and no others.
-
-    Raises:
-        CheckpointError: some are missing, too many, or of another shape; the first are named.
-    """
+    """Return the weights if they are all of the model's, and no others."""
     if weights.model.num_layers > len(weights.tensors):  # before anything of that size is made
         what = f"{len(weights.tensors)} weights for {weights.model.num_layers} layers"
         msg = f"{weights.path} has {what}.\nCopy it again."
@@ -143,10 +133,8 @@ def require_expected(weights: ModelWeights) -> ModelWeights:
     expected = expected_shapes(weights.model, embedding.shape[0] if embedding is not None else 0)
     found = {name: tensor.shape for name, tensor in weights.tensors.items()}
     if wrong := mismatches(expected, found):
-        msg = (
-            f"{weights.path} ({weights.format}) does not hold the model that it describes: {some_of(wrong)}.\n"
-            "Settings that the files do not tell can be given by --set model.KEY=VALUE."
-        )
+        msg = f"{weights.path} ({weights.format}) does not hold the model that it describes: {some_of(wrong)}.\n"
+        msg += "Settings that the files do not tell can be given by --set model.KEY=VALUE."
         raise CheckpointError(msg)
     return weights
 
@@ -165,16 +153,7 @@ def mismatches(expected: Mapping[str, tuple[int, ...]], found: Mapping[str, tupl
 
 
 def model_section(path: Path, told: Mapping[str, Any], given: Mapping[str, Any]) -> ModelSection:
-    """Return the model that a checkpoint's settings describe.
-
-    Args:
-        path: the checkpoint, for errors.
-        told: settings that the files tell; others of the recipe's section `model` keep their defaults.
-        given: settings that the user adds or corrects.
-
-    Raises:
-        CheckpointError: a setting that is needed is not known, or has no valid value.
-    """
+    """Return the model that a checkpoint's settings describe."""
     settings = {name: value for name, value in {**told, **given}.items() if name in ModelSection.model_fields}
     settings.setdefault("seq_length", settings.get("max_position_embeddings", 2048))
     settings.setdefault("max_position_embeddings", settings["seq_length"])
@@ -182,17 +161,12 @@ def model_section(path: Path, told: Mapping[str, Any], given: Mapping[str, Any])
         return ModelSection.model_validate(settings | {"hidden_dropout": 0.0, "attention_dropout": 0.0})
     except ValidationError as error:
         missing = [str(each["loc"][0]) for each in error.errors() if each["type"] == "missing"]
-        wrong = {name: value for name, value in _invalid(error) if name in settings}  # others follow from these
-        invalid = ", ".join(f"{name} {shown(value)}" for name, value in wrong.items())
+        found = {str(each["loc"][0]): each["input"] for each in error.errors() if each["type"] != "missing"}
+        wrong = [name for name in found if name in settings]  # others follow from these
+        invalid = ", ".join(f"{name} {shown(found[name])}" for name in wrong)
         what = f"does not tell {', '.join(missing)}" if missing else f"has no valid {invalid}"
-        msg = f"{path} {what}.\nGive it as --set model.{(missing or list(wrong))[0]}=VALUE."
+        msg = f"{path} {what}.\nGive it as --set model.{(missing or wrong)[0]}=VALUE."
         raise CheckpointError(msg) from error
-
-
-def _invalid(error: ValidationError) -> Iterator[tuple[str, Any]]:
-    for each in error.errors():
-        if each["type"] != "missing":
-            yield str(each["loc"][0]), each["input"]
 
 
 def _norm(name: str, model: ModelSection) -> dict[str, tuple[int, ...]]:
@@ -205,20 +179,46 @@ def _linear(name: str, rows: int, columns: int, has_bias: bool) -> dict[str, tup
     return weight | {f"{name}.bias": (rows,)} if has_bias else weight
 
 
-MAIN = "fp32_param"
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FileLayout:
+    """Number of parts that the files divide a model into, by kind of parallelism; 1 where it is stored whole."""
+
+    tensor: int = 1
+    pipeline: int = 1
+    virtual_pipeline: int = 1  # chunks of layers on each stage
+    expert: int = 1
+    data: int = 1  # data-parallel ranks among which ZeRO divides
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class OptimizerState:
-    """State of Adam.
+class CheckpointSummary:
+    """A checkpoint in a few words and numbers."""
 
-    Attributes:
-        tensors: `exp_avg.WEIGHT`, `exp_avg_sq.WEIGHT` and, where weights have 16 bits, `fp32_param.WEIGHT`; in fp32
-            and by our names.
-        step: optimizer steps taken.
-        loss_scaler: scale, growth_tracker and hysteresis_tracker of megatron-core's dynamic loss scale; None without.
-    """
+    path: Path
+    format: str
+    version: str | None = None  # of the format, where it has one
+    iteration: int | None = None
+    model: dict[str, Any] = field(default_factory=dict)  # settings that the files tell, and `padded_vocab_size`
+    # of the whole model, with the padding of the vocabulary; None where weights have names that are not known
+    parameters: int | None
+    parts: FileLayout = FileLayout()
+    dtypes: tuple[str, ...]  # of the weights, as a recipe calls them
+    contents: tuple[str, ...]  # some of "weights", "optimizer", "rng", "schedule"
+    files: int = 0  # the registry counts them
+    size: int = 0  # of all files in bytes
 
-    tensors: Mapping[str, LazyTensor]
-    step: int
-    loss_scaler: Mapping[str, float] | None
+
+def contents(*, optimizer: bool, rng: bool, schedule: bool) -> tuple[str, ...]:
+    """Return a summary's contents: the weights, and what else is there."""
+    others = {"optimizer": optimizer, "rng": rng, "schedule": schedule}
+    return ("weights", *(name for name, is_there in others.items() if is_there))
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """Return a dtype's name in a recipe, or torch's where a recipe has none."""
+    return _DTYPES.get(dtype, str(dtype).removeprefix("torch."))
+
+
+def dtype_names(dtypes: Iterable[torch.dtype]) -> tuple[str, ...]:
+    """Return the different dtypes' names, sorted."""
+    return tuple(sorted(set(map(dtype_name, dtypes))))

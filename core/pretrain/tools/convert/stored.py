@@ -28,55 +28,34 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-_DTYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
-}
-"""safetensors' names of the dtypes that published models have."""
-
-_DEEPEST = 50
-"""Most levels of nested dicts, lists and tuples in a file."""
-
+# safetensors' names of the dtypes that published models have
+_DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+_DTYPES |= {"I64": torch.int64, "I32": torch.int32, "U8": torch.uint8, "BOOL": torch.bool}
+_DEEPEST = 50  # most levels of nested dicts, lists and tuples in a file
 _BLOCK = 1 << 20
 
 
-@dataclass(slots=True)
-class ZipRecord:
-    """A record of a file of torch.save, which may hold several tensors.
+def damaged(path: Path, what: str) -> DamageError:
+    """Return the error for a file that is not as its program writes it."""
+    return DamageError(f"{path} {what}.\nCopy it again.")
 
-    Attributes:
-        path: of the file.
-        name: of the record.
-        place: of its first byte in the file.
-        size: in bytes.
-        crc: CRC-32 that torch.save has noted; 0: none.
-    """
+
+@dataclass(slots=True)
+class _ZipRecord:
+    """A record of a file of torch.save, which may hold several tensors."""
 
     path: Path
     name: str
-    place: int
+    place: int  # of its first byte in the file
     size: int
-    crc: int
+    crc: int  # CRC-32 that torch.save has noted; 0: none
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def require_intact(self) -> None:
-        """Read the record through, the first time that a tensor in it is read.
-
-        Raises:
-            DamageError: it has changed since it was written.
-        """
+        """Read the record through, the first time that a tensor in it is read."""
         with self._lock:
             if self.crc and self._crc() != self.crc:
-                msg = (
-                    f"{self.path} is damaged: its record {self.name} has another checksum than written.\nCopy it again."
-                )
-                raise DamageError(msg)
+                raise damaged(self.path, f"is damaged: its record {self.name} has another checksum than written")
             self.crc = 0
 
     def _crc(self) -> int:
@@ -89,48 +68,27 @@ class ZipRecord:
         return found
 
 
-def stored_at(
-    path: Path, offset: int, shape: tuple[int, ...], dtype: torch.dtype, record: ZipRecord | None = None
+def _stored_at(
+    path: Path, offset: int, shape: tuple[int, ...], dtype: torch.dtype, record: _ZipRecord | None = None
 ) -> LazyTensor:
-    """Return a contiguous tensor at a place of a file, as the host's byte order has it.
-
-    Args:
-        path: the file.
-        offset: place of the first number, in bytes.
-        shape: of the tensor.
-        dtype: of the tensor.
-        record: that the tensor is in, which is verified first.
-
-    Raises:
-        DamageError: while it is read, if the file ends before it, or the record has changed.
-        CheckpointError: while it is read, if the system cannot read the file.
-    """
-    row = dtype.itemsize
-    for size in shape[1:]:
-        row *= size
+    """Return a contiguous tensor at a place of a file, as the host's byte order has it."""
+    row = dtype.itemsize * math.prod(shape[1:])
 
     def rows(begin: int, end: int) -> Tensor:
         if record is not None:
             record.require_intact()
         values = torch.empty((end - begin, *shape[1:]), dtype=dtype)
-        _read_into(path, bytes_of(values), offset + begin * row)
+        with _opened(path) as descriptor:
+            _fill(bytes_of(values), descriptor, offset + begin * row, path)
         return values
 
     return LazyTensor(shape, dtype, rows)
 
 
 def torch_file_tensors(path: Path) -> Any:
-    """Return what a file of torch.save holds, with a LazyTensor for every tensor; nothing in it is executed.
-
-    Files in the format of before torch 1.6 are read whole.
-
-    Raises:
-        CheckpointError: it holds objects that could run code, or the system cannot read it.
-        DamageError: it is cut off, not a file of torch.save, or a tensor is larger than its place in the file; or its
-            values contain themselves or are nested more than 50 levels deep.
-    """
+    """Return what a file of torch.save holds, with a LazyTensor for every tensor; nothing in it is executed."""
     with _reading(path):
-        if not zipfile.is_zipfile(path):
+        if not zipfile.is_zipfile(path):  # of before torch 1.6, which is read whole
             return _Lazy(path, {}).of(torch_file.read(path))
         with FakeTensorMode():
             content = torch_file.read(path)
@@ -139,50 +97,32 @@ def torch_file_tensors(path: Path) -> Any:
 
 
 def embedded_tensor(path: Path, offset: int, length: int, shape: tuple[int, ...], dtype: torch.dtype) -> LazyTensor:
-    """Return a tensor that torch.save has written into a part of a file; that part is looked at when it is read.
-
-    Args:
-        path: the file.
-        offset: place of the part in bytes.
-        length: of the part in bytes.
-        shape: that the tensor must have.
-        dtype: that it must have.
-
-    Raises:
-        DamageError: while it is read, if the part holds something else.
-        CheckpointError: while it is read, if the system cannot read the file.
-    """
+    """Return a tensor that torch.save has written into a part of a file; that part is looked at when it is read."""
     found: list[LazyTensor] = []
 
     def rows(begin: int, end: int) -> Tensor:
         if not found:
             found.append(_embedded(path, offset, length))
             if (found[0].shape, found[0].dtype) != (shape, dtype):
-                msg = f"{path} is damaged: a tensor in it is not the one that its index names.\nCopy it again."
-                raise DamageError(msg)
+                raise damaged(path, "is damaged: a tensor in it is not the one that its index names")
         return found[0].rows(begin, end)
 
     return LazyTensor(shape, dtype, rows)
 
 
 def _embedded(path: Path, offset: int, length: int) -> LazyTensor:
-    with _reading(path), io.BufferedReader(FilePart(path, offset, length)) as part:
+    with _reading(path), io.BufferedReader(_FilePart(path, offset, length)) as part:
         with FakeTensorMode():
             content = torch_file.read_part(part, path)
         records = _records(part, path, offset)
         tensor = _lazy_tensor(content, path, records, offset) if isinstance(content, FakeTensor) else None
     if not isinstance(tensor, LazyTensor):
-        msg = f"{path} is damaged: it holds no tensor where its index names one.\nCopy it again."
-        raise DamageError(msg)
+        raise damaged(path, "is damaged: it holds no tensor where its index names one")
     return tensor
 
 
 def safetensors_header(path: Path) -> tuple[dict[str, Any], int]:
-    """Return dtype, shape and place of every tensor of a file of safetensors by its name, and where the places begin.
-
-    Raises:
-        DamageError: it is cut off, or not such a file.
-    """
+    """Return dtype, shape and place of every tensor of a safetensors file by its name, and where the places begin."""
     try:
         with safe_open(path, framework="pt"):
             pass  # safetensors checks the header: sizes, overlaps, the length of the file
@@ -197,11 +137,7 @@ def safetensors_header(path: Path) -> tuple[dict[str, Any], int]:
 
 
 def safetensors_tensors(path: Path) -> dict[str, LazyTensor]:
-    """Return the tensors of a file of safetensors by their names.
-
-    Raises:
-        DamageError: it is cut off, or not such a file, or has a dtype that no model of ours has.
-    """
+    """Return the tensors of a file of safetensors by their names."""
     header, begin = safetensors_header(path)
     found = {}
     for name, entry in header.items():
@@ -209,14 +145,8 @@ def safetensors_tensors(path: Path) -> dict[str, LazyTensor]:
             msg = f"{path}: {name[:100]}: dtype {entry['dtype']} is not supported (supported: {', '.join(_DTYPES)})."
             raise DamageError(msg)
         place = begin + entry["data_offsets"][0]
-        found[name] = stored_at(path, place, tuple(entry["shape"]), _DTYPES[entry["dtype"]])
+        found[name] = _stored_at(path, place, tuple(entry["shape"]), _DTYPES[entry["dtype"]])
     return found
-
-
-def _read_into(path: Path, view: memoryview, offset: int) -> None:
-    """Fill bytes from a place of the file."""
-    with _opened(path) as descriptor:
-        _fill(view, descriptor, offset, path)
 
 
 def _fill(view: memoryview, descriptor: int, offset: int, path: Path) -> None:
@@ -224,14 +154,12 @@ def _fill(view: memoryview, descriptor: int, offset: int, path: Path) -> None:
     while done < len(view):
         count = os.preadv(descriptor, [view[done:]], offset + done)
         if count == 0:
-            msg = f"{path} is cut off: it ends before byte {offset + len(view)}.\nCopy it again."
-            raise DamageError(msg)
+            raise damaged(path, f"is cut off: it ends before byte {offset + len(view)}")
         done += count
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[int]:
-    """Yield the file's descriptor."""
     with _reading(path):
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -251,15 +179,14 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 class _Lazy:
-    """Replacement of the tensors in nested dicts, lists and tuples, once for a value that is met several times."""
+    """Replaces the tensors in nested dicts, lists and tuples, once for a value that is met several times."""
 
-    def __init__(self, path: Path, records: Mapping[int, ZipRecord]) -> None:
+    def __init__(self, path: Path, records: Mapping[int, _ZipRecord]) -> None:
         self._path, self._records = path, records
-        self._done: dict[int, Any] = {}
+        self._done: dict[int, Any] = {}  # by the ids of values, which must be kept meanwhile
         self._above: set[int] = set()
 
     def of(self, content: Any) -> Any:
-        """Return the content with its tensors replaced; it must be kept meanwhile."""
         if isinstance(content, torch.Tensor):
             return _lazy_tensor(content, self._path, self._records)
         if not isinstance(content, dict) and type(content) not in {list, tuple}:
@@ -268,8 +195,7 @@ class _Lazy:
             return self._done[id(content)]
         if id(content) in self._above or len(self._above) == _DEEPEST:
             what = "contains itself" if id(content) in self._above else f"is nested more than {_DEEPEST} levels deep"
-            msg = f"{self._path} is damaged: a value in it {what}.\nCopy it again."
-            raise DamageError(msg)
+            raise damaged(self._path, f"is damaged: a value in it {what}")
         self._above.add(id(content))
         if isinstance(content, dict):
             found: Any = {key: self.of(value) for key, value in content.items()}
@@ -280,13 +206,12 @@ class _Lazy:
         return found
 
 
-def _lazy_tensor(tensor: Tensor, path: Path, records: Mapping[int, ZipRecord], base: int = 0) -> LazyTensor | Tensor:
+def _lazy_tensor(tensor: Tensor, path: Path, records: Mapping[int, _ZipRecord], base: int = 0) -> LazyTensor | Tensor:
     """Return a fake tensor's place in the file; `base` is that of the part that torch has read, in bytes."""
     shape, strides, start = tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset())
     count = 1 + sum((size - 1) * step for size, step in zip(shape, strides, strict=True))
     if 0 not in shape and count < math.prod(shape):  # such as an expanded one, which would be written in full
-        msg = f"{path} is damaged: numbers of a tensor of shape {list(shape)} share their places.\nCopy it again."
-        raise DamageError(msg)
+        raise damaged(path, f"is damaged: numbers of a tensor of shape {list(shape)} share their places")
     if not isinstance(tensor, FakeTensor):
         return in_memory(tensor.detach()) if tensor.dim() else tensor
     if 0 in shape:
@@ -294,64 +219,55 @@ def _lazy_tensor(tensor: Tensor, path: Path, records: Mapping[int, ZipRecord], b
     place = base + getattr(tensor.untyped_storage(), "_checkpoint_offset", -1)
     record = records.get(place)
     if record is None or (start + count) * tensor.element_size() > record.size:
-        msg = f"{path} is damaged: a tensor of shape {list(shape)} is larger than its place in it.\nCopy it again."
-        raise DamageError(msg)
+        raise damaged(path, f"is damaged: a tensor of shape {list(shape)} is larger than its place in it")
     first = place + start * tensor.element_size()
     if tensor.dim() == 0:
-        return stored_at(path, first, (1,), tensor.dtype, record).whole()[0]  # a count or a scale, no weight
+        return _stored_at(path, first, (1,), tensor.dtype, record).whole()[0]  # a count or a scale, no weight
     if tensor.is_contiguous():
-        return stored_at(path, first, shape, tensor.dtype, record)
-    flat = stored_at(path, first, (count,), tensor.dtype, record)
+        return _stored_at(path, first, shape, tensor.dtype, record)
+    flat = _stored_at(path, first, (count,), tensor.dtype, record)
     return LazyTensor(
         shape, tensor.dtype, lambda begin, end: flat.whole().as_strided(shape, strides)[begin:end], by_rows=False
     )
 
 
-def _records(file: IO[bytes], path: Path, base: int) -> dict[int, ZipRecord]:
+def _records(file: IO[bytes], path: Path, base: int) -> dict[int, _ZipRecord]:
     """Return the records of a zip file by the place of their data; places count from `base`."""
     records = {}
     with zipfile.ZipFile(file) as archive:
         for entry in archive.infolist():
             place = base + torch_file.data_place(file, entry)
-            records[place] = ZipRecord(path, entry.filename, place, entry.file_size, entry.CRC)
+            records[place] = _ZipRecord(path, entry.filename, place, entry.file_size, entry.CRC)
     return records
 
 
-class FilePart(io.RawIOBase):
+class _FilePart(io.RawIOBase):
     """The bytes [offset, offset + length) of a file."""
 
     def __init__(self, path: Path, offset: int, length: int) -> None:
         self._file = path.open("rb", buffering=0)
-        self._offset = offset
-        self._length = length
-        self._place = 0
+        self._offset, self._length, self._place = offset, length, 0
 
     def readable(self) -> bool:
-        """Say that it can be read."""
         return True
 
     def seekable(self) -> bool:
-        """Say that it can be read in any order."""
         return True
 
     def readinto(self, buffer: Any, /) -> int:
-        """Fill the buffer as far as there are bytes; return their number."""
         view = memoryview(buffer).cast("B")[: max(0, self._length - self._place)]
         count = os.preadv(self._file.fileno(), [view], self._offset + self._place) if len(view) else 0
         self._place += count
         return count
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        """Move to a place in the part; return it."""
         start = {os.SEEK_SET: 0, os.SEEK_CUR: self._place, os.SEEK_END: self._length}[whence]
         self._place = max(0, start + offset)
         return self._place
 
     def tell(self) -> int:
-        """Return the place in the part."""
         return self._place
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
         super().close()

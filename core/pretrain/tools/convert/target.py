@@ -25,76 +25,34 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from pretrain.tools.convert.model_weights import ModelWeights
-
 
 class TargetFile(Protocol):
     """One file that is written as a whole, or again from its beginning."""
 
     @property
-    def name(self) -> str:
-        """Path inside the target."""
-        ...
-
+    def name(self) -> str: ...  # noqa: D102  path inside the target
     @property
-    def nbytes(self) -> int:
-        """Bytes of the tensors in it."""
-        ...
-
-    def write(self, path: Path, written: Callable[[int], None]) -> dict[str, Any]:
-        """Write the file and flush it to the disk.
-
-        Args:
-            path: where.
-            written: is called with the bytes of each block that has been written.
-
-        Returns:
-            its digest and size, and what `Target.finish` needs to know of it, as values of JSON.
-        """
-        ...
+    def nbytes(self) -> int: ...  # noqa: D102  of the tensors in it
+    def write(self, path: Path, written: Callable[[int], None], /) -> dict[str, Any]: ...  # noqa: D102  and flush it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
-    """A checkpoint that is to be written.
+    """A checkpoint that is to be written."""
 
-    Attributes:
-        files: large ones, written side by side, in any order.
-        small: content of small files by their path inside the target.
-        folder: of the one checkpoint inside the target, which gets the checksums; empty: the target itself.
-        finish: writes what depends on the written files, such as an index; None: nothing does. It gets the target's
-            folder and, by name, what writing each of `files` returned.
-    """
-
-    files: Sequence[TargetFile]
-    small: Mapping[str, bytes] = field(default_factory=dict)
-    folder: str = ""
+    files: Sequence[TargetFile]  # large ones, written side by side, in any order
+    small: Mapping[str, bytes] = field(default_factory=dict)  # content of small files by their path inside the target
+    folder: str = ""  # of the one checkpoint inside the target, which gets the checksums; empty: the target itself
+    # writes an index, for instance, of the target's folder and, by name, what writing each of `files` returned
     finish: Callable[[Path, Mapping[str, Any]], None] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TargetLayout:
-    """Division of a target among ranks, for formats that have one.
-
-    Attributes:
-        tensor: tensor-parallel ranks.
-        pipeline: pipeline stages.
-    """
+    """Division of a target among ranks, for formats that have one."""
 
     tensor: int = 1
     pipeline: int = 1
-
-
-class Write(Protocol):
-    """Function of a dialect that plans a target.
-
-    Raises:
-        CheckpointError: the format cannot hold the model.
-    """
-
-    def __call__(self, weights: ModelWeights, layout: TargetLayout) -> Target:
-        """Return the files of a model's weights."""
-        ...
 
 
 def tensors_in(content: Any) -> Iterator[LazyTensor]:
@@ -109,13 +67,10 @@ def tensors_in(content: Any) -> Iterator[LazyTensor]:
             yield from tensors_in(value)
 
 
-WORKERS = 4
-"""Files that are written at once; each has one or two blocks in memory."""
-
+WORKERS = 4  # files that are written at once; each has one or two blocks in memory
 _UNFINISHED = ".unfinished"
 _JOURNAL = ".written.json"
-_SPARE = 1 << 20
-"""Bytes beyond those of the tensors for which there must be room."""
+_SPARE = 1 << 20  # bytes beyond those of the tensors for which there must be room
 
 
 def write_target(
@@ -126,21 +81,7 @@ def write_target(
     force: bool = False,
     written: Callable[[int], None] = lambda count: None,  # noqa: ARG005
 ) -> None:
-    """Write all files of a target into a new folder, which appears under its name when it is complete.
-
-    Until then it is called `PATH.unfinished`. There a later call with the same identity leaves out what is written.
-
-    Args:
-        target: the files.
-        path: the folder.
-        identity: of source, format and options; with another one it starts again from the beginning.
-        force: replace a folder that exists.
-        written: is called with a number of bytes whenever so many were written, also for files of an earlier call.
-
-    Raises:
-        CheckpointError: the folder exists, PATH.unfinished is no target's, another process writes it, or there is no
-            room for it.
-    """
+    """Write all files into `PATH.unfinished`, where a later call of the same identity goes on; rename it at the end."""
     if path.name in {"", ".."}:
         path = path.resolve()
     require_free(path, force=force)
@@ -149,7 +90,6 @@ def write_target(
         unfinished.mkdir(parents=True, exist_ok=True)
         with _locked(unfinished):
             journal = _Journal(unfinished, identity)
-            _require_room(unfinished, target, journal)
             _write_files(target, unfinished, journal, written)
             for name, content in target.small.items():
                 with replacing(unfinished / name, error=None) as file:
@@ -159,15 +99,16 @@ def write_target(
             _write_checksums(target, unfinished, journal)
             _publish(unfinished, path)
     except OSError as error:
-        raise _not_written(path, unfinished, error) from error
+        reason = error.strerror or str(error)
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            reason = f"no room on the disk ({reason})"
+        msg = f"{path} cannot be written: {reason}.\n"
+        msg += f"Repeat the command to continue from {unfinished}, or remove that folder."
+        raise CheckpointError(msg) from error
 
 
 def require_free(path: Path, *, force: bool) -> None:
-    """Check that a target does not exist yet, or may be replaced.
-
-    Raises:
-        CheckpointError: it exists.
-    """
+    """Check that a target does not exist yet, or may be replaced."""
     if not force and (path.is_file() or (path.is_dir() and any(path.iterdir()))):
         msg = f"{path} exists already.\nPass --force to replace it, or another name."
         raise CheckpointError(msg)
@@ -181,18 +122,16 @@ class _Journal:
         self._identity = identity
         self._lock = threading.Lock()
         self.files: dict[str, Any] = self._before(folder)
-        if not self.files:
-            _empty(folder)
+        for entry in () if self.files else folder.iterdir():
+            _remove(entry)
         self._write()  # from now on the folder is known as an unfinished target
 
     def add(self, name: str, result: Any) -> None:
-        """Note a file."""
         with self._lock:
             self.files[name] = result
             self._write()
 
     def _before(self, folder: Path) -> dict[str, Any]:
-        """Return the files of an earlier call with the same identity."""
         if not self._path.is_file():
             if any(folder.iterdir()):
                 msg = f"{folder} is in the way: it is not of a conversion.\nRename it, or name another target."
@@ -211,15 +150,24 @@ class _Journal:
 
 def _write_files(target: Target, folder: Path, journal: _Journal, written: Callable[[int], None]) -> None:
     left = [file for file in target.files if file.name not in journal.files]
-    written(sum(file.nbytes for file in target.files) - sum(file.nbytes for file in left))
+    size = sum(file.nbytes for file in left)
+    needed, free = _SPARE + size, shutil.disk_usage(folder).free
+    if free < needed:
+        raise OSError(errno.ENOSPC, f"{size_text(needed)} are needed and {size_text(free)} free", str(folder))
+    written(sum(file.nbytes for file in target.files) - size)
     stop = threading.Event()
+
+    def count(size: int) -> None:
+        if stop.is_set():
+            raise _Stopped
+        written(size)
 
     def write(file: TargetFile) -> None:
         if stop.is_set():
             return
         path = folder / file.name
         path.parent.mkdir(parents=True, exist_ok=True)
-        journal.add(file.name, file.write(path, lambda count: _go_on(count, written, stop)))
+        journal.add(file.name, file.write(path, count))
 
     with ThreadPoolExecutor(WORKERS) as pool:
         tasks = [pool.submit(write, file) for file in left]
@@ -235,19 +183,6 @@ def _write_files(target: Target, folder: Path, journal: _Journal, written: Calla
 
 class _Stopped(Exception):  # noqa: N818  no error: another file failed
     """The end of a file whose writing is pointless."""
-
-
-def _go_on(count: int, written: Callable[[int], None], stop: threading.Event) -> None:
-    if stop.is_set():
-        raise _Stopped
-    written(count)
-
-
-def _require_room(folder: Path, target: Target, journal: _Journal) -> None:
-    needed = _SPARE + sum(file.nbytes for file in target.files if file.name not in journal.files)
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        raise OSError(errno.ENOSPC, f"{size_text(needed)} are needed and {size_text(free)} free", str(folder))
 
 
 def _write_checksums(target: Target, unfinished: Path, journal: _Journal) -> None:
@@ -277,11 +212,6 @@ def _publish(unfinished: Path, path: Path) -> None:
         _remove(old)
 
 
-def _empty(folder: Path) -> None:
-    for entry in folder.iterdir():
-        _remove(entry)
-
-
 def _remove(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
@@ -301,12 +231,3 @@ def _locked(folder: Path) -> Iterator[None]:
         raise CheckpointError(msg) from error
     finally:
         os.close(descriptor)
-
-
-def _not_written(path: Path, unfinished: Path, error: OSError) -> CheckpointError:
-    reason = error.strerror or str(error)
-    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-        reason = f"no room on the disk ({reason})"
-    return CheckpointError(
-        f"{path} cannot be written: {reason}.\nRepeat the command to continue from {unfinished}, or remove that folder."
-    )

@@ -4,53 +4,57 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import torch.distributed as dist
 
 from pretrain.checkpoint import torch_file
-from pretrain.checkpoint.checksums import SMALL_FILES
+from pretrain.checkpoint.checksums import SMALL_FILES, Share
+from pretrain.checkpoint.contents import Loaded
 from pretrain.checkpoint.folder import LATEST, folder_name
 from pretrain.checkpoint.identity import structure
-from pretrain.checkpoint.sharded_format import COMMON
-from pretrain.collectives import on_rank0
+from pretrain.checkpoint.saved_schedule import continue_schedule
+from pretrain.checkpoint.sharded_format import COMMON, PREFIX, weight_names
+from pretrain.collectives import first_problem, on_rank0
 from pretrain.errors import CheckpointError
+from pretrain.tools.convert.lazy_tensor import with_rows
+from pretrain.tools.convert.model_weights import EMBEDDING, LATEST_OF_DEEPSPEED, OUTPUT, RELEASE, dtype_name
 from pretrain.tools.convert.registry import read_weights, recognized, summary_of
-from pretrain.tools.convert.summary import LATEST_OF_DEEPSPEED, RELEASE
 from pretrain.tools.convert.weight_names import some_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
-    from pretrain.checkpoint.contents import Loaded, Saved
+    from megatron.core.dist_checkpointing.mapping import ShardedTensor
+    from torch import Tensor
+
+    from pretrain.bridge.deepspeed.zero_step import LossScaler
+    from pretrain.checkpoint.contents import Counters, Saved
     from pretrain.recipe import Recipe
     from pretrain.recipe.sections.model import ModelSection
-    from pretrain.tools.convert.summary import CheckpointSummary
+    from pretrain.tools.convert.model_weights import CheckpointSummary, ModelWeights
 
 
 __all__ = ["foreign_summary", "load", "require_fitting", "summary_of"]
 
-
+T = TypeVar("T")
 _HEADS = frozenset({"num_attention_heads", "num_query_groups"})
+# settings without which some files cannot be read: releases of 2019; GPT-NeoX's RMSNorm of before May 2025, and its
+# weights without their configuration
 _NEEDED = (
     frozenset[str](),
     _HEADS,
     _HEADS | {"layernorm_epsilon"},
     _HEADS | {"activation", "parallel_residual", "position_embedding_type"},
 )
-"""Settings without which some files cannot be read: releases of 2019; GPT-NeoX's RMSNorm of before May 2025, and its
-weights without their configuration."""
 
 _OURS = "pretrain"
-_LONGEST = 32
-"""Longest iteration, in digits."""
+_LONGEST = 32  # digits of an iteration
 
 
 def foreign_summary(path: Path) -> CheckpointSummary | None:
-    """Return a summary of another program's checkpoint; None if the folder has one of ours, or none at all.
-
-    Raises:
-        CheckpointError: it is another program's and incomplete, or holds objects that could run code.
-        DamageError: it is another program's and damaged.
-    """
+    """Return a summary of another program's checkpoint; None if the folder has one of ours, or none at all."""
     if not path.is_dir() or _has_ours(path):
         return None
     summary = recognized(path)
@@ -58,11 +62,7 @@ def foreign_summary(path: Path) -> CheckpointSummary | None:
 
 
 def require_fitting(summary: CheckpointSummary, recipe: Recipe) -> None:
-    """Check that a checkpoint is of the recipe's model, as far as its files tell.
-
-    Raises:
-        CheckpointError: settings differ.
-    """
+    """Check that a checkpoint is of the recipe's model, as far as its files tell."""
     ours, there = structure(recipe.model), {**summary.model, **_told(summary.path, recipe.model)}
     if recipe.model.position_embedding_type == "rope":
         ours.pop("max_position_embeddings")  # no weight depends on it
@@ -106,19 +106,106 @@ def _has_ours(path: Path) -> bool:
 
 
 def load(engine: Saved, path: Path, *, finetune: bool) -> Loaded:
-    """Load another program's checkpoint; all ranks call it together. See `loading.load`.
+    """Load another program's checkpoint; all ranks call it together, each reads its part."""
+    from pretrain.checkpoint.storage import require_same_weights  # noqa: PLC0415  megatron-core
 
-    Raises:
-        CheckpointError: the checkpoint is incomplete, or of another model; on all ranks.
-        DamageError: a file is damaged.
-    """
-    from pretrain.tools.convert import loading  # noqa: PLC0415  megatron-core, which a launcher does without
+    def complain() -> None:
+        if (summary := foreign_summary(path)) is not None:
+            require_fitting(summary, engine.recipe)
 
-    on_rank0(partial(_require_recipe, path, engine.recipe))  # complains once
-    return loading.load(engine, path, finetune=finetune)
+    on_rank0(complain)  # once
+    weights = _on_all_ranks(partial(_read, path, engine))
+    require_same_weights(engine, weights.path, weights.tensors)
+    counters = None if finetune else _counters(weights, engine)
+    source = _Source(weights, engine.vocab_size)
+    engine.state.load(lambda request: _on_all_ranks(partial(_filled, request, source)), counters)
+    taken = "weights alone; the optimizer starts without state"
+    if counters is not None:
+        taken = "weights and optimizer; random generators are seeded from train.seed"
+    notices = [f"{weights.format}: {taken}"]
+    progress = {"iteration": 0, "consumed_samples": 0, "skipped_iterations": 0}
+    if not finetune:
+        progress |= {"iteration": weights.iteration or 0, "consumed_samples": weights.consumed_samples or 0}
+        if weights.iteration and weights.consumed_samples is None:
+            notices.append(f"iteration {weights.iteration}, but not the samples: data are read from their beginning")
+        if not weights.schedule:
+            notices.append(f"no schedule is told: the recipe's, at {progress['consumed_samples']:,} samples")
+        notices += continue_schedule(engine.schedule, weights.schedule, progress["consumed_samples"], engine.recipe)
+    return Loaded(progress=progress, notices=notices)
 
 
-def _require_recipe(path: Path, recipe: Recipe) -> None:
-    summary = foreign_summary(path)
-    if summary is not None:
-        require_fitting(summary, recipe)
+def _read(path: Path, engine: Saved) -> ModelWeights:
+    share = Share(dist.get_rank(), dist.get_world_size())
+    # the recipe's settings stand in for what the files do not tell
+    given = engine.recipe.model.model_dump(exclude={"hidden_dropout", "attention_dropout"})
+    weights = read_weights(path, given, share)
+    if not weights.fits(engine.vocab_size):
+        msg = (
+            f"{weights.path} ({weights.format}) has {weights.tokens:,} tokens, the recipe's "
+            f"tokenizer {engine.vocab_size:,}, which padding does not explain.\n"
+            "Name the tokenizer that the model was trained with."
+        )
+        raise CheckpointError(msg)
+    return weights
+
+
+def _on_all_ranks(read: Callable[[], T]) -> T:
+    """Return what a function reads; an error of one rank is raised on all, which call it together."""
+    found, problem = None, None
+    try:
+        found = read()
+    except (CheckpointError, OSError) as error:
+        problem = str(error)
+    if problem := first_problem(problem):
+        raise CheckpointError(problem)
+    return found  # type: ignore[return-value]  # it is there if no rank has a problem
+
+
+def _counters(weights: ModelWeights, engine: Saved) -> Counters | None:
+    """Return the counts of the checkpoint's optimizer; None if it has none that fits the run's precision."""
+    optimizer = weights.optimizer
+    if optimizer is None or dtype_name(weights.tensors[EMBEDDING].dtype) != engine.recipe.precision.dtype:
+        return None
+    scaler = optimizer.loss_scaler
+    return {"step": optimizer.step, "loss_scaler": None if scaler is None else cast("LossScaler", dict(scaler))}
+
+
+class _Source:
+    """Weights and optimizer state by the keys of a sharded checkpoint of ours."""
+
+    def __init__(self, weights: ModelWeights, vocab_size: int) -> None:
+        self._weights = weights.tensors
+        self._states = weights.optimizer.tensors if weights.optimizer is not None else {}
+        self._vocab_size = vocab_size
+
+    def read(self, wanted: ShardedTensor) -> Tensor:
+        """Return this rank's part of a weight or of its state, in the dtype that is asked for."""
+        state, key = "", wanted.key
+        if key.startswith(PREFIX):
+            state, _, key = key.removeprefix(f"{PREFIX}.").partition(".")
+        place = wanted.global_offset[0] if wanted.prepend_axis_num else 0
+        name = {number or 0: name for name, number in weight_names(key, wanted.global_shape[0])}[place]
+        tensor = self._states.get(f"{state}.{name}", self._weights[name]) if state else self._weights[name]
+        if name in {EMBEDDING, OUTPUT}:
+            tensor = with_rows(with_rows(tensor, self._vocab_size), wanted.global_shape[0])
+        first = wanted.global_offset[wanted.prepend_axis_num :]
+        values = tensor.rows(first[0], first[0] + wanted.local_shape[0])
+        if len(wanted.local_shape) > 1:
+            values = values.narrow(1, first[1], wanted.local_shape[1])
+        return values.to(wanted.dtype).contiguous()
+
+
+def _filled(wanted: Any, source: _Source) -> Any:
+    """Read what megatron-core's sharded tensors ask for."""
+    from megatron.core.dist_checkpointing import mapping  # noqa: PLC0415  a launcher does without
+
+    if isinstance(wanted, mapping.ShardedTensorFactory):
+        return wanted.merge_fn(_filled(wanted.build(), source))
+    if isinstance(wanted, mapping.ShardedTensor):
+        return source.read(wanted)
+    if isinstance(wanted, dict):
+        return {key: _filled(value, source) for key, value in wanted.items()}
+    if isinstance(wanted, list):
+        return [_filled(value, source) for value in wanted]
+    is_extra_state = isinstance(wanted, mapping.ShardedObject)  # only Transformer Engine fills it
+    return None if is_extra_state else wanted

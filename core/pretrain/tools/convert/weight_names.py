@@ -23,50 +23,36 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-Shapes = dict[str, tuple[int, ...]]
-"""Name of a weight -> its shape."""
+Shapes = dict[str, tuple[int, ...]]  # name of a weight -> its shape
 
+# ColumnParallelLinear and VocabParallelEmbedding: the first dimension is divided
 _BY_ROWS = re.compile(
     r"\.(query_key_value|query|key_value|dense_h_to_4h|linear_qkv|linear_fc1|linear1|w1|w3)\.(weight|bias)$"
     r"|(^|[./])(word_embeddings|final_linear|lm_head|output_layer)\.weight$"
 )
-"""Weights of ColumnParallelLinear and VocabParallelEmbedding: the first dimension is divided."""
-
+# RowParallelLinear: the second dimension is divided; the bias is whole on every rank
 _BY_COLUMNS = re.compile(r"(attention\.dense|\.dense_4h_to_h|\.linear_proj|\.linear_fc2|\.linear2|\.w2)\.weight$")
-"""Weights of RowParallelLinear: the second dimension is divided; the bias is whole on every rank."""
-
+# what every rank has whole
 _WHOLE = re.compile(
     r"norm[\w]*\.(weight|bias|scale)$|(^|[./])position_embeddings\.weight$"
     r"|(attention\.dense|\.dense_4h_to_h|\.linear_proj|\.linear_fc2|\.linear2)\.bias$"
 )
-"""Weights that every rank has whole."""
-
-_LONGEST = 60
-_LARGEST = 10**18
-"""Bounds of a value that is written out: characters, and the size of a number."""
-
+_LONGEST, _LARGEST = 60, 10**18  # bounds of a value that is written out: characters, and the size of a number
 _LAYER = re.compile(r"layers\.(\d+)\.")
 _NO_WEIGHT = re.compile(r"(rotary_emb|rotary_pos_emb)\.inv_freq$|attention\.(bias|masked_bias)$|_extra_state")
-
 _SECOND_OF_MLP = (".dense_4h_to_h.weight", ".linear_fc2.weight", ".linear2.weight", ".w2.weight")
-_DEEPEST = 20
-"""Levels of a state dict that are looked at, fewer than Python's stack has."""
-
+_DEEPEST = 20  # levels of a state dict that are looked at, fewer than Python's stack has
 _OUTPUTS = ("final_linear.weight", "lm_head.weight", "output_layer.weight")
+# settings of a recipe that Megatron-LM and its forks call by the same name
 _SETTINGS = (
     *("num_layers", "hidden_size", "num_attention_heads", "num_query_groups", "kv_channels", "ffn_hidden_size"),
     *("max_position_embeddings", "seq_length", "normalization", "rotary_percent", "padded_vocab_size"),
     *("untie_embeddings_and_output_weights", "add_bias_linear"),
 )
-"""Settings of a recipe that Megatron-LM and its forks call by the same name."""
 
 
 def flat_weights(state: Any) -> dict[str, LazyTensor]:
-    """Return the weights of a state dict, which may be nested; the names of the levels are joined by dots.
-
-    Raises:
-        DamageError: a dict stands in it twice.
-    """
+    """Return the weights of a state dict, which may be nested; the names of the levels are joined by dots."""
     return {name: tensor for name, tensor in flat_tensors(state).items() if isinstance(tensor, LazyTensor)}
 
 
@@ -83,13 +69,7 @@ def divided_dimension(name: str) -> int | None:
 
 
 def whole_shape(name: str, shape: tuple[int, ...], tensor: int) -> tuple[int, ...]:
-    """Return the shape of a weight over all tensor-parallel ranks.
-
-    Args:
-        name: of the weight; its end decides how it is divided.
-        shape: on one rank.
-        tensor: number of tensor-parallel ranks.
-    """
+    """Return the shape of a weight over all tensor-parallel ranks."""
     dim = divided_dimension(name)
     return shape if dim is None else (*shape[:dim], shape[dim] * tensor, *shape[dim + 1 :])
 
@@ -105,12 +85,7 @@ def number_of_layers(names: Iterable[str]) -> int:
 
 
 def count(shapes: Mapping[str, tuple[int, ...]], tensor: int) -> int | None:
-    """Return the number of parameters; None where ranks may divide a weight whose name is not known.
-
-    Args:
-        shapes: whole shapes by name.
-        tensor: number of tensor-parallel ranks.
-    """
+    """Return the number of parameters; None where ranks may divide a weight whose name is not known."""
     known = (_BY_ROWS, _BY_COLUMNS, _WHOLE)
     if not shapes or (tensor > 1 and not all(any(kind.search(name) for kind in known) for name in shapes)):
         return None
@@ -118,12 +93,7 @@ def count(shapes: Mapping[str, tuple[int, ...]], tensor: int) -> int | None:
 
 
 def model_of(shapes: Mapping[str, tuple[int, ...]], layers: int) -> dict[str, Any]:
-    """Return the settings of a recipe's section `model` that whole shapes tell, and `padded_vocab_size`.
-
-    Args:
-        shapes: whole shapes by name.
-        layers: number of layers; 0 is not known.
-    """
+    """Return the settings of a recipe's section `model` that whole shapes tell, and `padded_vocab_size`."""
     model: dict[str, Any] = {"num_layers": layers} if layers else {}
     for name, shape in shapes.items():
         if name.endswith("word_embeddings.weight"):
@@ -147,11 +117,14 @@ def args_of(state: Mapping[str, Any]) -> Mapping[str, Any]:
     return args if isinstance(args, dict) else {}
 
 
-def bounded(value: object) -> str:
-    """Return a value from a file as a short text; of others than words and numbers, the type alone.
+def whole_number(args: Mapping[str, Any], name: str, least: int = 0) -> int | None:
+    """Return an argument that counts something; None where it is absent or no such number."""
+    value = args.get(name)
+    return value if type(value) is int and value >= least else None
 
-    A list can hold another one many times over, which a pickle of a few bytes makes endless when it is written out.
-    """
+
+def bounded(value: object) -> str:
+    """Return a word or a number from a file as a short text; of anything else, which may be endless, the type."""
     return str(value)[:_LONGEST] if _is_plain(value) else f"of type {type(value).__name__[:_LONGEST]}"
 
 
@@ -177,11 +150,7 @@ def settings_of_args(args: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def require_sizes(folder: Path, args: Mapping[str, Any], found: Mapping[str, int]) -> None:
-    """Require that a layout or a number of layers is as the arguments say, where they say it.
-
-    Raises:
-        CheckpointError: files are missing.
-    """
+    """Require that a layout or a number of layers is as the arguments say, where they say it."""
     for name, number in found.items():
         if isinstance(args.get(name), int) and args[name] != number:
             msg = f"{folder} has files of {name} {number}, and its arguments say {args[name]}.\nCopy the missing files."
@@ -189,16 +158,16 @@ def require_sizes(folder: Path, args: Mapping[str, Any], found: Mapping[str, int
 
 
 _THEIR_LAYER = re.compile(r"(?:language_model\.)?(?:transformer|encoder|decoder)\.layers\.(\d+)\.(.+)")
-_FUSED_NORM = ".layer_norm_"
-_MODULES = {
-    "input_layernorm": ("input_norm", "self_attention.linear_qkv.layer_norm"),
+# our part of a layer -> its name in Megatron-LM 3.0, and others
+MODULES = {
+    "input_layernorm": ("input_layernorm", "input_norm", "self_attention.linear_qkv.layer_norm"),
     "self_attention.linear_qkv": ("self_attention.query_key_value", "attention.query_key_value"),
     "self_attention.linear_proj": ("self_attention.dense", "attention.dense"),
     "pre_mlp_layernorm": ("post_attention_layernorm", "post_attention_norm", "mlp.linear_fc1.layer_norm"),
     "mlp.linear_fc1": ("mlp.dense_h_to_4h",),
     "mlp.linear_fc2": ("mlp.dense_4h_to_h",),
 }
-_OURS = {theirs: ours for ours, names in _MODULES.items() for theirs in (ours, *names)}
+_OURS = {theirs: ours for ours, names in MODULES.items() for theirs in (ours, *names)}
 _OUTSIDE = {
     "embedding.word_embeddings": "embedding.word_embeddings",
     "embedding.position_embeddings": "embedding.position_embeddings",
@@ -210,16 +179,10 @@ _OUTSIDE = {
         for norm in ("final_layernorm", "final_norm")
     },
 }
-_OLD_QKV = "query_key_value."
 
 
 def our_name(name: str, first_layer: int) -> str | None:
-    """Return our name of a weight; None if no weight of ours has its place.
-
-    Args:
-        name: in Megatron-LM or a fork.
-        first_layer: number of layers before those that `name` counts from 0.
-    """
+    """Return our name of a weight; None if no weight of ours has its place."""
     if found := _THEIR_LAYER.fullmatch(name):
         inside = name_in_layer(found[2])
         return None if inside is None else f"decoder.layers.{first_layer + int(found[1])}.{inside}"
@@ -229,13 +192,8 @@ def our_name(name: str, first_layer: int) -> str | None:
 
 def name_in_layer(name: str) -> str | None:
     """Return our name of a layer's weight without the layer; None if it is not known."""
-    module, _, kind = name.replace(_FUSED_NORM, ".layer_norm.").rpartition(".")
+    module, _, kind = name.replace(".layer_norm_", ".layer_norm.").rpartition(".")
     return f"{_OURS[module]}.{kind}" if module in _OURS and kind in {"weight", "bias"} else None
-
-
-def has_old_order(name: str) -> bool:
-    """Say whether a weight is one whose order of rows depends on the checkpoint's version."""
-    return _OLD_QKV in name
 
 
 def _flat(state: Any, prefix: str, depth: int, seen: set[int]) -> Iterator[tuple[str, LazyTensor | Tensor]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,25 +17,14 @@ from pretrain.data.token_files.writing import IndexPart, TokenWriter, token_dtyp
 from pretrain.data.tokenizers import load_encoder
 from pretrain.errors import DataError
 from pretrain.tools.corpus.chunks import CHUNK_BYTES, START, read_chunks
-from pretrain.tools.corpus.cleaning import NO_CLEANING, SeenDocuments, select_documents, text_fixer
-from pretrain.tools.corpus.documents import where
+from pretrain.tools.corpus.documents import NO_CLEANING, SeenDocuments, select_documents, text_fixer, where
 from pretrain.tools.corpus.encoding import Encoding, encoded_chunks
-from pretrain.tools.corpus.inputs import find_sources
+from pretrain.tools.corpus.inputs import corpus_digest, find_sources
 from pretrain.tools.corpus.reference_comparison import ReferenceComparison
-from pretrain.tools.corpus.sharding import corpus_digest
-from pretrain.tools.corpus.unfinished import (
-    INDEX,
-    NOTHING_COUNTED,
-    TOKENS,
-    BuildCounts,
-    BuildState,
-    folder_of,
-    is_finished,
-    unfinished,
-)
+from pretrain.tools.corpus.unfinished import INDEX, TOKENS, BuildCounts, BuildState, folder_of, is_finished, unfinished
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     import numpy as np
@@ -43,57 +32,40 @@ if TYPE_CHECKING:
     from pretrain.data.token_files.writing import Written
     from pretrain.data.tokenizers import Tokenizer
     from pretrain.data.tokenizers.tokenizer import NamesTokenizer
-    from pretrain.tools.corpus.chunks import Chunk, InputFile, ReadPosition
-    from pretrain.tools.corpus.cleaning import Cleaning
-    from pretrain.tools.corpus.documents import Faults
+    from pretrain.tools.corpus.chunks import Chunk, InputFile
+    from pretrain.tools.corpus.documents import Cleaning
     from pretrain.tools.corpus.encoding import EncodedChunk
-    from pretrain.tools.corpus.sharding import Shard
+    from pretrain.tools.corpus.inputs import Shard
     from pretrain.tools.corpus.unfinished import Unfinished
 
+    _Stream = Iterable[tuple[Chunk, EncodedChunk]]
 
-_DECOMPRESSED_RATIO = 10
-"""Upper estimate of the decompressed bytes per compressed byte."""
+
+_DECOMPRESSED_RATIO = 10  # upper estimate of the decompressed bytes per compressed byte
+# corpus size in bytes below which `tokenizers` is faster: gigatoken needs 0.1 s to read GPT-2's vocabulary
 _SMALL = 1 << 17
-"""Corpus size in bytes below which `tokenizers` is faster: gigatoken needs 0.1 s to read GPT-2's vocabulary."""
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """Result of a build.
+    """Result of a build."""
 
-    Attributes:
-        documents: number of documents, empty ones included.
-        sequences: number of sequences.
-        tokens: number of tokens.
-        token_bytes: bytes of one token.
-        counts: documents that were left out.
-        compared: number of texts for which the reference tokenizer gave the same tokens; None if it encoded all texts.
-        texts: number of non-empty texts; None likewise.
-    """
-
-    documents: int
+    documents: int  # empty ones included
     sequences: int
     tokens: int
-    token_bytes: int
-    counts: BuildCounts = NOTHING_COUNTED
-    compared: int | None = None
-    texts: int | None = None
+    token_bytes: int  # of one token
+    counts: BuildCounts = field(default_factory=BuildCounts)
+    compared: int | None = None  # texts for which the reference tokenizer gave the same tokens; None if it encoded all
+    texts: int | None = None  # non-empty ones; None likewise
 
 
 class BuildProgress(NamedTuple):
-    """Progress of a build.
+    """Progress of a build."""
 
-    Attributes:
-        read: bytes on disk read so far.
-        total: bytes on disk of all inputs.
-        written: documents and tokens, those before an interruption included.
-        continued: True if this build continues an interrupted one.
-    """
-
-    read: int
+    read: int  # bytes on disk
     total: int
-    written: Written
-    continued: bool
+    written: Written  # what was written before an interruption included
+    continued: bool  # whether this build continues an interrupted one
 
 
 def build_tokens(
@@ -114,57 +86,35 @@ def build_tokens(
     """Encode documents into `prefix`.bin and `prefix`.idx, in the order of the inputs.
 
     The bytes do not depend on `workers`, nor on interruptions: until they are complete the files grow in the folder
-    `prefix`.partial, and the same call continues from there. A small file beside them identifies the tokenizer. As in
-    Megatron, a document without a token has no sequence, but is counted.
-
-    Args:
-        inputs: files, folders and patterns, see `find_sources`.
-        prefix: path without .bin and .idx.
-        section: the tokenizer's files.
-        json_key: the key, or of a table the column, that holds the text: a string, or a list of strings, each of which
-            becomes a sequence.
-        append_eod: end every document with the tokenizer's end-of-document token.
-        skip_faults: leave out and count malformed lines, instead of raising.
-        cleaning: applied to the texts before they are encoded.
-        shard: build only this part of the inputs.
-        workers: threads or processes that encode; 1 encodes in this thread.
-        reference_only: encode everything with the `tokenizers` library, not only a sample; a small corpus always is.
-        force: replace existing files, and discard an interrupted build with other settings.
-        progress: called after each chunk that is written.
-
-    Raises:
-        DataError: an input, the tokenizer or an output file cannot be used, the output is in an input folder, or there
-            is no text.
+    `prefix`.partial, and the same call continues from there. As in Megatron, a document without a token has no
+    sequence, but is counted. Of the `json_key` a list of strings is read as well, each of which becomes a sequence.
     """
     encoding = Encoding(json_key, append_eod, skip_faults, cleaning)
     if not is_finished(prefix):
         refuse_existing([idx_path(prefix), bin_path(prefix)], force=force)
     sources, corpus = _sources(inputs, folder_of(prefix), shard, encoding)
-    size = _decompressed_size(sources)
+    # approximate size of the text in bytes
+    size = sum((each.end - each.begin) * (_DECOMPRESSED_RATIO if each.compressed else 1) for each in sources)
     encoder = load_encoder(section, reference_only=reference_only or size <= _SMALL)
     with unfinished(prefix, _settings(sources, encoding, encoder.tokenizer), force=force) as work:
         dtype = token_dtype(encoder.tokenizer.vocab_size)
         if not work.state.finished:
             sample = ReferenceComparison(encoder.reference) if encoder.reference else None
-            growing = GrowingFiles(work, sample, cleaning)
+            growing = _GrowingFiles(work, sample, cleaning)
             busy = min(workers, 1 + size // CHUNK_BYTES)  # a process takes longer to start than a chunk to encode
-            chunks = _chunks(sources, json_key, work.state.place, busy)
+            chunks = read_chunks(sources, json_key, work.state.place)
+            if busy > 1 and any(source.compressed for source in sources):
+                chunks = prefetched(chunks)
             with closing(chunks), closing(encoded_chunks(chunks, section, encoder, encoding, busy)) as stream:
-                _write(stream, growing, sources, progress, continued=work.state.place != START)
-            _check_not_empty(growing.written, inputs, shard)
+                _write(stream, growing, sources, progress)
+            if not growing.written.tokens and shard is None:  # a shard may be empty
+                msg = f"{', '.join(map(str, inputs))}: no text found, so there is nothing to train on."
+                raise DataError(msg)
             growing.finish(dtype)
         _publish(work, prefix, encoder.tokenizer, corpus)
-    return _built(work.state, dtype.itemsize)
-
-
-def _chunks(sources: Sequence[InputFile], json_key: str, begin: ReadPosition, workers: int) -> Generator[Chunk]:
-    chunks = read_chunks(sources, json_key, begin)
-    return prefetched(chunks) if workers > 1 and any(source.compressed for source in sources) else chunks
-
-
-def _built(state: BuildState, token_bytes: int) -> Built:
-    compared = (state.counts.compared, state.counts.texts) if state.counts.texts else (None, None)
-    return Built(*state.written, token_bytes, state.counts, *compared)
+    counts = work.state.counts
+    compared = (counts.compared, counts.texts) if counts.texts else (None, None)
+    return Built(*work.state.written, dtype.itemsize, counts, *compared)
 
 
 def _sources(
@@ -180,11 +130,6 @@ def _sources(
         msg = "a shard does not know the others' documents, so duplicates cannot be dropped.\nBuild without --shard."
         raise DataError(msg)
     return shard.of(sources), corpus_digest(sources, encoding.json_key, encoding.append_eod, encoding.cleaning)
-
-
-def _decompressed_size(sources: Sequence[InputFile]) -> int:
-    """Return the approximate size of the text in bytes, after decompression."""
-    return sum((source.end - source.begin) * (_DECOMPRESSED_RATIO if source.compressed else 1) for source in sources)
 
 
 def _settings(sources: Sequence[InputFile], encoding: Encoding, tokenizer: Tokenizer) -> dict[str, str]:
@@ -204,25 +149,13 @@ def _settings(sources: Sequence[InputFile], encoding: Encoding, tokenizer: Token
 
 
 def _write(
-    stream: Iterable[tuple[Chunk, EncodedChunk]],
-    growing: GrowingFiles,
-    sources: Sequence[InputFile],
-    progress: Callable[[BuildProgress], None],
-    *,
-    continued: bool,
+    stream: _Stream, growing: _GrowingFiles, sources: Sequence[InputFile], progress: Callable[[BuildProgress], None]
 ) -> None:
-    total = sum(source.end - source.begin for source in sources)
-    before = list(accumulate((source.end - source.begin for source in sources), initial=0))
+    *before, total = accumulate((source.end - source.begin for source in sources), initial=0)
     for chunk, encoded in stream:
         growing.add(chunk, encoded)
         read = before[chunk.source] + chunk.position - sources[chunk.source].begin
-        progress(BuildProgress(min(read, total), total, growing.written, continued))
-
-
-def _check_not_empty(written: Written, inputs: Sequence[Path], shard: Shard | None) -> None:
-    if not written.tokens and shard is None:  # a shard may be empty
-        msg = f"{', '.join(map(str, inputs))}: no text found, so there is nothing to train on."
-        raise DataError(msg)
+        progress(BuildProgress(min(read, total), total, growing.written, growing.continued))
 
 
 def _publish(work: Unfinished, prefix: Path, tokenizer: Tokenizer, corpus: str | None) -> None:
@@ -236,29 +169,29 @@ def _publish(work: Unfinished, prefix: Path, tokenizer: Tokenizer, corpus: str |
     work.discard()
 
 
-class GrowingFiles:
+class _GrowingFiles:
     """Files of an unfinished build that grow chunk by chunk."""
 
     def __init__(self, work: Unfinished, sample: ReferenceComparison | None, cleaning: Cleaning) -> None:
         self._work = work
         self._sample = sample
         self._before = work.state.counts
-        self._seen = SeenDocuments(work.read_bytes("digests")) if cleaning.drop_duplicates else None
+        self.continued = work.state.place != START
+        self._seen = SeenDocuments((work.folder / "digests").read_bytes()) if cleaning.drop_duplicates else None
         tokens, lengths, ends, self._digests = work.files.values()
         self._writer = TokenWriter(tokens, lengths, ends, written=work.state.written)
 
     @property
     def written(self) -> Written:
-        """Amount written so far."""
         return self._writer.written
 
     def add(self, chunk: Chunk, result: EncodedChunk) -> None:
-        """Append an encoded chunk.
-
-        Raises:
-            DataError: the reference gives other tokens, or the disk is full.
-        """
-        self._compare(chunk, result)
+        if self._sample is not None:
+            try:
+                self._sample.check(chunk, result.texts, result.comparisons)
+            except DataError:
+                self._work.discard()  # nothing that was written can be trusted
+                raise
         encoded, digests = result.encoded, result.digests
         if self._seen is not None:
             new = self._seen.add(digests)
@@ -269,9 +202,13 @@ class GrowingFiles:
             self._writer.add(encoded)
             write_all(self._digests, b"".join(digests))
         sizes = {name: os.fstat(file.fileno()).st_size for name, file in self._work.files.items()}
+        first = state.counts.first_fault
+        if first is None and result.faults.first is not None:
+            number, fault = result.faults.first
+            first = f"{where(chunk, number)}: {fault}"
         counts = BuildCounts(
             state.counts.faults + result.faults.count,
-            state.counts.first_fault or _described(chunk, result.faults),
+            first,
             state.counts.short + result.short,
             state.counts.duplicates + len(result.digests) - len(digests),
             self._before.compared + (self._sample.compared if self._sample else 0),
@@ -282,11 +219,6 @@ class GrowingFiles:
         self._work.save(now=False)
 
     def finish(self, dtype: np.dtype[Any]) -> None:
-        """Write the index of everything.
-
-        Raises:
-            DataError: the disk is full.
-        """
         part = IndexPart(self._work.read("lengths", "<i4"), self._work.read("document_ends", "<i8"))
         with self._work.writing(), (self._work.folder / INDEX).open("wb") as stream:
             write_index(stream, dtype, [part])
@@ -294,18 +226,3 @@ class GrowingFiles:
             os.fsync(stream.fileno())
         self._work.state = replace(self._work.state, finished=True)
         self._work.save()
-
-    def _compare(self, chunk: Chunk, result: EncodedChunk) -> None:
-        if self._sample is not None:
-            try:
-                self._sample.check(chunk, result.texts, result.comparisons)
-            except DataError:
-                self._work.discard()  # nothing that was written can be trusted
-                raise
-
-
-def _described(chunk: Chunk, faults: Faults) -> str | None:
-    if faults.first is None:
-        return None
-    number, fault = faults.first
-    return f"{where(chunk, number)}: {fault}"

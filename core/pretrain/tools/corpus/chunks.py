@@ -2,63 +2,58 @@
 
 from __future__ import annotations
 
+import bz2
+import io
+import lzma
+import zlib
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple
+from functools import partial
+from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple, cast
+
+import zstandard
 
 from pretrain.errors import DataError
-from pretrain.tools.corpus.compression import OPENERS, open_decompressed
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
     from pathlib import Path
 
+    from _typeshed import WriteableBuffer
 
-Kind = Literal["lines", "text", "parquet", "arrow"]
-"""Kind of a file: one JSON object a line, one text, or a table."""
+
+Kind = Literal["lines", "text", "parquet", "arrow"]  # one JSON object a line, one text, or a table
+# with smaller chunks a thread that returns from encoding waits for others nearly as long as it has worked
 CHUNK_BYTES = 1 << 21
-"""With smaller chunks a thread that returns from encoding waits for others nearly as long as it has worked."""
-LONGEST_DOCUMENT = 1 << 28
-"""Bytes; the limit bounds memory. 256 MiB is a hundred times the longest book."""
+LONGEST_DOCUMENT = 1 << 28  # bytes; the limit bounds memory. 256 MiB is a hundred times the longest book.
+_ROWS = 64  # that are decoded together: few, because one can be long
 TOO_LONG = f"the document is longer than {LONGEST_DOCUMENT >> 20} MiB"
+_DAMAGE = (EOFError, lzma.LZMAError, zlib.error, zstandard.ZstdError)
+_BUFFER = 1 << 20  # decompressed bytes per call: each call releases the GIL, and waits for it afterwards
 
 
 @dataclass(frozen=True, slots=True)
 class InputFile:
-    """One file, or the part of a file of lines that one shard reads.
-
-    Attributes:
-        path: the file.
-        kind: one JSON object a line; one text; a table.
-        size: bytes on disk.
-        begin: lines that begin before this byte belong to another shard.
-        end: lines that begin at this byte or after it do, too; `size` if the whole file is read.
-    """
+    """One file, or the part of a file of lines that one shard reads."""
 
     path: Path
     kind: Kind
-    size: int
-    begin: int
-    end: int
+    size: int  # bytes on disk
+    begin: int  # lines that begin before this byte belong to another shard
+    end: int  # lines that begin at this byte or after it do, too; `size` if the whole file is read
 
     @property
     def compressed(self) -> bool:
-        """True if it is decompressed while it is read."""
+        """Whether it is decompressed while it is read."""
         return self.path.suffix.lower() in OPENERS
 
 
 class ReadPosition(NamedTuple):
-    """Position from which reading continues.
+    """Position from which reading continues."""
 
-    Attributes:
-        source: index of the source.
-        offset: byte of the decompressed content of a file of lines, or row of a table.
-        line: number of the line there, from 1; 0 for an uncompressed file, in which lines are not counted.
-    """
-
-    source: int = 0
-    offset: int = 0
-    line: int = 1
+    source: int = 0  # its index
+    offset: int = 0  # byte of the decompressed content of a file of lines, or row of a table
+    line: int = 1  # number of the line there, from 1; 0 for an uncompressed file, in which lines are not counted
 
 
 START = ReadPosition()
@@ -66,29 +61,17 @@ START = ReadPosition()
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Whole lines of one file, one text, or rows of a table.
-
-    Attributes:
-        path: the file.
-        first_line: number of the first line or row, from 1; 0 for an uncompressed file, in which lines are not counted.
-        content: the bytes of lines or of a text, or the texts of rows.
-        position: bytes of the file read so far, counted on disk (compressed).
-        kind: kind of the source.
-        begin: position of its first line or row, as `ReadPosition.offset`.
-        next: position of the next chunk.
-        source: index of the source.
-        fault: error found while reading; the chunk then stands for one malformed document.
-    """
+    """Whole lines of one file, one text, or rows of a table."""
 
     path: Path
-    first_line: int
-    content: bytes | list[object]
-    position: int
+    first_line: int  # or row, from 1; 0 for an uncompressed file, in which lines are not counted
+    content: bytes | list[object]  # the bytes of lines or of a text, or the texts of rows
+    position: int  # bytes of the file read so far, counted on disk (compressed)
     kind: Kind = "lines"
-    begin: int = 0
-    next: ReadPosition = START
-    source: int = 0
-    fault: str | None = None
+    begin: int = 0  # position of its first line or row, as `ReadPosition.offset`
+    next: ReadPosition = START  # position of the next chunk
+    source: int = 0  # index of the source
+    fault: str | None = None  # error found while reading; the chunk then stands for one malformed document
 
     @property
     def size(self) -> int:
@@ -101,17 +84,7 @@ class Chunk:
 def read_chunks(
     sources: Sequence[InputFile], key: str, start: ReadPosition = START, *, chunk_bytes: int = CHUNK_BYTES
 ) -> Generator[Chunk]:
-    """Yield the content of the sources in order from `start` on, 2 MiB or one document at a time.
-
-    Args:
-        sources: read in this order.
-        key: the column of a table.
-        start: position of the first chunk.
-        chunk_bytes: bytes of a chunk, about.
-
-    Raises:
-        DataError: a file cannot be read or decompressed, or a table has no such column.
-    """
+    """Yield the content of the sources in order from `start` on, 2 MiB or one document at a time."""
     for number in range(start.source, len(sources)):
         source, place = sources[number], start if number == start.source else ReadPosition(number)
         if source.kind == "lines":
@@ -119,7 +92,7 @@ def read_chunks(
         elif source.kind == "text":
             yield from _text(source, number)
         else:
-            yield from read_rows(source, key, place, chunk_bytes)
+            yield from _read_rows(source, key, place, chunk_bytes)
 
 
 def _text(source: InputFile, number: int) -> Iterator[Chunk]:
@@ -148,20 +121,16 @@ def _lines(source: InputFile, place: ReadPosition, chunk_bytes: int) -> Iterator
 def _find(stream: IO[bytes], source: InputFile, place: ReadPosition) -> tuple[int, int]:
     """Go to `place`, or to the first line that the source's part holds; return offset and line number."""
     if place.offset:
-        _skip(stream, place.offset, seekable=not source.compressed)
+        left = place.offset if source.compressed else 0
+        while left and (passed := len(stream.read(min(left, CHUNK_BYTES)))):
+            left -= passed
+        if not source.compressed:
+            stream.seek(place.offset)
         return place.offset, place.line
     if not source.begin:
         return 0, int(source.compressed)
     stream.seek(source.begin - 1)  # a line may begin exactly at `begin`: then the byte before is a newline
     return source.begin - 1 + _rest_of_line(stream), 0
-
-
-def _skip(stream: IO[bytes], count: int, *, seekable: bool) -> None:
-    if seekable:
-        stream.seek(count)
-        return
-    while count and (passed := len(stream.read(min(count, CHUNK_BYTES)))):
-        count -= passed
 
 
 def _whole_lines(stream: IO[bytes], content: bytes) -> Iterator[tuple[bytes, int, str | None]]:
@@ -182,7 +151,7 @@ def _whole_lines(stream: IO[bytes], content: bytes) -> Iterator[tuple[bytes, int
 
 
 def _rest_of_line(stream: IO[bytes]) -> int:
-    """Skip the rest of a line and return its size in bytes."""
+    """Skip the rest of a line; return its bytes."""
     size = 0
     while part := stream.readline(CHUNK_BYTES):
         size += len(part)
@@ -191,16 +160,7 @@ def _rest_of_line(stream: IO[bytes]) -> int:
     return size
 
 
-_ROWS = 64
-"""Rows that are decoded together: few, because one can be long."""
-
-
-def read_rows(source: InputFile, column: str, place: ReadPosition, chunk_bytes: int) -> Iterator[Chunk]:
-    """Yield the values of one column from row `place.offset` on.
-
-    Raises:
-        DataError: pyarrow is missing, the file is damaged, or it has no such column.
-    """
+def _read_rows(source: InputFile, column: str, place: ReadPosition, chunk_bytes: int) -> Iterator[Chunk]:
     rows = 0
     with _opened(source) as table:
         if column not in table.names:
@@ -212,10 +172,8 @@ def read_rows(source: InputFile, column: str, place: ReadPosition, chunk_bytes: 
             rows += skipped
             for values in _parts(batch.slice(skipped), chunk_bytes):
                 begin, rows = rows, rows + len(values)
-                following = ReadPosition(place.source, rows, rows + 1)
-                yield Chunk(
-                    source.path, begin + 1, values, table.position(rows), source.kind, begin, following, place.source
-                )
+                following, read = ReadPosition(place.source, rows, rows + 1), table.position(rows)
+                yield Chunk(source.path, begin + 1, values, read, source.kind, begin, following, place.source)
 
 
 def _parts(batch: Any, chunk_bytes: int) -> Iterator[list[object]]:
@@ -233,45 +191,34 @@ def _undecoded(batch: Any) -> Any:
     return batch.cast(pa.large_binary()) if is_text else batch
 
 
-class _Parquet:
-    def __init__(self, file: Any, size: int) -> None:
-        import pyarrow.parquet as pq  # noqa: PLC0415  an extra
-
-        self._table = pq.ParquetFile(file, pre_buffer=False)
-        self._size = size
-        self.names: list[str] = self._table.schema_arrow.names
-
-    def batches(self, column: str) -> Iterator[Any]:
-        for batch in self._table.iter_batches(_ROWS, columns=[column], use_threads=False):
-            yield batch.column(0)
-
-    def position(self, row: int) -> int:
-        """Return the approximate number of bytes read."""
-        return int(self._size * row // max(self._table.metadata.num_rows, 1))
+class _Table(NamedTuple):
+    names: list[str]
+    batches: Callable[[str], Iterator[Any]]  # of a column
+    position: Callable[[int], int]  # bytes read up to a row, approximately
 
 
-class _Arrow:
-    """A stream of batches, as Hugging Face's datasets write it."""
+def _parquet(file: Any, size: int) -> _Table:
+    import pyarrow.parquet as pq  # noqa: PLC0415  an extra
 
-    def __init__(self, file: Any) -> None:
-        import pyarrow as pa  # noqa: PLC0415  an extra
+    table = pq.ParquetFile(file, pre_buffer=False)
 
-        self._file = file
-        self._stream = pa.ipc.open_stream(file)
-        self.names: list[str] = self._stream.schema.names
+    def batches(column: str) -> Iterator[Any]:
+        return (batch.column(0) for batch in table.iter_batches(_ROWS, columns=[column], use_threads=False))
 
-    def batches(self, column: str) -> Iterator[Any]:
-        place = self.names.index(column)
-        for batch in self._stream:
-            yield batch.column(place)
+    return _Table(table.schema_arrow.names, batches, lambda row: size * row // max(table.metadata.num_rows, 1))
 
-    def position(self, row: int) -> int:  # noqa: ARG002  a stream does not know its number of rows
-        """Return the number of bytes read."""
-        return int(self._file.tell())
+
+def _arrow(file: Any) -> _Table:
+    """Open a stream of batches, as Hugging Face's datasets write it; it does not know its number of rows."""
+    import pyarrow as pa  # noqa: PLC0415  an extra
+
+    stream = pa.ipc.open_stream(file)
+    names = stream.schema.names
+    return _Table(names, lambda column: (each.column(names.index(column)) for each in stream), lambda _: file.tell())
 
 
 @contextmanager
-def _opened(source: InputFile) -> Iterator[_Parquet | _Arrow]:
+def _opened(source: InputFile) -> Iterator[_Table]:
     try:
         import pyarrow as pa  # noqa: PLC0415
     except ImportError as exc:
@@ -279,7 +226,118 @@ def _opened(source: InputFile) -> Iterator[_Parquet | _Arrow]:
         raise DataError(msg) from exc
     try:
         with pa.memory_map(str(source.path)) as file:
-            yield _Parquet(file, source.size) if source.kind == "parquet" else _Arrow(file)
+            yield _parquet(file, source.size) if source.kind == "parquet" else _arrow(file)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as exc:
         msg = f"{source.path} cannot be read as {source.kind}: {exc}.\nIs it complete, and is it what its suffix says?"
         raise DataError(msg) from exc
+
+
+@contextmanager
+def open_decompressed(path: Path) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
+    """Open a file, decompressing it if its name ends in .gz, .xz, .bz2 or .zst; yield its content and the raw file."""
+    opener = OPENERS.get(path.suffix.lower())
+    try:
+        with path.open("rb") as raw:
+            if opener and not raw.peek(1):
+                msg = "the file is empty, so it is not a compressed file"
+                raise EOFError(msg)
+            yield (opener(raw) if opener else raw), raw
+    except (*_DAMAGE, OSError) as exc:
+        if isinstance(exc, OSError) and exc.errno is not None:  # errors of gzip and bz2 have none
+            msg = f"{path} cannot be read: {exc.strerror}."
+        else:
+            msg = f"{path} cannot be decompressed: {exc}.\nIs it complete, and is it what its suffix says?"
+        raise DataError(msg) from exc
+
+
+class _Zlib:
+    """A decompressor of gzip or zstandard, with the attributes that those of lzma and bz2 have."""
+
+    needs_input = True
+
+    def __init__(self) -> None:
+        self._frame: Any = zlib.decompressobj(wbits=31)  # gzip's header and checksum
+
+    @property
+    def eof(self) -> bool:
+        return bool(self._frame.eof)
+
+    @property
+    def unused_data(self) -> bytes:
+        return bytes(self._frame.unused_data)
+
+    def decompress(self, data: bytes, max_length: int) -> bytes:
+        decompressed: bytes = self._frame.decompress(self._frame.unconsumed_tail + data, max_length)
+        self.needs_input = len(decompressed) < max_length  # all may be read while some of it is not yet decompressed
+        return decompressed
+
+
+class _Zstandard(_Zlib):
+    def __init__(self) -> None:
+        # files of zstd --long=31 need a window of 2 GiB
+        self._frame = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
+
+    def decompress(self, data: bytes, max_length: int) -> bytes:  # noqa: ARG002  the library returns everything at once
+        return bytes(self._frame.decompress(data))
+
+
+class _Frames(io.RawIOBase):
+    """The frames of a file, one after the other; each must be complete. `new` makes the decompressor of one.
+
+    The libraries take garbage after a frame (lzma, bz2) or a truncated frame (zstandard) for the end of the file.
+    """
+
+    def __init__(self, raw: IO[bytes], new: Callable[[], Any], at_once: int, padding: int) -> None:
+        self._raw, self._new, self._at_once, self._padding = raw, new, at_once, padding
+        self._frame = new()
+        self._ready = memoryview(b"")
+        self._ended = False
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        target = memoryview(buffer).cast("B")
+        while not self._ready and not self._ended:
+            compressed = self._next_frame() if self._frame.eof else self._more()
+            self._ended = self._frame.eof
+            self._ready = memoryview(b"" if self._ended else self._frame.decompress(compressed, len(target)))
+        count = min(len(target), len(self._ready))
+        target[:count] = self._ready[:count]
+        self._ready = self._ready[count:]
+        return count
+
+    def _more(self) -> bytes:
+        compressed = self._raw.read(self._at_once) if self._frame.needs_input else b""
+        if not compressed and self._frame.needs_input:
+            msg = "the file ends within a frame"
+            raise EOFError(msg)
+        return compressed
+
+    def _next_frame(self) -> bytes:
+        """Begin the next frame, unless the file ends, and return its first bytes."""
+        compressed: bytes = self._frame.unused_data or self._raw.read(self._at_once)
+        zeros = 0
+        while self._padding and compressed.startswith(b"\0"):
+            rest = compressed.lstrip(b"\0")
+            zeros += len(compressed) - len(rest)
+            compressed = rest or self._raw.read(self._at_once)
+        if zeros and zeros % self._padding:
+            msg = f"{zeros} zeros after a frame are not padding"
+            raise EOFError(msg)
+        if compressed:
+            self._frame = self._new()
+        return compressed
+
+
+def _opener(new: Callable[[], Any], *, at_once: int = 1 << 18, padding: int = 0) -> Callable[[IO[bytes]], IO[bytes]]:
+    return lambda raw: cast("IO[bytes]", io.BufferedReader(_Frames(raw, new, at_once, padding), _BUFFER))
+
+
+# by suffix
+OPENERS: dict[str, Callable[[IO[bytes]], Any]] = {
+    ".gz": _opener(_Zlib, padding=1),
+    ".xz": _opener(partial(lzma.LZMADecompressor, lzma.FORMAT_XZ), padding=4),
+    ".bz2": _opener(bz2.BZ2Decompressor),
+    ".zst": _opener(_Zstandard, at_once=1 << 15),  # the whole output of one call is in memory
+}

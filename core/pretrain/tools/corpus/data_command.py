@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +11,16 @@ import click
 from pretrain.cli.options import BuildCommand, LocalPath
 from pretrain.data.tokenizers.tokenizer import TokenizerFiles
 from pretrain.errors import DataError
+from pretrain.machine import available_cores
+from pretrain.report.console import ByteCount, ProgressBar
+from pretrain.report.plain_text import size_text
 from pretrain.tokenizer_types import tokenizer_type as type_named
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from pretrain.tools.corpus.build import BuildProgress, Built
+    from pretrain.tools.corpus.inputs import Shard
 
 _FILE = LocalPath(dir_okay=False)
 _PREFIX = LocalPath(dir_okay=False, is_prefix=True)
@@ -27,12 +34,10 @@ _TOKENIZER_OPTIONS = (
     click.option("--merge-file", type=_FILE, help="GPT-2's merges.txt, for type gpt2."),
     click.option("--tokenizer-file", type=_FILE, help="A tokenizer.json, for type huggingface."),
 )
-
 _TOKENIZER_NAMES = ("tokenizer_type", "vocab_file", "merge_file", "tokenizer_file")
 
 
 def _names_tokenizer(function: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that `_section` reads."""
     for option in reversed(_TOKENIZER_OPTIONS):
         function = option(function)
     return function
@@ -71,7 +76,7 @@ def command() -> None:
 @click.option("--shard", metavar="I/N", help="Build part I of N, from 0: one element of a job array.")
 @click.option("--dataset-impl", "--data-impl", type=click.Choice(["mmap"]), help="As in Megatron's tool; no effect.")
 @click.option("--force", is_flag=True, help="Replace existing files; discard an interrupted build of other settings.")
-def build(**options: Any) -> None:
+def build(*, inputs: tuple[Path, ...], output_prefix: Path, shard: str | None, **options: Any) -> None:
     """Encode text into token files.
 
     INPUT is a JSONL file (plain, .gz, .xz, .bz2 or .zst), a .parquet or .txt file, a folder of such files or of texts,
@@ -80,10 +85,73 @@ def build(**options: Any) -> None:
     The files are those of Megatron-LM's preprocess_data.py, byte for byte, with any number of workers. The same
     command continues an interrupted build.
     """
-    from pretrain.tools.corpus.data_build import build as run  # noqa: PLC0415  numpy is slow to import for --help
+    from pretrain.tools.corpus.build import build_tokens  # noqa: PLC0415  numpy is slow to import for --help
+    from pretrain.tools.corpus.documents import Cleaning  # noqa: PLC0415
+    from pretrain.tools.corpus.inputs import Shard  # noqa: PLC0415
+    from pretrain.tools.corpus.unfinished import folder_of  # noqa: PLC0415
 
-    tokenizer = {name: options.pop(name) for name in _TOKENIZER_NAMES}
-    run(section=_section(**tokenizer), **options)
+    section = _section(**{name: options[name] for name in _TOKENIZER_NAMES})
+    part = Shard.parse(shard) if shard else None
+    prefix = _prefix(output_prefix, options["json_key"], part)
+    begin = time.monotonic()
+    try:
+        with ProgressBar() as bar:
+            built = build_tokens(
+                inputs,
+                prefix,
+                section,
+                json_key=options["json_key"],
+                append_eod=options["append_eod"],
+                skip_faults=options["on_error"] == "skip",
+                cleaning=Cleaning(options["clean"], options["min_length"], options["drop_duplicates"]),
+                shard=part,
+                workers=options["workers"] or available_cores(),
+                reference_only=options["encoder"] == "tokenizers",
+                force=options["force"],
+                progress=_shown_on(bar),
+            )
+    except KeyboardInterrupt:
+        if folder_of(prefix).is_dir():
+            click.echo(f"{folder_of(prefix)} keeps what is written: the same command continues.", err=True)
+        raise
+    _print_summary(built, prefix, time.monotonic() - begin)
+
+
+def _shown_on(bar: ProgressBar) -> Callable[[BuildProgress], None]:
+    count: ByteCount | None = None
+    begun = time.monotonic()
+
+    def show(progress: BuildProgress) -> None:
+        nonlocal count
+        if count is None:
+            count = ByteCount(bar, progress.total, done=progress.read if progress.continued else 0, begun=begun)
+            if progress.continued:
+                bar.print(f"continuing an interrupted build at {size_text(progress.read)}")
+        count.reach(progress.read, f"{progress.written.documents:,} documents")
+
+    return show
+
+
+def _prefix(output_prefix: Path, json_key: str, shard: Shard | None) -> Path:
+    """Return Megatron's name of the files; characters of a key that a file name cannot hold are replaced."""
+    if not output_prefix.name:
+        msg = f"--output-prefix is '{output_prefix}'; it must end in a name, as in data/corpus."
+        raise DataError(msg)
+    key = json_key.replace("/", "_").replace("\0", "_")
+    return output_prefix.with_name(f"{output_prefix.name}_{key}_document{shard.suffix if shard else ''}")
+
+
+def _print_summary(built: Built, prefix: Path, seconds: float) -> None:
+    tokens = f"{built.tokens:,} tokens of {built.token_bytes} bytes"
+    click.echo(f"{prefix}: {built.documents:,} documents, {tokens}, {seconds:.1f} s")
+    counts = built.counts
+    if counts.faults:
+        click.echo(f"left out: {counts.faults:,} malformed; the first is {counts.first_fault}")
+    if counts.short or counts.duplicates:
+        click.echo(f"left out: {counts.short:,} short documents, {counts.duplicates:,} duplicates")
+    if built.compared is not None:
+        texts = f"{built.compared:,} of {built.texts:,} texts"
+        click.echo(f"encoded by gigatoken; {texts} were compared, and the tokenizers library gave the same")
 
 
 @command.command()
@@ -98,10 +166,8 @@ def inspect(*, prefix: Path, samples: int | None, all_ids: bool, repair: bool, *
     With a tokenizer its ids and the ends of the documents are checked, too, and text is shown.
     """
     if not any(tokenizer.values()) and (samples is not None or all_ids):
-        msg = (
-            f"{'--all-ids' if all_ids else '--samples'} needs the tokenizer that the data was made with.\n"
-            "Give --tokenizer-file, --vocab-file and --merge-file, or --tokenizer-type bytes."
-        )
+        msg = f"{'--all-ids' if all_ids else '--samples'} needs the tokenizer that the data was made with.\n"
+        msg += "Give --tokenizer-file, --vocab-file and --merge-file, or --tokenizer-type bytes."
         raise DataError(msg)
     from pretrain.data.token_files.inspection import inspect_tokens, repair_lengths  # noqa: PLC0415
     from pretrain.data.tokenizers import load_tokenizer  # noqa: PLC0415

@@ -1,8 +1,4 @@
-"""Build on a cluster through datatrove: its executors run tasks on Slurm, on Ray or on this machine.
-
-Needs `pip install "pretrain[datatrove]"`. An executor remembers the finished tasks, and its `depends` runs the
-merge after the shards.
-"""
+"""Build on a cluster through datatrove (pretrain[datatrove]): executors run tasks on Slurm, Ray or this machine."""
 
 from __future__ import annotations
 
@@ -12,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from datatrove.pipeline.base import PipelineStep
 
 from pretrain.tools.corpus.build import build_tokens
+from pretrain.tools.corpus.inputs import Shard
 from pretrain.tools.corpus.merging import merge_tokens
-from pretrain.tools.corpus.sharding import Shard
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,17 +21,7 @@ if TYPE_CHECKING:
 class BuildShard(PipelineStep):  # type: ignore[misc]  # datatrove has no types
     """Task i of n builds shard i of n, as `pretrain data build --shard i/n` does, and continues an interrupted one.
 
-    It reads the corpus itself, so it is the first and only step of a pipeline.
-
-    Example:
-        from datatrove.executor import LocalPipelineExecutor
-        from pretrain.tools.corpus.datatrove import BuildShard, MergeShards
-        from pretrain.data.tokenizers.tokenizer import TokenizerFiles
-
-        tokenizer = TokenizerFiles("huggingface", file="20B_tokenizer.json")
-        shards = BuildShard(["shards/*.jsonl.zst"], "data/pile_text_document", tokenizer, append_eod=True)
-        build = LocalPipelineExecutor([shards], tasks=16)
-        LocalPipelineExecutor([MergeShards("data/pile_text_document", 16)], depends=build).run()
+    It reads the corpus itself, so it is the first and only step of a pipeline; docs/data.md has an example.
     """
 
     name = "shard"
@@ -44,24 +30,12 @@ class BuildShard(PipelineStep):  # type: ignore[misc]  # datatrove has no types
     def __init__(
         self, inputs: Sequence[str | Path], prefix: str | Path, tokenizer: TokenizerFiles, **options: Any
     ) -> None:
-        """Store the arguments of the build.
-
-        Args:
-            inputs: files, folders and patterns that every task sees under these names.
-            prefix: of the merged files, without .bin and .idx; a shard's name is made from it.
-            tokenizer: the tokenizer's files.
-            options: of `pretrain.tools.corpus.build.build_tokens`, except `shard`.
-        """
         super().__init__()
         self.inputs, self.prefix = [Path(given) for given in inputs], Path(prefix)
         self.tokenizer, self.options = tokenizer, options
 
     def run(self, data: object = None, rank: int = 0, world_size: int = 1) -> None:  # noqa: ARG002  datatrove's names
-        """Build the shard of this task.
-
-        Raises:
-            DataError: as `build_tokens`.
-        """
+        """Build the shard of this task."""
         shard = Shard(rank, world_size)
         prefix = _named(self.prefix, shard)
         _count(self, build_tokens(self.inputs, prefix, self.tokenizer, shard=shard, **self.options))
@@ -74,22 +48,11 @@ class MergeShards(PipelineStep):  # type: ignore[misc]  # datatrove has no types
     type = "pretrain data merge"
 
     def __init__(self, prefix: str | Path, count: int, *, force: bool = False) -> None:
-        """Store the arguments of the merge.
-
-        Args:
-            prefix: as for `BuildShard`; the merged files have this name.
-            count: number of tasks that built shards.
-            force: replace existing files.
-        """
         super().__init__()
         self.prefix, self.count, self.force = Path(prefix), count, force
 
     def run(self, data: object = None, rank: int = 0, world_size: int = 1) -> None:  # noqa: ARG002  datatrove's names
-        """Merge, in the first task.
-
-        Raises:
-            DataError: a shard is missing, damaged, or of another tokenizer or build, or the output exists.
-        """
+        """Merge, in the first task."""
         if rank == 0:
             shards = [_named(self.prefix, Shard(number, self.count)) for number in range(self.count)]
             _count(self, merge_tokens(shards, self.prefix, force=self.force))

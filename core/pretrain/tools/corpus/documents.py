@@ -1,37 +1,39 @@
-"""Parse documents: lines of JSON with the text under one key, plain texts, and rows of tables."""
+"""Parse documents, lines of JSON with the text under one key, plain texts and rows of tables, and clean them."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import orjson
 
+from pretrain.data.token_files.writing import Encoded
 from pretrain.errors import DataError
 from pretrain.tools.corpus.chunks import LONGEST_DOCUMENT, TOO_LONG, read_chunks
 from pretrain.tools.corpus.inputs import find_sources
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
+
+    import numpy.typing as npt
 
     from pretrain.tools.corpus.chunks import Chunk
 
 
+_DIGEST_BYTES = 16  # among 10^12 different documents two have the same digest with a probability below 10^-14
+
+
 @dataclass(slots=True)
 class Faults:
-    """Malformed documents of a chunk.
+    """Malformed documents of a chunk."""
 
-    Attributes:
-        skip: leave them out and count them; otherwise the first one is raised.
-        count: number of malformed documents.
-        first: line of the first one in the chunk, from 0, and its error.
-    """
-
-    skip: bool = False
+    skip: bool = False  # leave them out and count them; otherwise the first one is raised
     count: int = 0
-    first: tuple[int, str] | None = None
+    first: tuple[int, str] | None = None  # line of the first one in the chunk, from 0, and its error
 
     def add(self, chunk: Chunk, number: int, fault: str) -> None:
         """Count one, or raise it. Only the first is located, because that can mean reading the file up to there."""
@@ -44,19 +46,14 @@ class Faults:
 
 @dataclass(frozen=True, slots=True)
 class Documents:
-    """The documents of a chunk, each a list of sentences; a document with a single string has one sentence."""
+    """The documents of a chunk, each a list of sentences."""
 
     texts: list[list[str]]
     faults: Faults = field(default_factory=Faults)
 
 
 def read_documents(chunk: Chunk, key: str, *, skip: bool = False) -> Documents:
-    """Return the documents of a chunk; empty lines are skipped.
-
-    Raises:
-        DataError: unless `skip`, if a line is not a JSON object in UTF-8 with text under `key`, or a row holds no text;
-            names the file and the line.
-    """
+    """Return the documents of a chunk; empty lines are skipped."""
     faults = Faults(skip)
     if chunk.fault:
         faults.add(chunk, 0, f"{chunk.fault}.")
@@ -71,11 +68,7 @@ def read_documents(chunk: Chunk, key: str, *, skip: bool = False) -> Documents:
 
 
 def read_texts(paths: Sequence[Path], key: str) -> Iterator[str]:
-    """Yield texts: sentences of JSONL and tables; parts of about 2 MiB of other files.
-
-    Raises:
-        DataError: a file cannot be read, or holds a malformed document.
-    """
+    """Yield texts: sentences of JSONL and tables; parts of about 2 MiB of other files."""
     for source in find_sources(paths, otherwise="text"):
         as_lines = replace(source, kind="lines") if source.kind == "text" else source
         for chunk in read_chunks([as_lines], key):
@@ -137,17 +130,12 @@ def _read_with_json(line: bytes, key: str) -> object:
     text = entry.get(key) if isinstance(entry, dict) else None
     for part in text if isinstance(text, list) else [text]:
         if isinstance(part, str):
-            _check_surrogates(part)
+            try:
+                part.encode()
+            except UnicodeEncodeError as exc:  # a \ud800 alone is valid JSON, but no tokenizer accepts it
+                msg = f"the text holds half of a surrogate pair at character {exc.start}, which is not Unicode."
+                raise _FaultError(msg) from exc
     return entry
-
-
-def _check_surrogates(text: str) -> None:
-    r"""Reject a \ud800 without its other half: it is valid JSON, but not Unicode, and no tokenizer accepts it."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as exc:
-        msg = f"the text holds half of a surrogate pair at character {exc.start}, which is not Unicode."
-        raise _FaultError(msg) from exc
 
 
 def _decoded(content: bytes) -> str:
@@ -160,15 +148,80 @@ def _decoded(content: bytes) -> str:
 
 def where(chunk: Chunk, number: int = 0) -> str:
     """Return "file:line" of a line of `chunk`, by default its first."""
-    # Lines of an uncompressed file are counted only now, when their number is needed.
-    first = chunk.first_line or 1 + _lines_before(chunk)
-    return f"{chunk.path}:{first + number}"
-
-
-def _lines_before(chunk: Chunk) -> int:
-    count, left = 0, chunk.begin
-    with chunk.path.open("rb") as stream:
+    if chunk.first_line:
+        return f"{chunk.path}:{chunk.first_line + number}"
+    count, left = 1, chunk.begin
+    with chunk.path.open("rb") as stream:  # lines of an uncompressed file are counted only now
         while left and (part := stream.read(min(left, 1 << 20))):
             count += part.count(b"\n")
             left -= len(part)
-    return count
+    return f"{chunk.path}:{count + number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaning:
+    """Cleaning steps, applied in this order; none by default."""
+
+    fix_text: bool = False  # repair mojibake, HTML entities and control characters with ftfy's `fix_text`
+    min_length: int = 0  # in characters
+    drop_duplicates: bool = False  # leave out documents with exactly the text of an earlier one
+
+
+NO_CLEANING = Cleaning()
+
+
+def clean(documents: list[list[str]], cleaning: Cleaning) -> list[list[str]]:
+    """Return the documents with repaired characters, without the short ones."""
+    if cleaning.fix_text:
+        fix = text_fixer()
+        documents = [[fix(text) for text in document] for document in documents]
+    return [document for document in documents if sum(map(len, document)) >= cleaning.min_length]
+
+
+def text_fixer() -> Callable[[str], str]:
+    """Return ftfy's `fix_text`."""
+    try:
+        import ftfy  # noqa: PLC0415  an extra
+    except ImportError as exc:
+        msg = "--clean repairs texts with ftfy, which is not installed.\nInstall it: pip install 'pretrain[data]'"
+        raise DataError(msg) from exc
+    fix: Callable[[str], str] = ftfy.fix_text
+    return fix
+
+
+def digests_of(documents: Sequence[Sequence[str]]) -> list[bytes]:
+    """Return a digest of each document; equal documents have equal digests."""
+    digests = []
+    for document in documents:
+        digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+        for text in document:
+            content = text.encode()
+            digest.update(b"%d:" % len(content))  # ["ab", "c"] is not ["a", "bc"]
+            digest.update(content)
+        digests.append(digest.digest())
+    return digests
+
+
+class SeenDocuments:
+    """The digests of all documents so far: about 100 bytes of memory each."""
+
+    def __init__(self, digests: bytes = b"") -> None:
+        places = range(0, len(digests), _DIGEST_BYTES)
+        self._seen = {digests[place : place + _DIGEST_BYTES] for place in places}
+
+    def add(self, digests: Sequence[bytes]) -> npt.NDArray[np.bool_]:
+        """Return True for each new document, [documents], and remember them."""
+        new = np.zeros(len(digests), bool)
+        for number, digest in enumerate(digests):
+            new[number] = digest not in self._seen
+            self._seen.add(digest)
+        return new
+
+
+def select_documents(encoded: Encoded, documents: npt.NDArray[np.bool_]) -> Encoded:
+    """Return the documents of `encoded` that are True in `documents`."""
+    if documents.all():
+        return encoded
+    sequences = np.repeat(documents, encoded.sequences)
+    tokens = np.repeat(sequences, encoded.lengths)
+    return Encoded(encoded.tokens[tokens], encoded.lengths[sequences], encoded.sequences[documents])

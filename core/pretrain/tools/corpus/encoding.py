@@ -19,36 +19,25 @@ from pretrain.data.token_files.writing import Encoded, token_dtype
 from pretrain.data.tokenizers import load_encoder
 from pretrain.data.tokenizers.tokenizer import is_panic
 from pretrain.errors import DataError
-from pretrain.tools.corpus.cleaning import NO_CLEANING, clean, digests_of
-from pretrain.tools.corpus.documents import read_documents, where
+from pretrain.tools.corpus.documents import NO_CLEANING, clean, digests_of, read_documents, where
 from pretrain.tools.corpus.reference_comparison import comparisons_of, parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Sequence
 
-    import numpy.typing as npt
-
     from pretrain.data.tokenizers import Tokenizer
     from pretrain.data.tokenizers.load import Encoder
     from pretrain.data.tokenizers.tokenizer import NamesTokenizer
     from pretrain.tools.corpus.chunks import Chunk
-    from pretrain.tools.corpus.cleaning import Cleaning
-    from pretrain.tools.corpus.documents import Faults
+    from pretrain.tools.corpus.documents import Cleaning, Faults
     from pretrain.tools.corpus.reference_comparison import ComparedPart, Part
 
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """Options of the conversion from documents to ids.
+    """Options of the conversion from documents to ids."""
 
-    Attributes:
-        json_key: the key, or of a table the column, that holds the text.
-        append_eod: end every document with the tokenizer's end-of-document token.
-        skip_faults: leave out and count malformed documents, instead of stopping.
-        cleaning: applied before encoding.
-    """
-
-    json_key: str = "text"
+    json_key: str = "text"  # or of a table the column
     append_eod: bool = False
     skip_faults: bool = False
     cleaning: Cleaning = NO_CLEANING
@@ -56,103 +45,55 @@ class Encoding:
 
 @dataclass(frozen=True, slots=True)
 class EncodedChunk:
-    """Result of encoding a chunk.
-
-    Attributes:
-        encoded: the documents.
-        faults: malformed documents.
-        short: number of documents left out because they are short.
-        digests: of each document, if duplicates are dropped.
-        texts: number of non-empty texts.
-        comparisons: parts to compare with the reference tokenizer.
-    """
+    """Result of encoding a chunk."""
 
     encoded: Encoded
     faults: Faults
-    short: int
-    digests: list[bytes]
-    texts: int
-    comparisons: list[ComparedPart]
+    short: int  # documents left out because they are short
+    digests: list[bytes]  # of each document, if duplicates are dropped
+    texts: int  # non-empty ones
+    comparisons: list[ComparedPart]  # parts to compare with the reference tokenizer
 
 
-class PreparedChunk(NamedTuple):
-    """The documents of a chunk before they are encoded.
-
-    Attributes:
-        documents: sentences of each document.
-        texts: all sentences, concatenated.
-        parts: of `texts`, for the comparison with the reference.
-        faults: malformed documents.
-        short: number of documents left out because they are short.
-    """
-
-    documents: list[list[str]]
-    texts: list[str]
-    parts: list[Part]
+class _PreparedChunk(NamedTuple):
+    documents: list[list[str]]  # sentences of each document
+    texts: list[str]  # all sentences
+    parts: list[Part]  # of `texts`, for the comparison with the reference
     faults: Faults
-    short: int
+    short: int  # documents left out because they are short
 
 
-def encode_chunk(tokenizer: Tokenizer, chunk: Chunk, encoding: Encoding) -> EncodedChunk:
-    """Return the tokens of a chunk. Sentences without a token are left out; documents without one are kept.
-
-    Raises:
-        DataError: a document is malformed and not skipped, or the tokenizer's library fails.
-    """
-    prepared = prepare(tokenizer, chunk, encoding)
-    return assemble(tokenizer, prepared, ids_of(tokenizer, prepared, chunk), encoding)
+def _encode_chunk(tokenizer: Tokenizer, chunk: Chunk, encoding: Encoding) -> EncodedChunk:
+    """Return the tokens of a chunk. Sentences without a token are left out; documents without one are kept."""
+    prepared = _prepare(tokenizer, chunk, encoding)
+    return _assemble(tokenizer, prepared, _ids_of(tokenizer, prepared, chunk), encoding)
 
 
-def prepare(tokenizer: Tokenizer, chunk: Chunk, encoding: Encoding) -> PreparedChunk:
-    """Read and clean the documents of a chunk.
-
-    Raises:
-        DataError: a document is malformed and not skipped.
-    """
+def _prepare(tokenizer: Tokenizer, chunk: Chunk, encoding: Encoding) -> _PreparedChunk:
     found = read_documents(chunk, encoding.json_key, skip=encoding.skip_faults)
     documents = clean(found.texts, encoding.cleaning)
     texts = list(chain.from_iterable(documents))
     short = len(found.texts) - len(documents)
-    return PreparedChunk(documents, texts, parts_of(tokenizer.added_tokens, texts), found.faults, short)
+    return _PreparedChunk(documents, texts, parts_of(tokenizer.added_tokens, texts), found.faults, short)
 
 
-def ids_of(tokenizer: Tokenizer, prepared: PreparedChunk, chunk: Chunk) -> Sequence[Any]:
-    """Encode the texts of a chunk, then their parts.
-
-    Raises:
-        DataError: the tokenizer's library (Rust) panics.
-    """
+def _ids_of(tokenizer: Tokenizer, prepared: _PreparedChunk, chunk: Chunk) -> Sequence[Any]:
     try:
         return tokenizer.encode_batch([*prepared.texts, *(part.text for part in prepared.parts)])
     except BaseException as exc:
         if not is_panic(exc):
             raise
-        msg = (
-            f"{where(chunk)} or a later line: the tokenizer's library failed: {exc}.\n"
-            "Pass --encoder tokenizers, or leave out the document that does this."
-        )
+        msg = f"{where(chunk)} or a later line: the tokenizer's library failed: {exc}.\n"
+        msg += "Pass --encoder tokenizers, or leave out the document that does this."
         raise DataError(msg) from exc
 
 
-def assemble(tokenizer: Tokenizer, prepared: PreparedChunk, ids: Sequence[Any], encoding: Encoding) -> EncodedChunk:
+def _assemble(tokenizer: Tokenizer, prepared: _PreparedChunk, ids: Sequence[Any], encoding: Encoding) -> EncodedChunk:
     """Return the tokens of a chunk, given the `ids` of its texts and parts."""
-    documents, texts, parts, faults, short = prepared
-    eod = tokenizer.eod if encoding.append_eod else None
-    return EncodedChunk(
-        _assembled(documents, ids, eod, token_dtype(tokenizer.vocab_size)),
-        faults,
-        short,
-        digests_of(documents) if encoding.cleaning.drop_duplicates else [],
-        sum(map(bool, texts)),
-        comparisons_of(parts, ids[: len(texts)], ids[len(texts) :]),
-    )
-
-
-def _assembled(
-    documents: Sequence[Sequence[str]], ids: Sequence[Any], eod: int | None, dtype: np.dtype[Any]
-) -> Encoded:
+    documents, texts, compared, faults, short = prepared
+    dtype = token_dtype(tokenizer.vocab_size)  # holds every id
+    end = [np.array([tokenizer.eod], dtype)] if encoding.append_eod else []
     remaining = iter(ids)
-    end = [] if eod is None else [np.array([eod], dtype)]
     parts: list[Any] = []
     lengths: list[int] = []
     sequences = np.zeros(len(documents), np.int64)
@@ -163,38 +104,32 @@ def _assembled(
             lengths += map(len, kept)
             lengths[-1] += len(end)
             sequences[number] = len(kept)
-    return Encoded(_joined(parts, dtype), np.array(lengths, "<i4"), sequences)
+    tokens = np.concatenate(parts, dtype=dtype, casting="unsafe") if parts else np.zeros(0, dtype)
+    return EncodedChunk(
+        Encoded(tokens, np.array(lengths, "<i4"), sequences),
+        faults,
+        short,
+        digests_of(documents) if encoding.cleaning.drop_duplicates else [],
+        sum(map(bool, texts)),
+        comparisons_of(compared, ids[: len(texts)], ids[len(texts) :]),
+    )
 
 
-def _joined(parts: list[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    # The dtype was chosen by the vocabulary's size, so it holds every id.
-    return np.concatenate(parts, dtype=dtype, casting="unsafe") if parts else np.zeros(0, dtype)
-
-
-_MOST_THREADS = 4
-"""Threads start at once and copy nothing, but only one at a time reads JSON; more threads would wait for it."""
-_MOST_WAITING = 3
-"""Chunks in work or waiting, per worker; enough that a slow chunk does not stop the others."""
-_WAITING_BYTES = 1 << 27
-"""Bytes of all chunks in work or waiting. A chunk has about 2 MiB; a document may have `LONGEST_DOCUMENT` bytes."""
-
-Result = Callable[[], "EncodedChunk"]
+_MOST_THREADS = 4  # they copy nothing, but only one at a time reads JSON; more would wait for it
+_MOST_WAITING = 3  # chunks in work or waiting, per worker; enough that a slow chunk does not stop the others
+_WAITING_BYTES = (
+    1 << 27
+)  # of all chunks in work or waiting; one has about 2 MiB, or a document up to `LONGEST_DOCUMENT`
+_Result = Callable[[], "EncodedChunk"]
 
 
 def encoded_chunks(
     chunks: Iterable[Chunk], section: NamesTokenizer, encoder: Encoder, encoding: Encoding, workers: int
 ) -> Generator[tuple[Chunk, EncodedChunk]]:
-    """Yield every chunk with its result, in the order of `chunks`, for any number of workers.
-
-    One worker is this thread. Several workers are threads, if the tokenizer releases the GIL and Python does not clean
-    the texts; otherwise processes, each of which loads the tokenizer of `section`.
-
-    Raises:
-        DataError: raised by `encode_chunk`, or a worker process died.
-    """
+    """Yield every chunk with its result, in the order of `chunks`. One worker is this thread."""
     if workers == 1:
-        yield from ((chunk, encode_chunk(encoder.tokenizer, chunk, encoding)) for chunk in chunks)
-    elif encoder.reference and workers <= _MOST_THREADS and not encoding.cleaning.fix_text:
+        yield from ((chunk, _encode_chunk(encoder.tokenizer, chunk, encoding)) for chunk in chunks)
+    elif encoder.reference and workers <= _MOST_THREADS and not encoding.cleaning.fix_text:  # it releases the GIL
         yield from _by_threads(chunks, encoder.tokenizer, encoding, workers)
     else:
         yield from _by_processes(chunks, section, encoding, workers, reference_only=not encoder.reference)
@@ -206,10 +141,10 @@ def _by_threads(
     """Run the Python code in this thread and the encoding, which releases the GIL, in the others."""
     with ThreadPoolExecutor(workers - 1) as pool:
 
-        def begin(chunk: Chunk) -> Result:
-            prepared = prepare(tokenizer, chunk, encoding)
-            ids = pool.submit(ids_of, tokenizer, prepared, chunk)
-            return lambda: assemble(tokenizer, prepared, ids.result(), encoding)
+        def begin(chunk: Chunk) -> _Result:
+            prepared = _prepare(tokenizer, chunk, encoding)
+            ids = pool.submit(_ids_of, tokenizer, prepared, chunk)
+            return lambda: _assemble(tokenizer, prepared, ids.result(), encoding)
 
         try:
             yield from _in_order(begin, chunks, workers * _MOST_WAITING)
@@ -220,8 +155,7 @@ def _by_threads(
 def _by_processes(
     chunks: Iterable[Chunk], section: NamesTokenizer, encoding: Encoding, workers: int, *, reference_only: bool
 ) -> Generator[tuple[Chunk, EncodedChunk]]:
-    # Half of this module's time to import, and seldom needed.
-    from concurrent.futures import ProcessPoolExecutor  # noqa: PLC0415
+    from concurrent.futures import ProcessPoolExecutor  # noqa: PLC0415  half of this module's time to import
 
     # spawn: this process may hold threads (torch, BLAS), and a fork would copy their locks in any state.
     context = multiprocessing.get_context("spawn")
@@ -239,9 +173,9 @@ def _by_processes(
 
 
 def _in_order(
-    begin: Callable[[Chunk], Result], chunks: Iterable[Chunk], ahead: int
+    begin: Callable[[Chunk], _Result], chunks: Iterable[Chunk], ahead: int
 ) -> Generator[tuple[Chunk, EncodedChunk]]:
-    waiting: deque[tuple[Chunk, Result]] = deque()
+    waiting: deque[tuple[Chunk, _Result]] = deque()
     size = 0
     for chunk in chunks:
         waiting.append((chunk, begin(chunk)))
@@ -270,4 +204,4 @@ def _start_worker(section: NamesTokenizer, encoding: Encoding, reference_only: b
 
 
 def _encode_in_worker(chunk: Chunk) -> EncodedChunk:
-    return encode_chunk(_Worker.tokenizer, chunk, _Worker.encoding)
+    return _encode_chunk(_Worker.tokenizer, chunk, _Worker.encoding)

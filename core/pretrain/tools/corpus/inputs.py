@@ -1,22 +1,21 @@
-"""Find the inputs of a build: files, patterns, comma lists and folders, in a fixed order.
-
-A pattern leaves out the output of builds, and nothing else.
-"""
+"""Find the inputs of a build, files, patterns, comma lists and folders in a fixed order, and a shard's part of them."""
 
 from __future__ import annotations
 
 import glob
+import hashlib
 import json
 import os
+import re
 import stat
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from pretrain.data.token_files.reading import bin_path, idx_path
 from pretrain.errors import DataError
-from pretrain.tools.corpus.chunks import InputFile
-from pretrain.tools.corpus.compression import OPENERS
+from pretrain.tools.corpus.chunks import OPENERS, InputFile
 from pretrain.tools.corpus.unfinished import FILES, INDEX, STATE, folder_of
 
 if TYPE_CHECKING:
@@ -31,10 +30,11 @@ _KINDS: dict[str, Kind] = {
     ".parquet": "parquet",
     ".arrow": "arrow",
 }
+_ENDS = (".bin", ".idx", ".tokenizer.json")
+_Identity = tuple[int, int]  # device and inode: equal for two names of one folder
 
 
-def kind_of(path: Path, *, otherwise: Kind) -> Kind:
-    """Return the kind of a file by its suffix; a suffix of compression is ignored."""
+def _kind_of(path: Path, *, otherwise: Kind) -> Kind:
     suffix = Path(path.stem).suffix if path.suffix.lower() in OPENERS else path.suffix
     return _KINDS.get(suffix.lower(), otherwise)
 
@@ -45,16 +45,6 @@ def find_sources(inputs: Sequence[Path], *, otherwise: Kind = "lines", output: P
     A file that is named is JSONL unless its suffix says otherwise (.txt, .md, .rst, .parquet, .arrow). In a folder
     every other file is a text of one document; hidden files are left out. A folder written by Hugging Face's
     `save_to_disk` yields the rows of its dataset.
-
-    Args:
-        inputs: files, folders, patterns (`shard-*.jsonl.zst`), and several of them with commas between.
-        otherwise: kind of a named file with an unknown suffix.
-        output: the folder of the build itself. It must not be in a folder that is read, because a continued build would
-            then read it.
-
-    Raises:
-        DataError: an input does not exist, or is a pipe or a device; or a folder cannot be read, holds several splits,
-            or holds the output.
     """
     refuse = _refusing(output)
     parts = (part for given in inputs for part in expand(given, output))
@@ -63,10 +53,6 @@ def find_sources(inputs: Sequence[Path], *, otherwise: Kind = "lines", output: P
         msg = f"{', '.join(map(str, inputs))}: no file found."
         raise DataError(msg)
     return sources
-
-
-_Identity = tuple[int, int]
-"""Device and inode: equal for two names of one folder."""
 
 
 def _refusing(output: Path | None) -> Callable[[str | Path], _Identity]:
@@ -91,26 +77,22 @@ def _identity(folder: str | Path) -> _Identity:
 
 def _sources_of(path: Path, otherwise: Kind, refuse: Callable[[str | Path], _Identity]) -> Iterator[InputFile]:
     if not path.is_dir():
-        yield _source(path, kind_of(path, otherwise=otherwise))
+        yield _source(path, _kind_of(path, otherwise=otherwise))
         return
     refuse(path)
     if (path / "state.json").is_file() and (path / "dataset_info.json").is_file():
         yield from (_source(file, "arrow") for file in _dataset_files(path))
     elif (path / "dataset_dict.json").is_file():
-        raise DataError(_several_splits(path))
+        splits = sorted(state.parent.name for state in path.glob("*/state.json"))
+        msg = f"{path} has the dataset_dict.json of a dataset, but none of its splits.\nIs it copied completely?"
+        if splits:
+            msg = f"{path} holds several splits of a dataset: {', '.join(splits)}.\nName one: {path / splits[0]}"
+        raise DataError(msg)
     else:
-        yield from (_source(file, kind_of(file, otherwise="text")) for file in _files_below(path, refuse))
-
-
-def _several_splits(path: Path) -> str:
-    splits = sorted(state.parent.name for state in path.glob("*/state.json"))
-    if not splits:
-        return f"{path} has the dataset_dict.json of a dataset, but none of its splits.\nIs it copied completely?"
-    return f"{path} holds several splits of a dataset: {', '.join(splits)}.\nName one: {path / splits[0]}"
+        yield from (_source(file, _kind_of(file, otherwise="text")) for file in _files_below(path, refuse))
 
 
 def _dataset_files(folder: Path) -> Iterable[Path]:
-    """Return the files of a dataset in the order of its rows."""
     try:
         state = json.loads((folder / "state.json").read_bytes())
         return [folder / entry["filename"] for entry in state["_data_files"]]
@@ -127,7 +109,9 @@ def _files_below(folder: Path, refuse: Callable[[str | Path], _Identity]) -> lis
         parent, above = left.pop()
         try:
             here = refuse(parent)
-            for entry in () if here in above else _shown(parent):
+            with os.scandir(parent) as entries:
+                shown = [] if here in above else [entry for entry in entries if not entry.name.startswith(".")]
+            for entry in shown:
                 if entry.is_dir():
                     left.append((entry.path, above | {here}))
                 else:  # a pipe or a dead link is kept, and raises later
@@ -136,11 +120,6 @@ def _files_below(folder: Path, refuse: Callable[[str | Path], _Identity]) -> lis
             msg = f"{exc.filename or parent} cannot be read: {exc.strerror or exc}."
             raise DataError(msg) from exc
     return sorted(files)
-
-
-def _shown(folder: str) -> list[os.DirEntry[str]]:
-    with os.scandir(folder) as entries:
-        return [entry for entry in entries if not entry.name.startswith(".")]
 
 
 def _source(path: Path, kind: Kind) -> InputFile:
@@ -155,19 +134,8 @@ def _source(path: Path, kind: Kind) -> InputFile:
     return InputFile(path, kind, found.st_size, 0, found.st_size)
 
 
-_ENDS = (".bin", ".idx", ".tokenizer.json")
-
-
 def expand(given: Path, output: Path | None = None) -> Iterator[Path]:
-    """Split a comma list, unless a file has that name; expand patterns, sorted by name.
-
-    Args:
-        given: the user's input.
-        output: a folder that will be made; no pattern may match it when the same command is given again.
-
-    Raises:
-        DataError: something does not exist, or `output` will be in a folder that a pattern matches.
-    """
+    """Split a comma list, unless a file has that name; expand patterns, sorted by name."""
     names = [str(given)] if _exists(given) else [name.strip() for name in str(given).split(",") if name.strip()]
     for name in names:
         if _exists(Path(name)):
@@ -192,9 +160,8 @@ def _matches(pattern: str, output: Path | None) -> Iterator[Path]:
         raise DataError(msg)
     for folder in output.parents if output else ():
         if not folder.exists() and _will_match(pattern, folder):
-            msg = (
-                f"the output {output} would be in {folder}, which {pattern} matches.\nGive an --output-prefix outside."
-            )
+            what = f"the output {output} would be in {folder}, which {pattern} matches"
+            msg = f"{what}.\nGive an --output-prefix outside."
             raise DataError(msg)
     folders = {path for path in matches if path.is_dir()}
     # `in/**` matches a folder and all that it holds; the folder is read as a whole.
@@ -205,13 +172,13 @@ def _is_written_by_builds(path: Path) -> bool:
     """Return whether a path belongs to a running build, or to one that has ended, even at this moment."""
     if ".partial" in str(path) and any(map(_is_unfinished, (path, *path.parents))):
         return True
-    prefixes = [Path(str(path).removesuffix(end)) for end in _ENDS if path.name.endswith(end)]
-    return any(_has_token_files(prefix) for prefix in prefixes)
-
-
-def _has_token_files(prefix: Path) -> bool:
-    folder = folder_of(prefix)  # checked first: the index is at its name before the folder is removed
-    return (folder.exists() and _is_unfinished(folder)) or (bin_path(prefix).exists() and idx_path(prefix).exists())
+    for prefix in (Path(str(path).removesuffix(end)) for end in _ENDS if path.name.endswith(end)):
+        folder = folder_of(prefix)  # checked first: the index is at its name before the folder is removed
+        if folder.exists() and _is_unfinished(folder):
+            return True
+        if bin_path(prefix).exists() and idx_path(prefix).exists():
+            return True
+    return False
 
 
 def _is_unfinished(folder: Path) -> bool:
@@ -227,7 +194,6 @@ def _is_unfinished(folder: Path) -> bool:
 
 
 def _will_match(pattern: str, folder: Path) -> bool:
-    """Return whether a pattern would match a folder that does not exist yet."""
     wanted, names = Path(pattern).absolute().parts, folder.absolute().parts
     if "**" in wanted:
         wanted = wanted[: wanted.index("**")]
@@ -236,3 +202,55 @@ def _will_match(pattern: str, folder: Path) -> bool:
         fnmatchcase(name, part) and name.startswith(".") <= part.startswith(".")
         for name, part in zip(names, wanted, strict=True)
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Part `number` of `count`, counted from 0."""
+
+    number: int
+    count: int
+
+    @classmethod
+    def parse(cls, given: str) -> Self:
+        """Read "3/16"."""
+        found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", given, re.ASCII)
+        number, count = (int(part) for part in found.groups()) if found else (0, 0)
+        if not number < count <= 99_999:
+            msg = f"--shard is {given}; it is I/N with I from 0 to N - 1, as in 0/16, and N below 100,000."
+            raise DataError(msg)
+        return cls(number, count)
+
+    @property
+    def suffix(self) -> str:
+        """End of its files' names; sorted by name, the shards are in order."""
+        return f"-{self.number:05}-of-{self.count:05}"
+
+    def of(self, sources: Sequence[InputFile]) -> list[InputFile]:
+        """Return its part of the corpus; the parts of all shards, concatenated, are the corpus.
+
+        A file of lines is cut between two of them; any other one is read whole by the shard with its first byte.
+        """
+        total = sum(source.size for source in sources)
+        return list(self._parts(sources, *(total * part // self.count for part in (self.number, self.number + 1))))
+
+    def _parts(self, sources: Sequence[InputFile], begin: int, end: int) -> Iterator[InputFile]:
+        last = self.number + 1 == self.count
+        before = 0
+        for source in sources:
+            low, high = max(begin - before, 0), min(end - before, source.size)
+            if source.kind == "lines" and not source.compressed:
+                if low < high:
+                    yield replace(source, begin=low, end=high)
+            elif begin <= before < end or (last and before == end):
+                yield source
+            before += source.size
+
+
+def corpus_digest(sources: Sequence[InputFile], *options: object) -> str:
+    """Return a hash of the whole corpus and of `options`; it is the same for all shards of one build, and no others."""
+    # A file that was added between two shards would move all cuts. Times of copies on several machines differ.
+    digest = hashlib.sha256(repr(options).encode())
+    for source in sources:
+        digest.update(f"{source.path.absolute()}\0{source.kind}\0{source.size}\0".encode(errors="surrogateescape"))
+    return digest.hexdigest()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import glob
+import re
 from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from pretrain.data.token_files.tokenizer_stamp import common_stamp, stamp_path
 from pretrain.data.token_files.writing import NOTHING, IndexPart, Written, write_index
 from pretrain.errors import DataError
 from pretrain.tools.corpus.build import Built
-from pretrain.tools.corpus.sharding import check_complete
+from pretrain.tools.corpus.inputs import Shard
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,19 +24,13 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 _COPIED_AT_ONCE = 1 << 24
+_NAME = re.compile(r"-(\d{5})-of-(\d{5})$")
 
 
 def merge_tokens(prefixes: Sequence[Path], output: Path, *, force: bool = False) -> Built:
-    """Write the documents of all `prefixes`, in their order, into `output`.bin and `output`.idx.
-
-    The index is written last: ids without an index are of a killed merge, and are replaced.
-
-    Raises:
-        DataError: an input is missing or damaged, they hold different dtypes or were made with different tokenizers,
-            some of them are shards, but not all shards of one build in order, or `output`.idx exists.
-    """
-    check_complete(prefixes)
-    refuse_existing([idx_path(output)], force=force)
+    """Write the documents of all `prefixes`, in their order, into `output`.bin and `output`.idx."""
+    _check_complete(prefixes)
+    refuse_existing([idx_path(output)], force=force)  # which is written last: ids alone are of a killed merge
     dtype, written = _checked(prefixes)
     note = common_stamp(prefixes)
     for path in (idx_path(output), bin_path(output)):
@@ -54,6 +49,20 @@ def merge_tokens(prefixes: Sequence[Path], output: Path, *, force: bool = False)
             with replacing(stamp_path(output)) as stream:
                 stream.write(note)
     return Built(*written, dtype.itemsize)
+
+
+def _check_complete(prefixes: Sequence[Path]) -> None:
+    found = [(path, _NAME.search(path.name)) for path in prefixes]
+    shards = [(path, end.start(), Shard(int(end[1]), int(end[2]))) for path, end in found if end]
+    for expected, (path, end, shard) in enumerate(shards):
+        if len(shards) != len(prefixes) or shard != Shard(expected, len(shards)):
+            msg = f"{path} is shard {shard.number} of {shard.count}, in place {expected} of {len(prefixes)} inputs.\n"
+            msg += "Merge all shards, in order: give NAME-*-of-*.idx; merge other files afterwards."
+            raise DataError(msg)
+        first = shards[0][0]
+        if path.name[:end] != first.name[: shards[0][1]]:
+            msg = f"{first} and {path} are shards of different names.\nMerge those of each name by themselves."
+            raise DataError(msg)
 
 
 class _Indexes:
@@ -76,16 +85,11 @@ def _checked(prefixes: Sequence[Path]) -> tuple[np.dtype[Any], Written]:
         part = TokenFile.open(prefix)
         part.check_order()
         if part.tokens.dtype != dtype:
-            msg = (
-                f"{first.prefix} holds {dtype.name} tokens and {part.prefix} {part.tokens.dtype.name}.\n"
-                "Files of one tokenizer have one dtype; these were made with different ones."
-            )
+            msg = f"{first.prefix} holds {dtype.name} tokens and {part.prefix} {part.tokens.dtype.name}.\n"
+            msg += "Files of one tokenizer have one dtype; these were made with different ones."
             raise DataError(msg)
-        written = Written(
-            written.documents + part.documents,
-            written.sequences + part.lengths.size,
-            written.tokens + part.tokens.size,
-        )
+        sizes = (part.documents, part.lengths.size, part.tokens.size)
+        written = Written(*map(sum, zip(written, sizes, strict=True)))
     return dtype, written
 
 

@@ -52,41 +52,26 @@ def prepare_corpus(recipe: Recipe, *, workers: int | None = None, log: Callable[
     """Build the token files of `data.path`, and the tokenizer, if the recipe has `data.corpus` and they are absent.
 
     Three files are made, each complete or not at all: `<data.path>.jsonl`, one document a line; `tokenizer.file`,
-    trained on it; `<data.path>.bin` and `.idx`. If two runs start together, one builds and the other waits.
-    Call it in one process of a run, before the datasets are built; it needs neither torch nor a device.
-
-    Args:
-        recipe: uses the sections `data` and `tokenizer`.
-        workers: processes that encode; if None, one per core, at most 8.
-        log: called with each line of progress.
-
-    Raises:
-        DataError: there is no source text, the tokenizer's size is not given, or a file cannot be written.
+    trained on it; `<data.path>.bin` and `.idx`. Of two processes one builds and the other waits; torch is not needed.
     """
     corpus, prefix, tokenizer = recipe.data.corpus, recipe.data.path, recipe.tokenizer
     if corpus is None or prefix is None or is_complete(prefix, tokenizer):
         return
-    with _lock(_lock_path(prefix)):
+    with _lock(Path(f"{prefix}.lock")):
         if not is_complete(prefix, tokenizer):
             text = Path(f"{prefix}.jsonl")
             _collect(text, corpus.max_bytes, log)
             _train(text, tokenizer, log)
-            _encode(
-                text,
-                Path(prefix),
-                tokenizer,
-                workers or min(8, available_cores()),
-                log,
-            )
+            begin = time.monotonic()
+            workers = workers or min(8, available_cores())
+            built = build_tokens([text], Path(prefix), tokenizer, append_eod=True, workers=workers, force=True)
+            found = f"token file: {built.documents:,} documents, {built.tokens:,} tokens"
+            log(f"{found} -> {bin_path(prefix)} ({time.monotonic() - begin:.1f} s)")
 
 
 def require_buildable(recipe: Recipe) -> None:
-    """Check that the corpus of a recipe, which is absent, can be written, and write nothing.
-
-    Raises:
-        DataError: it cannot.
-    """
-    path = _lock_path(str(recipe.data.path))
+    """Check that the corpus of a recipe, which is absent, can be written, and write nothing."""
+    path = Path(f"{recipe.data.path}.lock")
     try:
         try_to_write(path.parent)
     except OSError as error:
@@ -95,8 +80,11 @@ def require_buildable(recipe: Recipe) -> None:
 
 def is_complete(prefix: str, tokenizer: TokenizerSection) -> bool:
     """Return whether the token files and the tokenizer exist, so that nothing is left to build."""
-    trained = tokenizer.type != "huggingface" or (tokenizer.file is not None and Path(tokenizer.file).is_file())
-    return trained and idx_path(prefix).is_file() and bin_path(prefix).is_file()
+    return _is_trained(tokenizer) and idx_path(prefix).is_file() and bin_path(prefix).is_file()
+
+
+def _is_trained(tokenizer: TokenizerSection) -> bool:
+    return tokenizer.type != "huggingface" or (tokenizer.file is not None and Path(tokenizer.file).is_file())
 
 
 def _collect(output: Path, max_bytes: int | None, log: Callable[[str], None]) -> None:
@@ -108,14 +96,12 @@ def _collect(output: Path, max_bytes: int | None, log: Callable[[str], None]) ->
             documents += 1
             size += len(text.encode())
     version = ".".join(map(str, sys.version_info[:3]))
-    log(
-        f"corpus: source text of the Python {version} standard library, {documents:,} documents, "
-        f"{size / 1e6:.1f} MB -> {output} ({time.monotonic() - begin:.1f} s)"
-    )
+    found = f"corpus: source text of the Python {version} standard library, {documents:,} documents"
+    log(f"{found}, {size / 1e6:.1f} MB -> {output} ({time.monotonic() - begin:.1f} s)")
 
 
 def _train(text: Path, tokenizer: TokenizerSection, log: Callable[[str], None]) -> None:
-    if tokenizer.type != "huggingface" or (tokenizer.file is not None and Path(tokenizer.file).is_file()):
+    if _is_trained(tokenizer):
         return
     if tokenizer.file is None or tokenizer.vocab_size is None:
         msg = "tokenizer.file does not exist and cannot be trained: the recipe needs tokenizer.file and vocab_size."
@@ -125,28 +111,13 @@ def _train(text: Path, tokenizer: TokenizerSection, log: Callable[[str], None]) 
     log(f"tokenizer: byte-level BPE, {size:,} tokens -> {tokenizer.file} ({time.monotonic() - begin:.1f} s)")
 
 
-def _encode(text: Path, prefix: Path, tokenizer: TokenizerSection, workers: int, log: Callable[[str], None]) -> None:
-    begin = time.monotonic()
-    built = build_tokens([text], prefix, tokenizer, append_eod=True, workers=workers, force=True)
-    log(
-        f"token file: {built.documents:,} documents, {built.tokens:,} tokens -> {bin_path(prefix)} "
-        f"({time.monotonic() - begin:.1f} s)"
-    )
-
-
-def _lock_path(prefix: str) -> Path:
-    return Path(f"{prefix}.lock")
-
-
 def _not_writable(path: Path, error: OSError) -> DataError:
-    return DataError(
-        f"{path} cannot be written: {error.strerror or error}.\ndata.path of the recipe says where the corpus goes."
-    )
+    reason = error.strerror or error
+    return DataError(f"{path} cannot be written: {reason}.\ndata.path of the recipe says where the corpus goes.")
 
 
 @contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on a file; the system releases it when the process ends in any way."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         stream = path.open("wb")
@@ -161,22 +132,11 @@ _FOLDERS_LEFT_OUT = {
     *("test", "tests", "idle_test", "idlelib", "lib2to3", "turtledemo", "ensurepip", "pydoc_data", "encodings"),
     *("site-packages", "dist-packages", "__pycache__"),
 }
-_BUILD_DATA = "_sysconfigdata"
-_SMALLEST = 500
-_LARGEST = 300_000
-_LETTERS = 0.44
+_SMALLEST, _LARGEST, _LETTERS = 500, 300_000, 0.44
 
 
 def stdlib_documents(folder: Path | None = None, *, max_bytes: int | None = None) -> Iterator[str]:
-    """Yield the documents of the corpus described above.
-
-    Args:
-        folder: of the library; that of the running interpreter if None.
-        max_bytes: stop before the first document that would make the text longer than this, in bytes of UTF-8.
-
-    Raises:
-        DataError: there is no source text (the library may be zipped or compiled).
-    """
+    """Yield the documents of the corpus described above."""
     folder = folder or Path(sysconfig.get_path("stdlib"))
     seen: set[bytes] = set()
     size = 0
@@ -201,7 +161,8 @@ def stdlib_documents(folder: Path | None = None, *, max_bytes: int | None = None
 def _source_files(folder: Path) -> Iterator[Path]:
     for parent, folders, files in os.walk(folder):
         folders[:] = set(folders) - _FOLDERS_LEFT_OUT  # pruned: site-packages can be large
-        yield from (Path(parent, name) for name in files if name.endswith(".py") and not name.startswith(_BUILD_DATA))
+        sources = (name for name in files if name.endswith(".py") and not name.startswith("_sysconfigdata"))
+        yield from (Path(parent, name) for name in sources)
 
 
 def _digest(content: bytes) -> bytes:

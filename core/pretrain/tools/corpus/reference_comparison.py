@@ -22,32 +22,21 @@ if TYPE_CHECKING:
 
 
 _AT_LEAST = 1 << 16
-_SHARE = 0.001
-"""Share of the text that is compared; small, because the reference is slower."""
+_SHARE = 0.001  # of the text that is compared; small, because the reference is slower
 
 
 class ReferenceComparison:
-    """Compare ids with the reference: the first 64 Ki characters, and then a thousandth of the text.
-
-    Attributes:
-        compared: number of texts that agreed wholly or in a part.
-        texts: number of all texts.
-    """
+    """Compare ids with the reference: the first 64 Ki characters, and then a thousandth of the text."""
 
     def __init__(self, load: Callable[[], Tokenizer]) -> None:
-        """Store the loader of the reference; it takes longer than encoding a small corpus, so it is called late."""
-        self._load = load
+        self._load = load  # takes longer than encoding a small corpus, so it is called late
         self._reference: Tokenizer | None = None
         self._left = float(_AT_LEAST)
-        self.compared = 0
-        self.texts = 0
+        self.compared = 0  # texts that agreed wholly or in a part
+        self.texts = 0  # all of them
 
     def check(self, chunk: Chunk, texts: int, comparisons: Sequence[ComparedPart]) -> None:
-        """Compare parts of a chunk of so many texts, unless enough was compared.
-
-        Raises:
-            DataError: the reference gives other ids.
-        """
+        """Compare parts of a chunk of so many texts, unless enough was compared."""
         self._left += _SHARE * chunk.size
         self.texts += texts
         agreed = set()
@@ -62,62 +51,41 @@ class ReferenceComparison:
     def _check(self, chunk: Chunk, part: ComparedPart) -> None:
         self._reference = self._reference or self._load()
         if self._reference.encode(part.text) != part.ids:
-            msg = (
-                f"{where(chunk)} or a later line: gigatoken gives other tokens than the tokenizers library for "
-                f"{part.text!r:.60}.\nPass --encoder tokenizers, which is slower and the reference."
-            )
+            msg = f"{where(chunk)} or a later line: gigatoken gives other tokens than the tokenizers library for "
+            msg += f"{part.text!r:.60}.\nPass --encoder tokenizers, which is slower and the reference."
             raise DataError(msg)
 
 
-_MARKS = (0, 3, 6, 1, 4, 7, 2, 5)
-"""Eighths of a chunk, in an order in which the first are far apart, because not all may be compared."""
+_MARKS = (0, 3, 6, 1, 4, 7, 2, 5)  # eighths of a chunk; the first are far apart, because not all may be compared
 _CANDIDATES = 4
 _LONGEST = 1 << 10
-_SEARCHED = 1 << 11
-"""Characters searched for each added token; there can be hundreds of tokens."""
+_SEARCHED = 1 << 11  # characters searched for each added token; there can be hundreds of tokens
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 _FEW = 4
+# between a letter or digit and a space: every pre-tokenizer that `data.tokenizers.fast` accepts splits there
 _DIVISION = re.compile(r"(?<=[^\W_])(?=[ \n])")
-"""Between a letter or digit and a space: every pre-tokenizer that `data.tokenizers.fast` accepts splits there."""
 
 
 class Part(NamedTuple):
-    """A text, or a part of a longer one, that is encoded a second time, on its own.
+    """A text, or a part of a longer one, that is encoded a second time, on its own."""
 
-    Attributes:
-        text: at most 1024 characters.
-        number: index of the text in the chunk.
-        whole: True if it is all of that text.
-        divided: True if the pre-tokenizer splits the text at both ends, so that its ids are among those of the text.
-        rare: True if it holds a character outside ASCII or an added token.
-    """
-
-    text: str
-    number: int
-    whole: bool
-    divided: bool
-    rare: bool
+    text: str  # at most 1024 characters
+    number: int  # index of the text in the chunk
+    whole: bool  # whether it is all of that text
+    divided: bool  # whether the pre-tokenizer splits the text at both ends, so that its ids are among those of the text
+    rare: bool  # whether it holds a character outside ASCII or an added token
 
 
 class ComparedPart(NamedTuple):
-    """A part with the ids that were written for it.
-
-    Attributes:
-        text: of the part.
-        ids: empty if the ids of the part alone are not among the written ones.
-        number: index of the text in the chunk.
-    """
+    """A part with the ids that were written for it."""
 
     text: str
-    ids: list[int]
-    number: int
+    ids: list[int]  # empty if the ids of the part alone are not among the written ones
+    number: int  # index of the text in the chunk
 
 
 def parts_of(added: Sequence[str], texts: Sequence[str]) -> list[Part]:
-    """Return up to eight parts spread over the `texts` of a chunk, the rare ones first; empty texts have none.
-
-    A part is cut where the pre-tokenizer splits the text. A text without such places (without spaces) is cut anywhere.
-    """
+    """Return up to eight parts spread over the `texts` of a chunk, the rare ones first; empty texts have none."""
     ends = list(accumulate(map(len, texts)))
     found: dict[tuple[int, int], Part] = {}
     for mark in _MARKS if ends and ends[-1] else ():
@@ -131,13 +99,7 @@ def parts_of(added: Sequence[str], texts: Sequence[str]) -> list[Part]:
 
 
 def comparisons_of(parts: Sequence[Part], ids: Sequence[Any], of_parts: Sequence[Any]) -> list[ComparedPart]:
-    """Return each part with the ids that were written for it.
-
-    Args:
-        parts: of the texts of a chunk.
-        ids: of each text, as they are written.
-        of_parts: ids of each part alone.
-    """
+    """Return each part with the ids that were written for it."""
     return [
         ComparedPart(part.text, _written(part, ids[part.number], alone), part.number)
         for part, alone in zip(parts, of_parts, strict=True)
@@ -150,6 +112,7 @@ def _part(added: Sequence[str], text: str, number: int, begin: int, *, rare: boo
     first, last = _divided(text, begin, begin + _LONGEST, added)
     if first < last:
         return Part(text[first:last], number, whole=False, divided=True, rare=rare)
+    # without spaces, for instance, it is cut anywhere
     return Part(text[begin : begin + _LONGEST], number, whole=False, divided=False, rare=rare)
 
 

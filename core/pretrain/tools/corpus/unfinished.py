@@ -33,57 +33,31 @@ STATE = "state.json"
 INDEX = "index"
 TOKENS = "tokens"
 FILES = (TOKENS, "lengths", "document_ends", "digests")
-SAVED_EVERY = 5.0
-"""Seconds between two saved states: the work that is repeated after a crash."""
+SAVED_EVERY = 5.0  # seconds between two saved states: the work that is repeated after a crash
 
 
 @dataclass(frozen=True, slots=True)
 class BuildCounts:
-    """Documents left out and texts compared since the beginning of the build, interruptions included.
+    """Documents left out and texts compared since the beginning of the build, interruptions included."""
 
-    Attributes:
-        faults: malformed documents.
-        first_fault: the first of them.
-        short: documents that cleaning left out because they are short.
-        duplicates: documents that cleaning left out because they are duplicates.
-        compared: texts for which the reference tokenizer gave the same tokens.
-        texts: all non-empty texts that another tokenizer encoded.
-    """
-
-    faults: int = 0
+    faults: int = 0  # malformed documents
     first_fault: str | None = None
     short: int = 0
     duplicates: int = 0
-    compared: int = 0
-    texts: int = 0
-
-
-NOTHING_COUNTED = BuildCounts()
+    compared: int = 0  # texts for which the reference tokenizer gave the same tokens
+    texts: int = 0  # all non-empty texts that another tokenizer encoded
 
 
 @dataclass(frozen=True, slots=True)
 class BuildState:
-    """State of a build.
+    """State of a build."""
 
-    Attributes:
-        settings: everything that the output bytes depend on, by name; a build with others cannot be continued.
-        place: position from which reading continues.
-        written: documents, sequences and tokens written.
-        sizes: valid bytes of each file.
-        counts: documents left out and texts compared.
-        finished: True if everything is written and the files only have to be moved to their names.
-    """
-
-    settings: dict[str, str]
-    place: ReadPosition = START
+    settings: dict[str, str]  # everything that the output bytes depend on; a build with others cannot be continued
+    place: ReadPosition = START  # from which reading continues
     written: Written = NOTHING
-    sizes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(FILES, 0))
-    counts: BuildCounts = NOTHING_COUNTED
-    finished: bool = False
-
-    def to_json(self) -> bytes:
-        """Return the JSON form, for `from_json`."""
-        return json.dumps(asdict(self), indent=1).encode()
+    sizes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(FILES, 0))  # valid bytes of each file
+    counts: BuildCounts = BuildCounts()
+    finished: bool = False  # everything is written, and the files only have to be moved to their names
 
     @staticmethod
     def from_json(content: bytes) -> BuildState:
@@ -100,51 +74,31 @@ class BuildState:
 
 
 class Unfinished:
-    """Files and state of an unfinished build.
-
-    Attributes:
-        folder: of the files.
-        state: begins as the last one saved; the code that writes the files updates it.
-        files: open for writing: tokens, lengths, document_ends, digests; none if the build is finished.
-    """
+    """Files and state of an unfinished build; the code that writes the files, which are `FILES`, updates the state."""
 
     def __init__(self, folder: Path, state: BuildState, files: dict[str, IO[bytes]]) -> None:
-        self.folder = folder
-        self.state = state
-        self.files = files
+        self.folder, self.state, self.files = folder, state, files
         self._saved = time.monotonic()
         self._lost = False
 
     def save(self, *, now: bool = True) -> None:
-        """Write the state; unless `now`, only if `SAVED_EVERY` seconds have passed since the last time.
-
-        Raises:
-            DataError: the disk is full, or the files cannot be written for another reason.
-        """
+        """Write the state; unless `now`, only if `SAVED_EVERY` seconds have passed since the last time."""
         if (now or time.monotonic() - self._saved >= SAVED_EVERY) and not self._lost:
             with self.writing():
-                self._sync()
+                try:
+                    for file in self.files.values():
+                        os.fsync(file.fileno())
+                except OSError:
+                    self._lost = True  # the content of the files, and the next fsync would not report that
+                    raise
                 with replacing(self.folder / STATE) as stream:
-                    stream.write(self.state.to_json())
+                    stream.write(json.dumps(asdict(self.state), indent=1).encode())
             self._saved = time.monotonic()
-
-    def _sync(self) -> None:
-        """Flush the files to disk. After a failure their content is lost, and the next fsync would not report that."""
-        try:
-            for file in self.files.values():
-                os.fsync(file.fileno())
-        except OSError:
-            self._lost = True
-            raise
 
     def read(self, name: str, dtype: str) -> npt.NDArray[Any]:
         """Map one of the files into memory."""
         path = self.folder / name
         return np.memmap(path, dtype, "r") if path.stat().st_size else np.zeros(0, dtype)
-
-    def read_bytes(self, name: str) -> bytes:
-        """Return the content of one of the files."""
-        return (self.folder / name).read_bytes()
 
     def discard(self) -> None:
         """Remove the folder."""
@@ -152,11 +106,7 @@ class Unfinished:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Raise a failure to write as DataError.
-
-        Raises:
-            DataError: the disk is full, or the files cannot be written for another reason.
-        """
+        """Raise a failure to write as DataError."""
         try:
             yield
         except (OSError, DataError) as exc:
@@ -170,18 +120,7 @@ class Unfinished:
 
 @contextmanager
 def unfinished(prefix: Path, settings: dict[str, str], *, force: bool) -> Iterator[Unfinished]:
-    """Open the folder of a new or an interrupted build.
-
-    If the block raises, the data written so far is kept; without any, the folder is removed.
-
-    Args:
-        prefix: path without .bin and .idx.
-        settings: everything that the output bytes depend on, by name.
-        force: discard a build with other settings.
-
-    Raises:
-        DataError: another process works on it, an interrupted build has other settings, or a file cannot be written.
-    """
+    """Open the folder of a new or an interrupted build; if the block raises, the data written so far is kept."""
     folder = folder_of(prefix)
     with ExitStack() as stack:
         try:
@@ -190,8 +129,14 @@ def unfinished(prefix: Path, settings: dict[str, str], *, force: bool) -> Iterat
             state = _state(folder, settings, force=force)
             files: dict[str, IO[bytes]] = {}
             for name, size in () if state.finished else state.sizes.items():
-                files[name] = stack.enter_context((folder / name).open("ab", buffering=0))
-                _cut(files[name], size, folder / name)
+                file = stack.enter_context((folder / name).open("ab", buffering=0))
+                found = os.fstat(file.fileno()).st_size
+                if found < size:
+                    what = f"is truncated: {found} bytes, {STATE} beside it says {size}"
+                    msg = f"{folder / name} {what}.\nRemove {folder} to start again."
+                    raise DataError(msg)
+                file.truncate(size)
+                files[name] = file
         except OSError as exc:
             msg = f"{folder} cannot be written: {exc.strerror or exc}."
             raise DataError(msg) from exc
@@ -199,20 +144,15 @@ def unfinished(prefix: Path, settings: dict[str, str], *, force: bool) -> Iterat
         try:
             yield work
         except BaseException:
-            _keep(work)
+            if not work.state.written.tokens:
+                work.discard()
+            elif (folder / TOKENS).exists():
+                with suppress(DataError):  # the disk may be full; an older state is valid too
+                    work.save()
             raise
 
 
-def _keep(work: Unfinished) -> None:
-    if not work.state.written.tokens:
-        work.discard()
-    elif (work.folder / TOKENS).exists():
-        with suppress(DataError):  # the disk may be full; an older state is valid too
-            work.save()
-
-
 def _lock(folder: Path, stack: ExitStack) -> None:
-    """Lock the folder; the system releases the lock when the process ends in any way."""
     stream = stack.enter_context((folder / "lock").open("wb"))
     try:
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -233,25 +173,12 @@ def _state(folder: Path, settings: dict[str, str], *, force: bool) -> BuildState
         raise DataError(msg) from exc
     other = [name for name in settings if settings[name] != state.settings.get(name)]
     if other and not force:
-        msg = (
-            f"{folder} holds an interrupted build that differs in: {', '.join(other)}.\n"
-            "Give its command to continue it, or pass --force to build from the beginning."
-        )
+        msg = f"{folder} holds an interrupted build that differs in: {', '.join(other)}.\n"
+        msg += "Give its command to continue it, or pass --force to build from the beginning."
         raise DataError(msg)
     # Finished without an index: its files were moved already, and only the folder was left.
     stale = other or (state.finished and not (folder / INDEX).exists())
     return BuildState(settings) if stale else state
-
-
-def _cut(file: IO[bytes], size: int, path: Path) -> None:
-    """Truncate a file to its valid size."""
-    found = os.fstat(file.fileno()).st_size
-    if found < size:
-        msg = (
-            f"{path} is truncated: {found} bytes, {STATE} beside it says {size}.\nRemove {path.parent} to start again."
-        )
-        raise DataError(msg)
-    file.truncate(size)
 
 
 def folder_of(prefix: Path) -> Path:

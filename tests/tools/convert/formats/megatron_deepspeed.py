@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from pretrain.tools.convert.formats.deepspeed_names import our_names
+from pretrain.tools.convert.formats.deepspeed_weights import our_names
 from pretrain.tools.convert.lazy_tensor import in_memory
 
 OF_GPT2 = {

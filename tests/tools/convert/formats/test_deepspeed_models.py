@@ -11,7 +11,7 @@ import transformers
 
 from pretrain.errors import CheckpointError
 from pretrain.tools.convert.formats import deepspeed
-from pretrain.tools.convert.formats.deepspeed_names import our_names
+from pretrain.tools.convert.formats.deepspeed_weights import our_names
 from tools.convert.formats.hugging_face_models import GPT2, GROUPED, NO_DROPOUT, logits_of, random_model, require_equal
 from tools.convert.formats.megatron_deepspeed import FPDT, OF_GPT2, OF_LLAMA, rank_of_gpt2, rank_of_llama, save
 from tools.convert.formats.own_models import our_logits

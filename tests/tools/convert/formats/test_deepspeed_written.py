@@ -17,10 +17,10 @@ from pretrain.bridge import deepspeed as bridge
 from pretrain.errors import CheckpointError
 from pretrain.recipe.sections.model import ModelSection
 from pretrain.tools.convert.formats import deepspeed, deepspeed_writer
-from pretrain.tools.convert.formats.deepspeed_names import their_name
+from pretrain.tools.convert.formats.deepspeed_weights import their_name
 from pretrain.tools.convert.lazy_tensor import cast
+from pretrain.tools.convert.model_weights import FileLayout
 from pretrain.tools.convert.registry import summary_of
-from pretrain.tools.convert.summary import FileLayout
 from pretrain.tools.convert.target import TargetLayout
 from tools.convert.formats import zero_ranks
 from tools.convert.formats.hugging_face_models import GPT2, GROUPED, NO_DROPOUT, random_model, require_equal

@@ -20,7 +20,7 @@ from pretrain.recipe.sections.model import ModelSection
 from pretrain.tools.convert.formats import hugging_face, hugging_face_writer
 from pretrain.tools.convert.lazy_tensor import in_memory
 from pretrain.tools.convert.model_weights import EMBEDDING, ModelWeights, expected_shapes
-from pretrain.tools.convert.qkv import from_parts_first, fused, separate, to_parts_first
+from pretrain.tools.convert.rank_parts import from_parts_first, fused, separate, to_parts_first
 from pretrain.tools.convert.target import TargetLayout
 from tools.convert.formats.hugging_face_models import (
     FFN,

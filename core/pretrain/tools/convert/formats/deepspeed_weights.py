@@ -1,4 +1,9 @@
-"""fp32 weights of DeepSpeed: in ZeRO's optimizer shards, and in universal checkpoints.
+"""Names and fp32 weights of Megatron-DeepSpeed: in ZeRO's optimizer shards, and in universal checkpoints.
+
+Without a pipeline names are Megatron-LM's of before megatron-core: `language_model.encoder.layers.N...`
+(TransformerLanguageModel in megatron/model/language_model.py). In a universal checkpoint of a pipeline a name begins
+with the number of its module, and that of a tied embedding with `tied_modules.embed` (GPTModelPipe in
+megatron/model/gpt_model.py); how many modules come before the first layer differs between forks.
 
 ZeRO 1 and 2 flatten the parameters of a group one after the other and divide the flat tensor among the data-parallel
 ranks (`_zero2_merge_trainable_params` in deepspeed/utils/zero_to_fp32.py); ZeRO-3 divides every parameter, padded to a
@@ -13,6 +18,7 @@ shape is in `param_shapes`.
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +26,12 @@ import torch
 
 from pretrain.errors import CheckpointError, DamageError
 from pretrain.tools.convert.lazy_tensor import LazyTensor, joined, narrowed, unflattened
-from pretrain.tools.convert.stored import torch_file_tensors
+from pretrain.tools.convert.rank_parts import not_known
+from pretrain.tools.convert.stored import damaged, torch_file_tensors
+from pretrain.tools.convert.weight_names import MODULES, name_in_layer, our_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
     from torch import Tensor
@@ -31,26 +39,74 @@ if TYPE_CHECKING:
     from pretrain.tools.convert.weight_names import Shapes
 
 
+_WRAPPED = re.compile(r"(module\.)+")
+_NUMBERED = re.compile(r"(\d+)\.(.+)")
+_TIED = "tied_modules.embed."
+# their name in a module outside of the layers -> ours
+_IN_PIPELINE = {
+    "word_embeddings.weight": "embedding.word_embeddings.weight",
+    "position_embeddings.weight": "embedding.position_embeddings.weight",
+    "word_embeddings.norm.weight": "embedding_layernorm.weight",
+    "word_embeddings.norm.bias": "embedding_layernorm.bias",
+    "weight": "decoder.final_layernorm.weight",
+    "bias": "decoder.final_layernorm.bias",
+    "lm_head.weight": "output_layer.weight",
+}
 _OPTIMIZER = "optimizer_state_dict"
 _PARTS, _PARTS_OF_3 = "single_partition_of_fp32_groups", "fp32_flat_groups"
+# numbers after each parameter of a group; since DeepSpeed 0.19, where a parameter's place is to be aligned
 _PADDINGS = "param_alignment_paddings"
-"""Numbers after each parameter of a group; since DeepSpeed 0.19, where a parameter's place is to be aligned."""
+UNIVERSAL = "zero"  # folder of a universal checkpoint's weights
+FILE = "fp32.pt"
+# keys of a file, by deepspeed/checkpoint/constants.py
+PARAM, CAT_DIM, VOCABULARY, SUB_PARAMS = "param", "cat_dim", "vocab_tensor", "param_n_sub_params"
+_REFUSED = {"is_expert_param": "a mixture of experts", "sub_param_shape": "parameters of several sub-parameters"}
+
+
+def our_names(names: Collection[str], folder: Path) -> dict[str, str]:
+    """Return their name -> ours, of all weights of a checkpoint."""
+    modules = {name: found for name in names if (found := _NUMBERED.fullmatch(_bare(name)))}
+    layers = [int(found[1]) for found in modules.values() if name_in_layer(found[2]) is not None]
+    before = min(layers, default=0)
+    ours = {name: _ours(_bare(name), before) for name in names}
+    if unknown := sorted(name for name, our in ours.items() if our is None):
+        raise not_known(folder, unknown)
+    taken: dict[str, str] = {}
+    for name, our in ours.items():
+        if our is not None and (other := taken.setdefault(our, name)) != name:
+            msg = f"{folder} has {other[:100]} and {name[:100]}, which are one weight.\nRemove one of them."
+            raise CheckpointError(msg)
+    return {name: our for our, name in taken.items()}
+
+
+def their_name(name: str) -> str:
+    """Return Megatron-DeepSpeed's name of a weight of ours, without a pipeline."""
+    if name.startswith("decoder.layers."):
+        _, _, number, inside = name.split(".", 3)
+        module, _, kind = inside.rpartition(".")
+        return f"language_model.encoder.layers.{number}.{MODULES[module][0]}.{kind}"
+    return f"language_model.{name.replace('decoder.', 'encoder.', 1)}"
+
+
+def _bare(name: str) -> str:
+    wrapped = _WRAPPED.match(name)
+    return name[wrapped.end() :] if wrapped else name
+
+
+def _ours(name: str, before: int) -> str | None:
+    if name.startswith(_TIED):
+        return _IN_PIPELINE.get(name.removeprefix(_TIED))
+    if found := _NUMBERED.fullmatch(name):
+        inside = name_in_layer(found[2])
+        return f"decoder.layers.{int(found[1]) - before}.{inside}" if inside else _IN_PIPELINE.get(found[2])
+    return our_name(name, 0)
 
 
 def fp32_weights(files: Sequence[Path], state: Mapping[str, Any]) -> dict[str, LazyTensor]:
-    """Return the weights by name of one tensor-parallel rank; frozen ones are not in the optimizer.
-
-    Args:
-        files: of the optimizer, of all data-parallel ranks in their order.
-        state: what the model's file of the first of them holds.
-
-    Raises:
-        CheckpointError: a rank is missing, or an expert-parallel group divided the weights.
-        DamageError: a file holds no optimizer of ZeRO, or not as many numbers as the parameters have.
-    """
+    """Return the weights by name of one tensor-parallel rank; frozen ones are not in the optimizer."""
     states = [_optimizer(file) for file in files]
     _require_all(files, states)
-    groups = listed_groups(state.get("param_shapes"))
+    groups = _listed_groups(state.get("param_shapes"))
     if not groups:
         msg = f"{files[0].parent} has an optimizer of ZeRO, and its model lists no param_shapes.\nCopy all files again."
         raise DamageError(msg)
@@ -60,22 +116,13 @@ def fp32_weights(files: Sequence[Path], state: Mapping[str, Any]) -> dict[str, L
 
 
 def frozen_weights(files: Sequence[Path], states: Sequence[Mapping[str, Any]]) -> dict[str, LazyTensor]:
-    """Return the weights by name that ZeRO-3 divided and did not train, in their own dtype.
-
-    Args:
-        files: of the model, of all data-parallel ranks in their order.
-        states: what they hold.
-
-    Raises:
-        DamageError: a part of a rank is missing.
-    """
+    """Return the weights by name that ZeRO-3 divided and did not train, in their own dtype."""
     found = {}
     for name, shape in listed(states[0].get("frozen_param_shapes")).items():
         parts = [(state.get("frozen_param_fragments") or {}).get(name) for state in states]
         for file, part in zip(files, parts, strict=True):
             if not isinstance(part, LazyTensor) or part.shape != (-(-math.prod(shape) // len(files)),):
-                msg = f"{file} lacks its part of {name}.\nCopy it again."
-                raise DamageError(msg)
+                raise damaged(file, f"lacks its part of {name}")
         found[name] = unflattened(joined([part for part in parts if part is not None], 0), 0, shape)
     return found
 
@@ -83,20 +130,11 @@ def frozen_weights(files: Sequence[Path], states: Sequence[Mapping[str, Any]]) -
 def rounded_to(weight: LazyTensor, copy: LazyTensor, what: str) -> LazyTensor:
     """Return fp32 numbers that are compared, while they are read, with their copy of fewer bits.
 
-    ZeRO rounds its shards to the model's copy after every step. It finds shards that were exchanged, those of another
-    iteration, and a wrong order of parameters; DeepSpeed's zero_to_fp32.py has no such check.
-
-    Args:
-        weight: of the optimizer's shards.
-        copy: of the model's file.
-        what: name and file of the copy, for the error.
-
-    Raises:
-        DamageError: while it is read, if they differ by more than one rounding; before, if their shapes do.
+    ZeRO rounds its shards to the model's copy after every step. This finds exchanged shards, those of another iteration
+    and a wrong order of parameters; DeepSpeed's zero_to_fp32.py has no such check.
     """
-    differs = (
-        f"{what} is not its fp32 weight in ZeRO's *_optim_states.pt, rounded.\nCopy the files of one save together."
-    )
+    differs = f"{what} is not its fp32 weight in ZeRO's *_optim_states.pt, rounded."
+    differs += "\nCopy the files of one save together."
     if copy.shape != weight.shape:
         raise DamageError(differs)
     step = torch.finfo(copy.dtype)
@@ -116,8 +154,7 @@ def _optimizer(file: Path) -> dict[str, Any]:
     state = torch_file_tensors(file)
     optimizer = state.get(_OPTIMIZER) if isinstance(state, dict) else None
     if not isinstance(optimizer, dict) or not any(_is_flat(optimizer.get(key)) for key in (_PARTS, _PARTS_OF_3)):
-        msg = f"{file} lacks ZeRO's fp32 weights ({_PARTS} or {_PARTS_OF_3}).\nCopy it again."
-        raise DamageError(msg)
+        raise damaged(file, f"lacks ZeRO's fp32 weights ({_PARTS} or {_PARTS_OF_3})")
     if optimizer.get("ds_zero_partition_groups"):
         msg = f"{file} is a mixture-of-experts checkpoint, which is not supported.\nChoose a dense model."
         raise CheckpointError(msg)
@@ -133,16 +170,12 @@ def _require_all(files: Sequence[Path], states: Sequence[Mapping[str, Any]]) -> 
     count = states[0].get("partition_count")
     counts = {number for number in (count if isinstance(count, list | tuple) else [count]) if isinstance(number, int)}
     if len(counts) > 1:
-        msg = (
-            f"{files[0]} is a mixture-of-experts checkpoint, which is not supported: its groups have "
-            f"{sorted(counts)} ranks.\nChoose a dense model."
-        )
+        msg = f"{files[0]} is a mixture-of-experts checkpoint, which is not supported: its groups have "
+        msg += f"{sorted(counts)} ranks.\nChoose a dense model."
         raise CheckpointError(msg)
     if counts and counts != {len(files)}:
-        msg = (
-            f"{files[0].parent} has optimizer files of {len(files)} of {counts.pop()} data-parallel ranks.\n"
-            "Copy the others there; without any the model's own fp16 or bf16 weights are read."
-        )
+        msg = f"{files[0].parent} has optimizer files of {len(files)} of {counts.pop()} data-parallel ranks.\n"
+        msg += "Copy the others there; without any the model's own fp16 or bf16 weights are read."
         raise CheckpointError(msg)
     kinds = {(_PARTS_OF_3 in state, len(state[_PARTS_OF_3 if _PARTS_OF_3 in state else _PARTS])) for state in states}
     if len(kinds) > 1:
@@ -183,10 +216,7 @@ def _of_zero_3(files: Sequence[Path], states: Sequence[Mapping[str, Any]], shape
 
 
 def _require_size(files: Sequence[Path], wanted: int, found: int, align: int) -> None:
-    """Require as many numbers as the parameters have, but for padding to a multiple of `align` at the end.
-
-    With ZeRO 1 and 2 it depends on the version whether there is padding (`_zero2_merge_trainable_params`).
-    """
+    """Require as many numbers as the parameters have, with or without padding to a multiple of `align` at the end."""
     if -(-wanted // align) != -(-found // align) or found < wanted:
         msg = (
             f"{files[0].parent}: the optimizer's shards have {found:,} fp32 numbers of a group, and its parameters "
@@ -195,38 +225,16 @@ def _require_size(files: Sequence[Path], wanted: int, found: int, align: int) ->
         raise DamageError(msg)
 
 
-FILE = "fp32.pt"
-PARAM, CAT_DIM, VOCABULARY, SUB_PARAMS = "param", "cat_dim", "vocab_tensor", "param_n_sub_params"
-"""Keys of a file, by deepspeed/checkpoint/constants.py."""
-
-_REFUSED = {"is_expert_param": "a mixture of experts", "sub_param_shape": "parameters of several sub-parameters"}
-
-
 @dataclass(frozen=True, slots=True)
 class UniversalWeight:
-    """A weight.
-
-    Attributes:
-        tensor: whole; of the vocabulary without padding where the converter knew its size.
-        in_order: whether the parts of a fused weight (gate and up projection; query, key and value) follow one another,
-            as a converter has them that knows of them. Otherwise the tensor-parallel ranks' rows do.
-    """
+    """A whole weight."""
 
     tensor: LazyTensor
-    in_order: bool
+    in_order: bool  # whether the parts of a fused weight follow one another; if not, the tensor-parallel ranks' rows do
 
 
 def universal_weights(folder: Path, states: Sequence[Mapping[str, Any]]) -> dict[str, UniversalWeight]:
-    """Return the weights by name.
-
-    Args:
-        folder: the checkpoint.
-        states: what the files of the model hold.
-
-    Raises:
-        CheckpointError: a weight is missing, or of a kind that is not read.
-        DamageError: a file is cut off, or holds no tensor.
-    """
+    """Return the weights by name."""
     shapes: Shapes = {}
     for state in states:
         shapes |= listed(state.get("param_shapes"))
@@ -247,8 +255,7 @@ def _weight(file: Path, shape: tuple[int, ...] | None) -> UniversalWeight:
     keys: Mapping[str, Any] = content if isinstance(content, dict) else {PARAM: content}
     tensor = keys.get(PARAM)
     if not isinstance(tensor, LazyTensor):
-        msg = f"{file} has neither a tensor under `{PARAM}` nor one alone.\nCopy it again."
-        raise DamageError(msg)
+        raise damaged(file, f"has neither a tensor under `{PARAM}` nor one alone")
     for key, what in _REFUSED.items():
         if keys.get(key):
             msg = f"{file} has {what} ({key}), which is not supported.\nChoose another checkpoint."
@@ -258,16 +265,12 @@ def _weight(file: Path, shape: tuple[int, ...] | None) -> UniversalWeight:
     return UniversalWeight(tensor, in_order=keys.get(SUB_PARAMS) in (2, 3))
 
 
-UNIVERSAL = "zero"
-"""Folder of a universal checkpoint's weights."""
-
-
 def listed(groups: Any) -> Shapes:
     """Return the shapes by name of a list of groups of parameters, or of one."""
-    return {name: shape for group in listed_groups(groups) for name, shape in group.items()}
+    return {name: shape for group in _listed_groups(groups) for name, shape in group.items()}
 
 
-def listed_groups(groups: Any) -> list[Shapes]:
+def _listed_groups(groups: Any) -> list[Shapes]:
     """Return the shapes by name of each group of parameters, in their order, of `param_shapes` of any version."""
     found = [group for group in (groups if isinstance(groups, list) else [groups]) if isinstance(group, dict)]
     return [

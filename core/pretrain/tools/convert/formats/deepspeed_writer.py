@@ -27,15 +27,12 @@ import torch
 
 from pretrain.errors import CheckpointError
 from pretrain.tools.convert.file_writers import TorchFile
-from pretrain.tools.convert.formats.deepspeed_names import their_name
-from pretrain.tools.convert.formats.deepspeed_weights import CAT_DIM, FILE, PARAM, SUB_PARAMS, UNIVERSAL, VOCABULARY
+from pretrain.tools.convert.formats import deepspeed_weights
 from pretrain.tools.convert.formats.megatron_settings import require_none
 from pretrain.tools.convert.lazy_tensor import cast
 from pretrain.tools.convert.model_keys import not_held
-from pretrain.tools.convert.model_weights import EMBEDDING, OUTPUT
-from pretrain.tools.convert.qkv import to_parts_first
-from pretrain.tools.convert.rank_parts import is_gated
-from pretrain.tools.convert.summary import LATEST_OF_DEEPSPEED
+from pretrain.tools.convert.model_weights import EMBEDDING, LATEST_OF_DEEPSPEED, OUTPUT
+from pretrain.tools.convert.rank_parts import is_gated, to_parts_first
 from pretrain.tools.convert.target import Target
 from pretrain.tools.convert.weight_names import divided_dimension
 
@@ -48,37 +45,24 @@ if TYPE_CHECKING:
     from pretrain.tools.convert.target import TargetLayout
 
 
-_VERSION = "0.19.8"
-"""Of the DeepSpeed whose files these are; its loader requires one."""
-
-_UNIVERSAL_VERSION = 0.4
-"""UNIVERSAL_CHECKPOINT_VERSION_VALUE in deepspeed/checkpoint/constants.py."""
-
-_VOCABULARIES = {EMBEDDING, OUTPUT}
+_VERSION = "0.19.8"  # of the DeepSpeed whose files these are; its loader requires one
+_UNIVERSAL_VERSION = 0.4  # UNIVERSAL_CHECKPOINT_VERSION_VALUE in deepspeed/checkpoint/constants.py
 
 
 def write(weights: ModelWeights, layout: TargetLayout) -> Target:
-    """Return the files of a folder that `deepspeed` loads with the configuration {checkpoint: {load_universal: true}}.
-
-    Args:
-        weights: of the model; in the files they are fp32, as DeepSpeed's main weights are, which it reads them into.
-        layout: tensor-parallel ranks; for each there is a file of settings. The weights fit any number; for one rank
-            the vocabulary is padded, which fits no number of ranks that pads less.
-
-    Raises:
-        CheckpointError: Megatron-DeepSpeed has no such model, or fp32 has not its numbers.
-    """
+    """Return the files, with fp32 weights, of a folder that `deepspeed` loads with checkpoint.load_universal."""
     _require_theirs(weights.model, layout)
     padded = weights.padded_for(layout.tensor)
     # DeepSpeed pads a vocabulary for its ranks and takes none away; ZeRO-3, which has one, pads none.
     whole = padded if layout.tensor == 1 else weights.with_vocabulary(weights.tokens)
     folder = f"global_step{weights.iteration or 0}"
-    files = [
-        TorchFile(f"{folder}/{UNIVERSAL}/{their_name(name)}/{FILE}", _content(name, tensor, weights.model))
-        for name, tensor in whole.tensors.items()
-    ]
+    universal = f"{folder}/{deepspeed_weights.UNIVERSAL}"
+    files = []
+    for name, tensor in whole.tensors.items():
+        path = f"{universal}/{deepspeed_weights.their_name(name)}/{deepspeed_weights.FILE}"
+        files.append(TorchFile(path, _content(name, tensor, weights.model)))
     small = {
-        f"{folder}/{UNIVERSAL}/optimizer_state.pt": _saved(_optimizer_state(len(files))),
+        f"{universal}/optimizer_state.pt": _saved(_optimizer_state(len(files))),
         LATEST_OF_DEEPSPEED: folder.encode(),
         "latest_universal": folder.encode(),
     }
@@ -104,16 +88,18 @@ def _content(name: str, tensor: LazyTensor, model: ModelSection) -> dict[str, An
     if tensor.dtype == torch.float64:
         msg = f"{name} has dtype fp64, and DeepSpeed's universal format fp32.\nPass --dtype fp32 to round it."
         raise CheckpointError(msg)
-    content: dict[str, Any] = {PARAM: cast(tensor, torch.float32, name)}
+    whole = cast(tensor, torch.float32, name)
+    content: dict[str, Any] = {deepspeed_weights.PARAM: whole}
     dim = divided_dimension(name)
     if dim is not None:
-        content[CAT_DIM] = dim
+        content[deepspeed_weights.CAT_DIM] = dim
     if is_gated(name, model):
-        content[SUB_PARAMS] = 2
+        content[deepspeed_weights.SUB_PARAMS] = 2
     if ".linear_qkv." in name and _is_parts_first(model):
-        content |= {PARAM: to_parts_first(content[PARAM], model.num_attention_heads), SUB_PARAMS: 3}
-    if name in _VOCABULARIES:
-        content[VOCABULARY] = True
+        content[deepspeed_weights.PARAM] = to_parts_first(whole, model.num_attention_heads)
+        content[deepspeed_weights.SUB_PARAMS] = 3
+    if name in {EMBEDDING, OUTPUT}:
+        content[deepspeed_weights.VOCABULARY] = True
     return content
 
 
@@ -122,21 +108,20 @@ def _is_parts_first(model: ModelSection) -> bool:
 
 
 def _optimizer_state(parameters: int) -> dict[str, Any]:
-    """Return the state of an optimizer that has taken no step.
-
-    `load_hp_checkpoint_state_from_checkpoint_dir` in deepspeed/runtime/base_optimizer.py goes through as many groups as
-    there are here and in the optimizer, so here are as many as there can be; none changes a setting.
-    """
+    # load_hp_checkpoint_state_from_checkpoint_dir in deepspeed/runtime/base_optimizer.py goes through as many groups as
+    # there are here and in the optimizer, so here are as many as there can be; none changes a setting.
     return {"ds_version": _VERSION, "param_groups": [{"params": []} for _ in range(parameters)]}
 
 
 def _state(weights: ModelWeights, vocab_size: int, layout: TargetLayout) -> dict[str, Any]:
     """Return a rank's state, as `_common_checkpoint_state` in deepspeed/runtime/engine.py, and Megatron's part."""
     iteration, samples = weights.iteration or 0, weights.consumed_samples or 0
-    shapes = OrderedDict(
-        (their_name(name), torch.Size(_on_rank(name, tensor.shape, layout.tensor)))
-        for name, tensor in weights.tensors.items()
-    )
+    shapes: OrderedDict[str, torch.Size] = OrderedDict()
+    for name, tensor in weights.tensors.items():
+        shape, dim = list(tensor.shape), divided_dimension(name)
+        if dim is not None:
+            shape[dim] //= layout.tensor
+        shapes[deepspeed_weights.their_name(name)] = torch.Size(shape)
     return {
         "module": {},
         "buffer_names": [],
@@ -163,42 +148,30 @@ def _state(weights: ModelWeights, vocab_size: int, layout: TargetLayout) -> dict
     }
 
 
-def _on_rank(name: str, shape: tuple[int, ...], tensor: int) -> tuple[int, ...]:
-    dim = divided_dimension(name)
-    return shape if dim is None else (*shape[:dim], shape[dim] // tensor, *shape[dim + 1 :])
-
-
 def _args(weights: ModelWeights, layout: TargetLayout) -> dict[str, Any]:
     """Return the arguments that Megatron-DeepSpeed compares when it loads, and those that tell the model."""
     model = weights.model
     base = model.rotary_base
+    same = (
+        *("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "kv_channels", "seq_length"),
+        *("max_position_embeddings", "rotary_percent", "layernorm_epsilon", "add_bias_linear"),
+        *("untie_embeddings_and_output_weights", "make_vocab_size_divisible_by"),
+    )
+    off = ("apply_layernorm_1p", "apply_residual_connection_post_layernorm", "squared_relu")
     parts_first = {"ds_sequence_parallel_fpdt": False} if _is_parts_first(model) else {}  # by which qkv_order knows it
     return {
         **parts_first,
-        "num_layers": model.num_layers,
-        "hidden_size": model.hidden_size,
-        "ffn_hidden_size": model.ffn_hidden_size,
-        "num_attention_heads": model.num_attention_heads,
+        **{name: getattr(model, name) for name in same},
+        **dict.fromkeys(off, False),
         "num_key_value_heads": model.num_query_groups,
-        "kv_channels": model.kv_channels,
-        "seq_length": model.seq_length,
-        "max_position_embeddings": model.max_position_embeddings,
         "add_position_embedding": model.position_embedding_type == "learned_absolute",
         "use_rotary_position_embeddings": model.position_embedding_type == "rope",
-        "rotary_percent": model.rotary_percent,
         "rope_theta": int(base) if base.is_integer() else base,
         "normalization": model.normalization.lower(),
-        "layernorm_epsilon": model.layernorm_epsilon,
-        "apply_layernorm_1p": False,
-        "apply_residual_connection_post_layernorm": False,
         "swiglu": model.activation == "swiglu",
         "openai_gelu": model.activation == "gelu_tanh" and not model.add_bias_linear,
         "bias_gelu_fusion": model.activation == "gelu_tanh" and model.add_bias_linear,
-        "squared_relu": False,
         "num_experts": [1],
-        "add_bias_linear": model.add_bias_linear,
-        "untie_embeddings_and_output_weights": model.untie_embeddings_and_output_weights,
-        "make_vocab_size_divisible_by": model.make_vocab_size_divisible_by,
         "padded_vocab_size": weights.rows,
         "tensor_model_parallel_size": layout.tensor,
         "pipeline_model_parallel_size": 1,

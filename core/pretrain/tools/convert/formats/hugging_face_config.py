@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pretrain.tools.convert.formats.hugging_face_families import Architecture
 
 
+# setting of a recipe -> its names in config.json, the first that is there
 NAMES = {
     "num_layers": ("num_hidden_layers", "n_layer"),
     "hidden_size": ("hidden_size", "n_embd"),
@@ -36,19 +37,15 @@ NAMES = {
     "parallel_residual": ("use_parallel_residual",),
     "padded_vocab_size": ("vocab_size",),
 }
-"""Setting of a recipe -> its names in config.json, the first that is there."""
-
+# setting of a recipe -> its name among the parameters of rope_type llama3
 SCALING = {
     "rope_scaling_factor": "factor",
     "rope_low_freq_factor": "low_freq_factor",
     "rope_high_freq_factor": "high_freq_factor",
     "original_max_position_embeddings": "original_max_position_embeddings",
 }
-"""Setting of a recipe -> its name among the parameters of rope_type llama3."""
-
-ROPE = ("rope_scaling", "rope_parameters")
-"""Names of rope's own section in transformers 4 and 5, in the order in which 5 looks for them."""
-
+# names of rope's own section in transformers 4 and 5, in the order in which 5 looks for them
+_ROPE = ("rope_scaling", "rope_parameters")
 _GELUS = dict.fromkeys(("gelu", "gelu_python"), "gelu") | dict.fromkeys(
     ("gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_python_tanh", "gelu_accurate"), "gelu_tanh"
 )
@@ -62,6 +59,7 @@ _LLAMA = {
     "add_bias_linear": False,
     "untie_embeddings_and_output_weights": True,
 }
+# What a model_type is where config.json does not say otherwise
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "gpt2": {
         "position_embedding_type": "learned_absolute",
@@ -83,22 +81,14 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "mistral": _LLAMA | {"max_position_embeddings": 4096 * 32, "num_query_groups": 8},
     "qwen2": _LLAMA | {"max_position_embeddings": 32768, "num_query_groups": 32, "add_qkv_bias": True},
 }
-"""What a model_type is where config.json does not say otherwise."""
-
-KNOWN = tuple(_DEFAULTS)
-"""Values of model_type that are known."""
 
 
 def settings_of_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a recipe's section `model` that config.json tells, and `padded_vocab_size`.
-
-    Values are as they are in the file, whatever their type. Of a model_type that is not known only what has one of the
-    common names is told.
-    """
+    """Return the settings that config.json tells, of whatever type; of an unknown model_type those of common names."""
     kind = config.get("model_type")
     known = isinstance(kind, str) and kind in _DEFAULTS
     model = dict(_DEFAULTS[str(kind)]) if known else {}
-    rope = rope_of(config)
+    rope = _rope_of(config)
     told: dict[str, Any] = {
         **config,
         **{name: rope[name] for name in ("rope_theta", "partial_rotary_factor") if name in rope},
@@ -110,19 +100,17 @@ def settings_of_config(config: Mapping[str, Any]) -> dict[str, Any]:
     return model | _of_kind(str(kind), config, model) if known else model
 
 
-def rope_of(config: Mapping[str, Any]) -> dict[str, Any]:
+def _rope_of(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the first of rope's own sections that config.json has; {} if there is none."""
-    found: object = next((config[name] for name in ROPE if config.get(name)), {})
+    found: object = next((config[name] for name in _ROPE if config.get(name)), {})
     return dict(found) if isinstance(found, dict) else {}
 
 
-def rope_type(rope: Mapping[str, Any]) -> Any:
-    """Return how frequencies are scaled: "default" is not at all."""
+def _rope_type(rope: Mapping[str, Any]) -> Any:
     return rope.get("rope_type", rope.get("type", "default"))
 
 
-def activation_key(kind: str) -> str:
-    """Return the name of the activation in config.json."""
+def _activation_key(kind: str) -> str:
     return "activation_function" if kind == "gpt2" else "hidden_act"
 
 
@@ -131,7 +119,7 @@ def _of_kind(kind: str, config: Mapping[str, Any], model: dict[str, Any]) -> dic
     found: dict[str, Any] = {}
     if kind == "gpt2" and "ffn_hidden_size" not in model and isinstance(model.get("hidden_size"), int):
         found["ffn_hidden_size"] = 4 * model["hidden_size"]  # n_inner null
-    if (activation := config.get(activation_key(kind))) is not None:
+    if (activation := config.get(_activation_key(kind))) is not None:
         known = _GATED if model["normalization"] == "RMSNorm" else _GELUS
         model.pop("activation", None)
         found |= {"activation": known[activation]} if isinstance(activation, str) and activation in known else {}
@@ -143,8 +131,8 @@ def _of_kind(kind: str, config: Mapping[str, Any], model: dict[str, Any]) -> dic
 
 
 def _scaling(config: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
-    rope = rope_of(config)
-    if rope_type(rope) != "llama3":
+    rope = _rope_of(config)
+    if _rope_type(rope) != "llama3":
         return {}
     length = "original_max_position_embeddings"  # beside rope's own section it counts more than inside of it
     found = {length: model.get("max_position_embeddings")} | rope
@@ -152,6 +140,7 @@ def _scaling(config: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, A
     return {"use_rope_scaling": True} | {ours: found[name] for ours, name in SCALING.items() if name in found}
 
 
+# by model_type: settings that must have this value, which is transformers' default
 _ONLY: dict[str, dict[str, bool]] = {
     "gpt2": {
         "scale_attn_weights": True,
@@ -161,42 +150,27 @@ _ONLY: dict[str, dict[str, bool]] = {
     },
     "gpt_neox": {"attention_bias": True},
 }
-"""By model_type: settings that must have this value, which is transformers' default."""
-
-_KEY = "(model."
-"""Before the setting of ours that replaces what is refused."""
-
+_KEY = "(model."  # before the setting of ours that replaces what is refused
 _NEEDED = ("rope_scaling_factor", "rope_low_freq_factor", "rope_high_freq_factor")
 
 
 def require_known(path: Path, config: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-    """Require that our settings can express all that a config.json says of what the model computes.
-
-    Args:
-        path: of the config.json.
-        config: what is in it.
-        given: settings of the section `model` that replace those of the file.
-
-    Raises:
-        CheckpointError: they cannot; all that is too much is named.
-    """
+    """Require that our settings can express all that a config.json says of what the model computes."""
     kind = config.get("model_type")
-    if not isinstance(kind, str) or kind not in KNOWN:
-        msg = f"{path} says model_type {shown(kind)}.\nModels of type {', '.join(KNOWN)} are read."
+    if not isinstance(kind, str) or kind not in _DEFAULTS:
+        msg = f"{path} says model_type {shown(kind)}.\nModels of type {', '.join(_DEFAULTS)} are read."
         raise CheckpointError(msg)
     if wrong := [*_refused_of_kind(kind, config, given), *_refused_rope(config, given), *_windows(kind, config, given)]:
-        to_do = (
-            "Replace a setting that does not matter by --set model.KEY=VALUE."
-            if all(_KEY in each for each in wrong)
-            else "Recipes have no such setting: it cannot be converted."
-        )
+        to_do = "Recipes have no such setting: it cannot be converted."
+        if all(_KEY in each for each in wrong):
+            to_do = "Replace a setting that does not matter by --set model.KEY=VALUE."
         msg = f"{path} has unsupported settings: {'; '.join(wrong)}.\n{to_do}"
         raise CheckpointError(msg)
 
 
 def _refused_of_kind(kind: str, config: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[str]:
     if "activation" not in settings_of_config(config) and "activation" not in given:
-        key = activation_key(kind)
+        key = _activation_key(kind)
         yield f"{key} {shown(config[key])} (model.activation)"
     for name, value in _ONLY.get(kind, {}).items():
         if config.get(name, value) is not value:
@@ -209,9 +183,9 @@ def _refused_of_kind(kind: str, config: Mapping[str, Any], given: Mapping[str, A
 
 
 def _refused_rope(config: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[str]:
-    rope = rope_of(config)
-    kind = rope_type(rope)
-    if odd := [name for name in ROPE if not isinstance(config.get(name) or {}, dict)]:
+    rope = _rope_of(config)
+    kind = _rope_type(rope)
+    if odd := [name for name in _ROPE if not isinstance(config.get(name) or {}, dict)]:
         yield f"{odd[0]} {shown(config[odd[0]])}"
     elif any(isinstance(value, dict) for value in rope.values()):
         yield "rope_parameters that differ between layers"
@@ -242,25 +216,21 @@ def _window(kind: str, config: Mapping[str, Any]) -> Any:
     first, number = config.get("max_window_layers", 28), config.get("num_hidden_layers")
     if isinstance(layers, list) and any(each != "full_attention" for each in layers):
         return config.get("sliding_window") or "of its own"
-    if kind == "qwen2":
-        is_used = config.get("use_sliding_window") and not isinstance(layers, list)
-        return (
-            config.get("sliding_window", 4096)
-            if is_used and not (_are_ints(first, number) and first >= number)
-            else None
-        )
-    return config.get("sliding_window", 4096) if kind == "mistral" else None
+    is_used = kind == "mistral"
+    if kind == "qwen2" and config.get("use_sliding_window") and not isinstance(layers, list):
+        is_used = not (_are_ints(first, number) and first >= number)
+    return config.get("sliding_window", 4096) if is_used else None
 
 
 def _are_ints(*values: object) -> bool:
     return all(type(value) is int for value in values)
 
 
+# as the published models of a kind call them; gelu_new and gelu_fast are one formula
 _ACTIVATIONS = {
     "gpt2": {"gelu": "gelu", "gelu_tanh": "gelu_new"},
     "gpt_neox": {"gelu": "gelu", "gelu_tanh": "gelu_fast"},
 }
-"""As the published models of a kind call them; gelu_new and gelu_fast are one formula."""
 
 
 def config_of(
@@ -271,23 +241,13 @@ def config_of(
     dtype: torch.dtype,
     ids: Mapping[str, int | list[int] | None],
 ) -> dict[str, Any]:
-    """Return what config.json holds.
-
-    Args:
-        kind: the model_type.
-        family: its architecture.
-        model: the model.
-        vocab_size: rows of the embedding.
-        dtype: of the weights.
-        ids: `bos_token_id`, `eos_token_id` and others; null where unknown, since
-            transformers' defaults are other tokens.
-    """
+    """Return what config.json holds; ids are null where unknown, since transformers' defaults are other tokens."""
     return {
         "architectures": [family.architecture],
         "model_type": kind,
         "vocab_size": vocab_size,
         **(_gpt2(model) if kind == "gpt2" else _with_rope(kind, model)),
-        activation_key(kind): _ACTIVATIONS.get(kind, {}).get(model.activation, "silu"),
+        _activation_key(kind): _ACTIVATIONS.get(kind, {}).get(model.activation, "silu"),
         "initializer_range": model.init_method_std,
         "tie_word_embeddings": not model.untie_embeddings_and_output_weights,
         "dtype": str(dtype).removeprefix("torch."),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pretrain.tools.convert.lazy_tensor import joined, narrowed, transposed
 from pretrain.tools.convert.model_keys import not_held
-from pretrain.tools.convert.qkv import from_parts_first, fused, separate, to_parts_first
+from pretrain.tools.convert.rank_parts import from_parts_first, fused, separate, to_parts_first
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -32,23 +32,14 @@ _FINAL = "decoder.final_layernorm"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Architecture:
-    """One architecture.
+    """An architecture of transformers."""
 
-    Attributes:
-        architecture: its class in transformers.
-        prefix: of all weights but the output layer's; files of the model without an output layer lack it.
-        modules: our module -> theirs; several are parts of ours, in this order.
-        imported: makes our weight of theirs, given our name, the parts and the model.
-        exported: the reverse.
-        settings: what every model of it has, by the name in a recipe: the values that are possible.
-    """
-
-    architecture: str
-    prefix: str
-    modules: Mapping[str, tuple[str, ...]]
-    imported: Callable[[str, Sequence[LazyTensor], ModelSection], LazyTensor]
-    exported: Callable[[str, LazyTensor, ModelSection], Sequence[LazyTensor]]
-    settings: Mapping[str, tuple[Any, ...]]
+    architecture: str  # its class
+    prefix: str  # of all weights but the output layer's; files of the model without an output layer lack it
+    modules: Mapping[str, tuple[str, ...]]  # our module -> theirs; several are parts of ours, in this order
+    imported: Callable[[str, Sequence[LazyTensor], ModelSection], LazyTensor]  # of our name and their parts
+    exported: Callable[[str, LazyTensor, ModelSection], Sequence[LazyTensor]]  # the reverse
+    settings: Mapping[str, tuple[Any, ...]]  # by the name in a recipe: the values that are possible
 
     def names(self, ours: str) -> tuple[str, ...]:
         """Return their names of the parts of one of our weights."""
@@ -59,10 +50,8 @@ class Architecture:
         return tuple(f"{name.format(number)}.{kind}" for name in self.modules[template])
 
     def full_names(self, names: Collection[str]) -> list[str]:
-        """Return the names that the weights of a file have in the whole model, in the same order.
-
-        Files of the model without an output layer lack the prefix, and transformers 5 calls every output layer lm_head.
-        """
+        """Return the names that the weights of a file have in the whole model, in the same order."""
+        # files of the model without an output layer lack the prefix; transformers 5 calls every output layer lm_head
         [output] = self.modules[_OUTPUT]
         outputs = {"lm_head.weight": f"{output}.weight", f"{output}.weight": f"{output}.weight"}
         prefix = "" if any(name.startswith(self.prefix) for name in names) else self.prefix
@@ -85,7 +74,10 @@ class Architecture:
             wrong += ["kv_channels"] if model.kv_channels * model.num_attention_heads != model.hidden_size else []
         elif model.hidden_size % model.num_attention_heads:  # LlamaConfig.validate_architecture
             wrong.append("num_attention_heads")
-        return [f"model.{name}={_shown(getattr(model, name))}" for name in wrong]
+        values = {name: getattr(model, name) for name in wrong}
+        return [
+            f"model.{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in values.items()
+        ]
 
 
 def family_of(model: ModelSection) -> tuple[str, Architecture]:
@@ -125,10 +117,6 @@ def _to_llama(name: str, whole: LazyTensor, model: ModelSection) -> Sequence[Laz
         width = model.ffn_hidden_size
         return [narrowed(whole, 0, 0, width), narrowed(whole, 0, width, width)]
     return [whole]
-
-
-def _shown(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 _GPT2 = Architecture(
@@ -210,6 +198,7 @@ def _like_llama(architecture: str, **settings: tuple[Any, ...]) -> Architecture:
     )
 
 
+# by model_type
 FAMILIES: dict[str, Architecture] = {
     "gpt2": _GPT2,
     "gpt_neox": _GPT_NEOX,
@@ -217,4 +206,3 @@ FAMILIES: dict[str, Architecture] = {
     "mistral": _like_llama("MistralForCausalLM", add_bias_linear=(False,), add_qkv_bias=(False,)),
     "qwen2": _like_llama("Qwen2ForCausalLM", add_bias_linear=(False,), add_qkv_bias=(True,)),
 }
-"""By model_type."""

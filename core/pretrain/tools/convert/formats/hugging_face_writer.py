@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from pretrain.data.tokenizers.tokenizer import END_TOKENS
@@ -26,24 +25,19 @@ if TYPE_CHECKING:
 
 
 _SAFETENSORS = "model.safetensors"
+# bytes: as much of each file that is being written is lost by an interruption; transformers 4 takes 5 GB
 LARGEST_SHARD = 2_000_000_000
-"""Bytes: as much of each file that is being written is lost by an interruption. transformers 4 takes 5 GB."""
-
-LEAST_SHARD = 256_000_000
-"""Bytes up to which a model is not divided only to write its parts at once."""
-
+LEAST_SHARD = 256_000_000  # bytes up to which a model is not divided only to write its parts at once
 _AT_ONCE = 4
+_TOKENIZER_CONFIG, _WHOLE, _VOCAB, _MERGES = "tokenizer_config.json", "tokenizer.json", "vocab.json", "merges.txt"
+_MAP, _ADDED = "special_tokens_map.json", "added_tokens.json"
+_LARGEST = 100_000_000
+_GENERATION = "generation_config.json"
+_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
 def write(weights: ModelWeights, layout: TargetLayout) -> Target:
-    """Return the files of a model that `from_pretrained` of transformers opens.
-
-    The architecture is that of the model's settings: GPT-2 with learned positions, GPT-NeoX with rope and LayerNorm,
-    Llama or Qwen 2 with rope and RMSNorm.
-
-    Raises:
-        CheckpointError: no architecture has the model, or a layout is given.
-    """
+    """Return the files of a model that `from_pretrained` of transformers opens, of the architecture that fits it."""
     if (layout.tensor, layout.pipeline) != (1, 1):
         msg = "a model of Hugging Face is not divided among ranks.\nLeave out the sizes of the layout."
         raise CheckpointError(msg)
@@ -58,20 +52,23 @@ def write(weights: ModelWeights, layout: TargetLayout) -> Target:
     rows = weights.tokens
     tensors = family.export(weights.with_vocabulary(rows).tensors, weights.model)
     tokenizer = tokenizer_files(weights.tokenizer)
-    ids = {name: _within(rows, found) for name, found in (special_ids(tokenizer) | kept_ids(weights)).items()}
+    # of a source of Hugging Face ids are kept; with another tokenizer they mean other tokens
+    is_kept = weights.format.startswith(NAME) and all(file.parent == weights.path for file in weights.tokenizer)
+    kept = json_object(weights.path / CONFIG) if is_kept else {}
+    told = _special_ids(tokenizer) | {name: kept[name] for name in _IDS if name in kept}
+    ids = {name: _in_vocabulary(rows, found) for name, found in told.items()}
     config = config_of(kind, family, weights.model, rows, _dtype(tensors), ids)
-    generation = kept_generation(weights)
-    if generation is None:
-        generation = _json({name: found for name, found in ids.items() if found is not None})
+    generation = _json({name: found for name, found in ids.items() if found is not None})
+    if is_kept and (weights.path / _GENERATION).is_file():
+        generation = _content_of(own_file(weights.path / _GENERATION))
     files = _files(tensors)
-    small = {CONFIG: _json(config), GENERATION: generation, **tokenizer}
+    small = {CONFIG: _json(config), _GENERATION: generation, **tokenizer}
     if len(files) > 1:
         small[f"{_SAFETENSORS}{INDEX}"] = _json(_index(files))
     return Target(files=files, small=small)
 
 
-def _within(rows: int, found: object) -> int | list[int] | None:
-    """Return an id, or several, if the vocabulary has them."""
+def _in_vocabulary(rows: int, found: object) -> int | list[int] | None:
     ids = found if isinstance(found, list) else [found]
     return found if ids and all(type(each) is int and each in range(rows) for each in ids) else None  # type: ignore[return-value]
 
@@ -112,49 +109,33 @@ def _index(files: list[SafetensorsFile]) -> dict[str, Any]:
 
 def _dtype(tensors: Mapping[str, LazyTensor]) -> torch.dtype:
     """Return the dtype of most bytes; norms may have another."""
-    sizes = Counter[Any]()
+    sizes: dict[torch.dtype, int] = {}
     for tensor in tensors.values():
-        sizes[tensor.dtype] += tensor.nbytes
-    [(dtype, _)] = sizes.most_common(1)
-    return dtype  # type: ignore[no-any-return]
+        sizes[tensor.dtype] = sizes.get(tensor.dtype, 0) + tensor.nbytes
+    return max(sizes, key=sizes.__getitem__)
 
 
 def _json(value: dict[str, Any]) -> bytes:
     return (json.dumps(value, indent=2) + "\n").encode()
 
 
-_TOKENIZER_CONFIG, _WHOLE, _VOCAB, _MERGES = "tokenizer_config.json", "tokenizer.json", "vocab.json", "merges.txt"
-_MAP, _ADDED = "special_tokens_map.json", "added_tokens.json"
-_LARGEST = 100_000_000
-
-
 def tokenizer_files(paths: Iterable[Path]) -> dict[str, bytes]:
-    """Return the content of a tokenizer's files under transformers' names, whatever their own names are.
-
-    Without a tokenizer_config.json AutoTokenizer would take the architecture's tokenizer, and change what the
-    tokenizer.json says; so one is added.
-
-    Raises:
-        CheckpointError: a file cannot be read, or is larger than 100 MB.
-    """
+    """Return the content of a tokenizer's files under transformers' names, whatever their own names are."""
     files = {}
     for path in paths:
-        content = content_of(path)
-        files[_name(path, content)] = content
+        content = _content_of(path)
+        files[_standard_name(path, content)] = content
+    # without it AutoTokenizer would take the architecture's tokenizer, and change what the tokenizer.json says
     if _TOKENIZER_CONFIG not in files and (_WHOLE in files or {_VOCAB, _MERGES} <= files.keys()):
         kind = "PreTrainedTokenizerFast" if _WHOLE in files else "GPT2Tokenizer"
-        end = _end_token(_ids(files))
+        ids = _ids(files)
+        end = next((token for token in END_TOKENS if token in ids), None)
         config = {"tokenizer_class": kind} | ({} if end is None else {"eos_token": end})
         files[_TOKENIZER_CONFIG] = json.dumps(config, indent=2).encode()
     return files
 
 
-def content_of(path: Path) -> bytes:
-    """Return the content of a file that is copied into the target.
-
-    Raises:
-        CheckpointError: it cannot be read, or is larger than 100 MB.
-    """
+def _content_of(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
             content = file.read(_LARGEST + 1)
@@ -167,7 +148,7 @@ def content_of(path: Path) -> bytes:
     return content
 
 
-def special_ids(files: Mapping[str, bytes]) -> dict[str, int | None]:
+def _special_ids(files: Mapping[str, bytes]) -> dict[str, int | None]:
     """Return `bos_token_id` and `eos_token_id` as a tokenizer's files tell them; None is not known."""
     told = _object(files.get(_MAP)) | _object(files.get(_TOKENIZER_CONFIG))
     ids = _ids(files)
@@ -179,17 +160,12 @@ def special_ids(files: Mapping[str, bytes]) -> dict[str, int | None]:
     return found
 
 
-def _name(path: Path, content: bytes) -> str:
-    """Return transformers' name of a file, which has any name where a recipe names it."""
+def _standard_name(path: Path, content: bytes) -> str:
     if path.name in TOKENIZER_FILES or path.suffix not in {".json", ".txt"}:
         return path.name
     if path.suffix == ".txt":
         return _MERGES
     return _WHOLE if isinstance(_object(content).get("model"), dict) else _VOCAB
-
-
-def _end_token(ids: Mapping[str, int]) -> str | None:
-    return next((token for token in END_TOKENS if token in ids), None)
 
 
 def _ids(files: Mapping[str, bytes]) -> dict[str, int]:
@@ -212,32 +188,3 @@ def _object(content: bytes | None) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
-
-
-GENERATION = "generation_config.json"
-_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
-
-
-def kept_ids(weights: ModelWeights) -> dict[str, Any]:
-    """Return the ids in the source's config.json, which may be lists, or null; {} if nothing is kept.
-
-    Raises:
-        DamageError: it is no JSON.
-    """
-    config = json_object(weights.path / CONFIG) if _is_kept(weights) else {}
-    return {name: config[name] for name in _IDS if name in config}
-
-
-def kept_generation(weights: ModelWeights) -> bytes | None:
-    """Return the source's generation_config.json; None if it has none, or nothing is kept.
-
-    Raises:
-        CheckpointError: it cannot be read, is too large, or a link out of its folder.
-    """
-    path = weights.path / GENERATION
-    return content_of(own_file(path)) if _is_kept(weights) and path.is_file() else None
-
-
-def _is_kept(weights: ModelWeights) -> bool:
-    """Say whether the source is of Hugging Face; with another tokenizer its ids mean other tokens."""
-    return weights.format.startswith(NAME) and all(file.parent == weights.path for file in weights.tokenizer)

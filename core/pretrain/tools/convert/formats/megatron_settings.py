@@ -16,9 +16,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pretrain.errors import CheckpointError
-from pretrain.tools.convert.qkv import from_channels_first, from_parts_first
-from pretrain.tools.convert.rank_parts import gate_last, is_gated
-from pretrain.tools.convert.weight_names import args_of, bounded, model_of, number_of_layers, plain, settings_of_args
+from pretrain.tools.convert import rank_parts, weight_names
+from pretrain.tools.convert.rank_parts import gate_last, is_gated, merged, not_ours
+from pretrain.tools.convert.weight_names import bounded, plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -41,9 +41,9 @@ _RENAMED = {
 }
 _NORMS = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"}
 _POSITIONS = {"learned_absolute": "learned_absolute", "absolute": "learned_absolute", "rope": "rope", "rotary": "rope"}
+# PositionEmbeddingType of bigscience's Megatron-DeepSpeed (megatron/enums.py), from 1
 _ENUMERATION = ("rope", "learned_absolute", "alibi")
-"""PositionEmbeddingType of bigscience's Megatron-DeepSpeed (megatron/enums.py), from 1."""
-
+# name in the scheduler's state -> ours; the later ones are AnnealingLR's of Megatron-LM 2.x (learning_rates.py)
 _SCHEDULE = {
     **{name: name for name in ("max_lr", "min_lr", "lr_warmup_steps", "lr_decay_steps", "lr_decay_style", "num_steps")},
     **{name: name for name in ("start_wd", "end_wd", "wd_incr_style", "wd_incr_steps")},
@@ -51,33 +51,20 @@ _SCHEDULE = {
     "decay_steps": "lr_decay_steps",
     "decay_style": "lr_decay_style",
 }
-"""Name in the scheduler's state -> ours; the later ones are AnnealingLR's of Megatron-LM 2.x (learning_rates.py)."""
-
+# epsilon of the embedding's norm whatever the others have (VocabParallelEmbedding in bigscience's mpu/layers.py)
 _OF_EMBEDDING = 1e-5
-"""Epsilon of the embedding's norm whatever the others have (VocabParallelEmbedding in bigscience's mpu/layers.py)."""
-
-VOCAB_SIZE = "pretrain_vocab_size"
-"""Argument that only checkpoints of this program have: tokens of the vocabulary without padding."""
+VOCAB_SIZE = "pretrain_vocab_size"  # argument of this program alone: tokens of the vocabulary without padding
 
 
 def settings_of(
     path: Path, args: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], *, orders_gate: bool = False
 ) -> dict[str, Any]:
-    """Return the settings of the section `model` that a checkpoint tells.
-
-    Args:
-        path: the checkpoint, for errors.
-        args: arguments of the training; none in the releases of 2019, whose activation was OpenAI's gelu.
-        shapes: whole shapes of the weights by our names.
-        orders_gate: whether the caller brings rows of swiglu into our order where `gate_is_last`.
-
-    Raises:
-        CheckpointError: an argument is on that our model does not have.
-    """
-    require_ours(path, args)
-    if gate_is_last(args) and not orders_gate:
+    """Return the settings that arguments and whole shapes tell; with `orders_gate` the caller reorders a last gate."""
+    if wrong := [name for name, allowed in ALLOWED.items() if not _is_allowed(name, args.get(name), allowed)]:
+        raise not_ours(path, ", ".join(f"{name} {bounded(args[name])}" for name in wrong))
+    if _gate_is_last(args) and not orders_gate:
         raise not_ours(path, "glu_activation swiglu, whose gate is last")
-    told = settings_of_shapes(shapes) | settings_of_args(args)
+    told = settings_of_shapes(shapes) | weight_names.settings_of_args(args)
     told |= {ours: plain(args[theirs]) for theirs, ours in _RENAMED.items() if args.get(theirs) is not None}
     norm = told["normalization"]
     told["normalization"] = _NORMS.get(norm.lower(), norm) if isinstance(norm, str) else norm
@@ -102,33 +89,21 @@ def schedule_of(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def vocab_size_of(args: Mapping[str, Any], rows: int) -> int | None:
-    """Return the tokens of the vocabulary without padding; None where the arguments do not tell.
-
-    --vocab-size is not it: most tokenizers ignore it, and NullTokenizer has one more (build_tokenizer in
-    megatron/training/tokenizer/tokenizer.py).
-
-    Args:
-        args: arguments of the training.
-        rows: of the embedding, padding included.
-    """
-    size = whole_number(args, VOCAB_SIZE, 1)
+    """Return the tokens of the vocabulary without padding; None where the arguments do not tell."""
+    # --vocab-size is not it: most tokenizers ignore it, and NullTokenizer has one more (build_tokenizer in
+    # megatron/training/tokenizer/tokenizer.py).
+    size = weight_names.whole_number(args, VOCAB_SIZE, 1)
     return size if size is not None and size <= rows else None
 
 
-def gate_is_last(args: Mapping[str, Any]) -> bool:
+def _gate_is_last(args: Mapping[str, Any]) -> bool:
     """Say whether the rows of swiglu are [up; gate], as in bigscience's megatron/model/glu_activations.py."""
     return args.get("glu_activation") is not None
 
 
-def whole_number(args: Mapping[str, Any], name: str, least: int = 0) -> int | None:
-    """Return an argument that counts something; None where it is absent or no such number."""
-    value = args.get(name)
-    return value if type(value) is int and value >= least else None
-
-
 def _activation(args: Mapping[str, Any]) -> str:
     """Return the activation; ParallelMLP looks at bias_gelu_fusion before onnx_safe until it has swiglu, then after."""
-    if args.get("swiglu") or gate_is_last(args):
+    if args.get("swiglu") or _gate_is_last(args):
         return "swiglu"
     is_fused = args.get("bias_gelu_fusion", not args)  # v1.0 of Megatron-LM has arguments, and no fusion
     is_fused = is_fused and not (args.get("onnx_safe") and "swiglu" in args)
@@ -137,11 +112,6 @@ def _activation(args: Mapping[str, Any]) -> str:
 
 
 def _positions(path: Path, args: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> str | None:
-    """Return the kind of position embedding; None where nothing tells it.
-
-    Raises:
-        CheckpointError: ours has no such kind.
-    """
     given = args.get("position_embedding_type")
     if numbers := getattr(given, "arguments", None):  # a record of an enumeration
         given = {str(number): name for number, name in enumerate(_ENUMERATION, 1)}.get(bounded(numbers[0]), numbers[0])
@@ -156,6 +126,7 @@ def _positions(path: Path, args: Mapping[str, Any], shapes: Mapping[str, tuple[i
     return _POSITIONS[given]
 
 
+# Argument -> its values, besides None, with which a model computes what ours does
 ALLOWED: dict[str, tuple[Any, ...]] = dict.fromkeys(
     (
         *("apply_layernorm_1p", "apply_residual_connection_post_layernorm", "rotary_interleaved", "squared_relu"),
@@ -172,18 +143,6 @@ ALLOWED: dict[str, tuple[Any, ...]] = dict.fromkeys(
     "softmax_type": ("vanilla",),
     "glu_activation": ("swiglu",),  # bigscience's
 }
-"""Argument -> its values, besides None, with which a model computes what ours does."""
-
-
-def require_ours(path: Path, args: Mapping[str, Any]) -> None:
-    """Require that no argument makes a model that ours cannot be.
-
-    Raises:
-        CheckpointError: some do; they are named with their values.
-    """
-    wrong = [name for name, allowed in ALLOWED.items() if not _is_allowed(name, args.get(name), allowed)]
-    if wrong:
-        raise not_ours(path, ", ".join(f"{name} {bounded(args[name])}" for name in wrong))
 
 
 def _is_allowed(name: str, value: Any, allowed: tuple[Any, ...]) -> bool:
@@ -200,18 +159,7 @@ _SINCE_PARTS_FIRST = "ds_sequence_parallel_fpdt"
 def qkv_order(
     path: Path, version: object, args: Mapping[str, Any], model: ModelSection, ranks: int
 ) -> Callable[[LazyTensor], LazyTensor]:
-    """Return the function that brings one rank's rows into our order.
-
-    Args:
-        path: the checkpoint, for errors.
-        version: its `checkpoint_version`; 0 where it has none.
-        args: arguments of the training.
-        model: whose weights they are.
-        ranks: number of tensor-parallel ranks.
-
-    Raises:
-        CheckpointError: there is no such version, or the model cannot have been saved with it.
-    """
+    """Return the function that brings one rank's rows into our order."""
     if isinstance(version, bool) or not isinstance(version, int | float) or version not in _VERSIONS:
         msg = f"{path} has checkpoint_version {bounded(version)}; {', '.join(map(str, _VERSIONS))} are known."
         raise CheckpointError(msg)
@@ -220,45 +168,33 @@ def qkv_order(
         return lambda part: part
     heads = model.num_attention_heads
     if model.num_query_groups != heads or heads % ranks:
-        msg = (
-            f"{path} has query_key_value in an old order, which num_query_groups {model.num_query_groups} with "
-            f"num_attention_heads {heads} on {ranks} ranks never had.\nCorrect them with --set model.KEY=VALUE."
-        )
+        msg = f"{path} has query_key_value in an old order, which num_query_groups {model.num_query_groups} with "
+        msg += f"num_attention_heads {heads} on {ranks} ranks never had.\nCorrect them with --set model.KEY=VALUE."
         raise CheckpointError(msg)
-    function = from_parts_first if is_parts_first else from_channels_first
+    function = rank_parts.from_parts_first if is_parts_first else rank_parts.from_channels_first
     return lambda part: function(part, heads // ranks)
 
 
 def in_our_order(
-    path: Path, state: Mapping[str, Any], model: ModelSection, name: str, parts: Sequence[LazyTensor]
-) -> Sequence[LazyTensor]:
-    """Return the parts of the tensor-parallel ranks of one weight with their rows in our order.
-
-    Args:
-        path: the checkpoint, for errors.
-        state: what its files tell beside the weights: `args` and `checkpoint_version`, 0 where there is none.
-        model: whose weight it is.
-        name: of ours.
-        parts: of the ranks.
-
-    Raises:
-        CheckpointError: there is no such version, or the model cannot have been saved with it.
-    """
-    args = args_of(state)
-    if ".linear_qkv." in name:
-        order = qkv_order(path, state.get("checkpoint_version", 0), args, model, len(parts))
-        return [order(part) for part in parts]
-    if gate_is_last(args) and is_gated(name, model):
-        return [gate_last(part) for part in parts]
-    return parts
+    path: Path, state: Mapping[str, Any], model: ModelSection, parts: Mapping[str, Sequence[LazyTensor]]
+) -> dict[str, LazyTensor]:
+    """Return whole weights, with their rows in our order, of their parts on the tensor-parallel ranks."""
+    args = weight_names.args_of(state)
+    whole = {}
+    for name, ranks in parts.items():
+        ordered = ranks
+        if ".linear_qkv." in name:
+            order = qkv_order(path, state.get("checkpoint_version", 0), args, model, len(ranks))
+            ordered = [order(part) for part in ranks]
+        elif _gate_is_last(args) and is_gated(name, model):
+            ordered = [gate_last(part) for part in ranks]
+        whole[name] = merged(name, ordered, model)
+    return whole
 
 
 def settings_of_shapes(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
-    """Return the settings of the section `model` that whole shapes by our names tell.
-
-    Without position embeddings, `position_embedding_type` is not told: rope has no weights.
-    """
-    settings = model_of(shapes, number_of_layers(shapes))
+    """Return the settings of the section `model` that whole shapes tell; rope, which has no weights, is not told."""
+    settings = weight_names.model_of(shapes, weight_names.number_of_layers(shapes))
     qkv_has_bias = any(name.endswith(".linear_qkv.bias") for name in shapes)
     return settings | {
         "add_qkv_bias": qkv_has_bias and not settings.get("add_bias_linear", False),
@@ -268,16 +204,7 @@ def settings_of_shapes(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
 
 
 def require_none(program: str, settings: Mapping[str, object], layout: Mapping[str, object]) -> None:
-    """Require that a program can have a model in a layout.
-
-    Args:
-        program: its name.
-        settings: what it does not have -> whether the model has it.
-        layout: what cannot be divided -> the rest that would remain.
-
-    Raises:
-        CheckpointError: something is true.
-    """
+    """Require a program to lack none of the settings, by name whether they are needed; and no rest of a division."""
     if wrong := [name for name, has in settings.items() if has]:
         msg = f"{program} has no {', '.join(wrong)}: the model cannot be converted to it.\nChoose another format."
         raise CheckpointError(msg)
@@ -286,8 +213,7 @@ def require_none(program: str, settings: Mapping[str, object], layout: Mapping[s
         raise CheckpointError(msg)
 
 
-def not_ours(path: Path, what: str) -> CheckpointError:
-    """Return the error for a checkpoint of a model that recipes cannot describe."""
-    return CheckpointError(
-        f"{path} describes a model with {what}.\nRecipes have no such setting: it cannot be converted."
-    )
+def rests_on_ranks(model: ModelSection, ranks: int) -> dict[str, int]:
+    """Return for `require_none` the rests where tensor-parallel ranks divide a model."""
+    names = ("num_attention_heads", "num_query_groups", "ffn_hidden_size")
+    return {f"{name} {getattr(model, name)} on {ranks} ranks": getattr(model, name) % ranks for name in names}

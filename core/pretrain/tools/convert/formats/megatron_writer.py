@@ -1,6 +1,6 @@
-"""Write a file for each rank that Megatron-LM loads with --ckpt-format torch.
+"""Write files that Megatron-LM loads: one for each rank (--ckpt-format torch), or sharded (torch_dist), as ours are.
 
-The names are megatron-core's with Transformer Engine's layers, version 3.0: the older names are those of
+The names of the first are megatron-core's with Transformer Engine's layers, version 3.0: the older names are those of
 --use-legacy-models, which is gone since core 0.18, and --transformer-impl transformer_engine is the default. With
 `local`, Megatron-LM would not load the norms, and only print so. load_checkpoint in megatron/training/checkpointing.py
 compares the arguments with its own (check_checkpoint_args), and --use-checkpoint-args takes the model's settings from
@@ -14,90 +14,82 @@ GPT-2's files and for learned positions, with which models of these files are tr
 from __future__ import annotations
 
 import argparse
+import io
+import json
 from typing import TYPE_CHECKING, Any
 
-from pretrain.checkpoint.folder import LATEST, folder_name
-from pretrain.checkpoint.sharded_format import sharded_name
-from pretrain.tools.convert.file_writers import TorchFile
+import torch
+
+from pretrain.checkpoint.folder import FORMAT, LATEST, folder_name, tracked
+from pretrain.checkpoint.identity import structure
+from pretrain.checkpoint.sharded_format import BACKEND, COMMON, sharded_name
+from pretrain.tools.convert.file_writers import Entry, ShardedFile, TorchFile, write_index
 from pretrain.tools.convert.formats.megatron import FILE
-from pretrain.tools.convert.formats.megatron_settings import VOCAB_SIZE, require_none
+from pretrain.tools.convert.formats.megatron_settings import VOCAB_SIZE, require_none, rests_on_ranks
 from pretrain.tools.convert.model_keys import not_held
-from pretrain.tools.convert.model_weights import EMBEDDING, OUTPUT
+from pretrain.tools.convert.model_weights import EMBEDDING, OUTPUT, RELEASE, dtype_name
 from pretrain.tools.convert.rank_parts import part_of_rank
-from pretrain.tools.convert.summary import RELEASE
 from pretrain.tools.convert.target import Target
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
     from pretrain.recipe.sections.model import ModelSection
-    from pretrain.tools.convert.lazy_tensor import LazyTensor
     from pretrain.tools.convert.model_weights import ModelWeights
     from pretrain.tools.convert.target import TargetLayout
 
 
 _VERSION = 3.0
+# what RotaryEmbedding of megatron-core has as constants
 _ROPE_SCALING = {"rope_low_freq_factor": 1.0, "rope_high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
-"""What RotaryEmbedding of megatron-core has as constants."""
-
+_OFF = ("rotary_interleaved", "apply_layernorm_1p", "squared_relu", "openai_gelu", "data_parallel_random_init")
 _FILES_OF_GPT2BPE = {"vocab.json", "merges.txt"}
+_LINEAR = {"linear_qkv": "self_attention", "linear_proj": "self_attention", "linear_fc1": "mlp", "linear_fc2": "mlp"}
+# content of metadata.json (CheckpointingConfig of megatron-core)
+_BACKENDS = {"sharded_backend": "torch_dist", "sharded_backend_version": 1}
+BACKEND_JSON = json.dumps(_BACKENDS | {"common_backend": "torch", "common_backend_version": 1}).encode()
 
 
 def write(weights: ModelWeights, layout: TargetLayout) -> Target:
-    """Return the files of a checkpoint of Megatron-LM.
-
-    Args:
-        weights: of the model.
-        layout: its tensor-parallel and pipeline-parallel sizes.
-
-    Raises:
-        CheckpointError: Megatron-LM has no such model, or the layout does not fit it.
-    """
+    """Return the files of a checkpoint of Megatron-LM."""
     model = weights.model
-    require_possible(model, layout)
+    _require_possible(model, layout)
     padded = weights.padded_for(layout.tensor)
-    folder, latest = place_of(weights.iteration)
-    args = args_for(padded, layout)
+    folder, latest = _place_of(weights.iteration)
+    state = _state_of(padded, layout)
     files = []
     for stage in range(layout.pipeline):
         names = _of_stage(padded, stage, layout.pipeline)
         for rank in range(layout.tensor):
             place = f"mp_rank_{rank:02d}" + (f"_{stage:03d}" if layout.pipeline > 1 else "")
-            content = _content(padded, args) | {"model": _of_rank(padded, names, rank, layout.tensor)}
-            files.append(TorchFile(f"{folder}/{place}/{FILE}", content))
+            parts = {
+                stored: part_of_rank(ours, padded.tensors[ours], rank, layout.tensor, model)
+                for stored, ours in names.items()
+            }
+            files.append(TorchFile(f"{folder}/{place}/{FILE}", state | {"model": parts}))
     return Target(files=files, small={LATEST: latest}, folder=folder)
 
 
-def place_of(iteration: int | None) -> tuple[str, bytes]:
+def _place_of(iteration: int | None) -> tuple[str, bytes]:
     """Return the folder of a checkpoint of an iteration, or without one, and the tracker's content that names it."""
     return (RELEASE, RELEASE.encode()) if iteration is None else (folder_name(iteration), str(iteration).encode())
 
 
-def require_possible(model: ModelSection, layout: TargetLayout) -> None:
-    """Require that Megatron-LM has such a model, and that the layout divides it.
-
-    Raises:
-        CheckpointError: it has not, or the layout does not.
-    """
-    scaling_differs = any(getattr(model, name) != value for name, value in _ROPE_SCALING.items())
+def _require_possible(model: ModelSection, layout: TargetLayout) -> None:
+    """Require that Megatron-LM has such a model, and that the layout divides it."""
+    differs = any(getattr(model, name) != value for name, value in _ROPE_SCALING.items())
+    scaling = ", ".join(f"{name} {value:g}" for name, value in _ROPE_SCALING.items())
+    is_tanh = model.activation == "gelu_tanh"
+    stages = {f"num_layers {model.num_layers} in {layout.pipeline} stages": model.num_layers % layout.pipeline}
     require_none(
         "Megatron-LM",
         {
             **not_held("megatron", model),
-            "activation gelu_tanh without add_bias_linear": model.activation == "gelu_tanh"
-            and not model.add_bias_linear,
-            f"use_rope_scaling with other than {', '.join(f'{k} {v:g}' for k, v in _ROPE_SCALING.items())}": (
-                model.use_rope_scaling and scaling_differs
-            ),
+            "activation gelu_tanh without add_bias_linear": is_tanh and not model.add_bias_linear,
+            f"use_rope_scaling with other than {scaling}": model.use_rope_scaling and differs,
         },
-        {
-            f"num_layers {model.num_layers} in {layout.pipeline} stages": model.num_layers % layout.pipeline,
-            f"num_attention_heads {model.num_attention_heads} on {layout.tensor} ranks": (
-                model.num_attention_heads % layout.tensor
-            ),
-            f"num_query_groups {model.num_query_groups} on {layout.tensor} ranks": (
-                model.num_query_groups % layout.tensor
-            ),
-            f"ffn_hidden_size {model.ffn_hidden_size} on {layout.tensor} ranks": model.ffn_hidden_size % layout.tensor,
-        },
+        stages | rests_on_ranks(model, layout.tensor),
     )
 
 
@@ -116,16 +108,10 @@ def _of_stage(weights: ModelWeights, stage: int, stages: int) -> dict[str, str]:
     return names
 
 
-def _of_rank(weights: ModelWeights, names: dict[str, str], rank: int, ranks: int) -> dict[str, LazyTensor]:
-    return {
-        stored: part_of_rank(ours, weights.tensors[ours], rank, ranks, weights.model) for stored, ours in names.items()
-    }
-
-
-def _content(weights: ModelWeights, args: argparse.Namespace) -> dict[str, Any]:
+def _state_of(weights: ModelWeights, layout: TargetLayout) -> dict[str, Any]:
     """Return what every rank's file has besides the weights."""
-    content = {"args": args, "checkpoint_version": _VERSION, "iteration": weights.iteration or 0}
-    return content | ({"opt_param_scheduler": dict(weights.schedule)} if weights.schedule else {})
+    state = {"args": args_for(weights, layout), "checkpoint_version": _VERSION, "iteration": weights.iteration or 0}
+    return state | ({"opt_param_scheduler": dict(weights.schedule)} if weights.schedule else {})
 
 
 def args_for(weights: ModelWeights, layout: TargetLayout) -> argparse.Namespace:
@@ -143,14 +129,11 @@ def args_for(weights: ModelWeights, layout: TargetLayout) -> argparse.Namespace:
         **{name: getattr(model, name) for name in same},
         group_query_attention=model.num_query_groups != model.num_attention_heads,
         add_position_embedding=True,
+        **dict.fromkeys(_OFF, False),
         use_rotary_position_embeddings=model.position_embedding_type == "rope",
         rotary_base=int(model.rotary_base) if model.rotary_base.is_integer() else model.rotary_base,
-        rotary_interleaved=False,
         norm_epsilon=model.layernorm_epsilon,
-        apply_layernorm_1p=False,
         swiglu=model.activation == "swiglu",
-        squared_relu=False,
-        openai_gelu=False,
         bias_gelu_fusion=model.activation == "gelu_tanh",
         num_experts=None,
         vocab_size=weights.vocab_size,
@@ -161,9 +144,70 @@ def args_for(weights: ModelWeights, layout: TargetLayout) -> argparse.Namespace:
         pipeline_model_parallel_size=layout.pipeline,
         virtual_pipeline_model_parallel_size=None,
         ckpt_format="torch",
-        data_parallel_random_init=False,
         consumed_train_samples=weights.consumed_samples or 0,
         skipped_train_samples=0,
         consumed_valid_samples=0,
         iteration=weights.iteration or 0,
+    )
+
+
+def write_pretrain(weights: ModelWeights, layout: TargetLayout) -> Target:  # noqa: ARG001  the format has no layout
+    """Return the files of a folder of checkpoints of this program that has one, with weights alone."""
+    weights = weights.padded_for(1, with_zeros=True)
+    iteration = weights.iteration or 0
+    name = folder_name(iteration)
+    progress = {"iteration": iteration, "consumed_samples": weights.consumed_samples or 0, "skipped_iterations": 0}
+    common = {
+        "format": FORMAT,
+        "progress": progress | {"blend": None, "order": None},
+        "model": structure(weights.model) | {"vocab_size": weights.vocab_size, "vocabulary_rows": weights.rows},
+        "dtype": dtype_name(weights.tensors[EMBEDDING].dtype),
+        "settings": {},
+        "samples": {},
+    }
+    if weights.schedule:
+        common["schedule"] = dict(weights.schedule)
+    return _target(weights, name, common, tracked(str(iteration)).encode())
+
+
+def write_torch_dist(weights: ModelWeights, layout: TargetLayout) -> Target:
+    """Return the files of a folder of checkpoints of Megatron-LM that has one, with weights alone."""
+    _require_possible(weights.model, layout)
+    weights = weights.padded_for(layout.tensor)
+    name, latest = _place_of(weights.iteration)
+    return _target(weights, name, _state_of(weights, layout) | {"content_metadata": {}}, latest)
+
+
+def _target(weights: ModelWeights, folder: str, common: dict[str, Any], latest: bytes) -> Target:
+    files = _files(weights, folder)
+    buffer = io.BytesIO()
+    torch.save(common, buffer)
+
+    def finish(target: Path, written: Mapping[str, Any]) -> None:
+        entries = [entry for file in files for entry in file.entries]
+        write_index(target / folder, entries, {file.name.rpartition("/")[2]: written[file.name] for file in files})
+
+    small = {f"{folder}/{COMMON}": buffer.getvalue(), f"{folder}/{BACKEND}": BACKEND_JSON, LATEST: latest}
+    return Target(files=files, small=small, folder=folder, finish=finish)
+
+
+def _files(weights: ModelWeights, folder: str) -> list[ShardedFile]:
+    """Return a file for each layer, and one for each of the other weights."""
+    layers: dict[int | None, list[Entry]] = {}
+    for name, tensor in weights.tensors.items():
+        key, layer = sharded_name(name)
+        layers.setdefault(layer, []).append(Entry(key, layer, weights.model.num_layers, tensor))
+    files: list[ShardedFile] = []
+    for layer, entries in layers.items():
+        groups = [entries] if layer is not None else [[entry] for entry in entries]
+        for group in groups:
+            empty = () if layer is None else _empty_states(layer, weights.model.num_layers)
+            files.append(ShardedFile(f"{folder}/__0_{len(files)}.distcp", tuple(group), empty))
+    return files
+
+
+def _empty_states(layer: int, layers: int) -> tuple[str, ...]:
+    """Return the keys of a layer's extra states, in which Transformer Engine would keep scales of FP8."""
+    return tuple(
+        f"decoder.layers.{parent}.{name}._extra_state/shard_{layer}_{layers}" for name, parent in _LINEAR.items()
     )

@@ -1,8 +1,12 @@
-"""Files of DeepSpeed's pipelines, of each layer and tensor-parallel rank, by GPT-NeoX and Megatron-DeepSpeed.
+"""Files and names of DeepSpeed's pipelines, by GPT-NeoX and Megatron-DeepSpeed.
 
 `layer_NN-model_TT-model_states.pt` (ckpt_layer_path in deepspeed/runtime/pipe/module.py). NN counts the modules of the
 pipeline; functions without weights have numbers without files. Without pipeline (pipe_parallel_size 0) the weights are
 in mp_rank_XX with names `sequential.NN.`.
+
+Names in a module: GPT-NeoX (megatron/model/transformer.py) has `attention.query_key_value`, and in the MLP
+`dense_h_to_4h` until September 2024, `linear1` since then, `w1`, `w2`, `w3` in the Llama MLP of 2023. The other
+(megatron/model/gpt_model.py, GPTModelPipe) has `self_attention.query_key_value`, a final norm without name, `lm_head`.
 """
 
 from __future__ import annotations
@@ -12,10 +16,11 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pretrain.errors import CheckpointError, DamageError
-from pretrain.tools.convert.rank_parts import by_name, weights_in
-from pretrain.tools.convert.stored import torch_file_tensors
-from pretrain.tools.convert.weight_names import some_of
+from pretrain.errors import CheckpointError
+from pretrain.tools.convert.lazy_tensor import equal_to, joined
+from pretrain.tools.convert.rank_parts import by_name, not_known, weights_in
+from pretrain.tools.convert.stored import damaged, torch_file_tensors
+from pretrain.tools.convert.weight_names import name_in_layer, some_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -26,19 +31,31 @@ if TYPE_CHECKING:
 
 _FILE = re.compile(r"layer_(\d+)-model_(\d+)-model_states\.pt")
 STATES = "mp_rank_00_model_states.pt"
+# a weight that every transformer layer has, and nothing else; `scale` is GPT-NeoX's RMSNorm
 _NORM = re.compile(r"input_layernorm\.(weight|scale)$")
-"""A weight that every transformer layer has, and nothing else; `scale` is GPT-NeoX's RMSNorm."""
-
-_FINAL_NORM = re.compile(r"(norm\.)?(weight|scale)$")
-"""The norm after the layers; Megatron-DeepSpeed's has no name."""
+_FINAL_NORM = re.compile(r"(norm\.)?(weight|scale)$")  # the norm after the layers; Megatron-DeepSpeed's has no name
+_SEQUENTIAL = re.compile(r"sequential\.(\d+)\.(.+)")
+_RANK = re.compile(r"mp_rank_(\d+)_model_states\.pt")
+_FREQUENCIES = "rotary_emb.inv_freq"
+OF_MEGATRON = "self_attention."  # begin of a name that GPT-NeoX's layers do not have
+_OUTSIDE = {
+    "word_embeddings": "embedding.word_embeddings",
+    "position_embeddings": "embedding.position_embeddings",
+    "word_embeddings.norm": "embedding_layernorm",
+    "norm": "decoder.final_layernorm",
+    "final_linear": "output_layer",
+    "lm_head": "output_layer",
+}
+_MLP = {"mlp.linear1": "mlp.linear_fc1", "mlp.linear2": "mlp.linear_fc2", "mlp.w2": "mlp.linear_fc2"}
+_GATE, _UP = "mlp.w1.weight", "mlp.w3.weight"
+_EMBEDDING, _OUR_EMBEDDING = "word_embeddings.weight", "embedding.word_embeddings.weight"
+_NAMELESS = {"weight", "bias"}
+# ends of our names of the biases of row-parallel layers, which every rank has
+ROW_BIASES = (".self_attention.linear_proj.bias", ".mlp.linear_fc2.bias")
 
 
 def layer_files(folder: Path) -> dict[int, list[Path]]:
-    """Return each layer's files, one for each tensor-parallel rank, by the layer's number; none in another format.
-
-    Raises:
-        CheckpointError: a rank's file is missing.
-    """
+    """Return each layer's files, one for each tensor-parallel rank, by the layer's number; none in another format."""
     found = [match for entry in folder.glob("layer_*-model_*") if (match := _FILE.fullmatch(entry.name))]
     if not found:
         return {}
@@ -57,56 +74,32 @@ def layer_files(folder: Path) -> dict[int, list[Path]]:
 
 
 def state_of(path: Path) -> dict[str, Any]:
-    """Return what a file holds.
-
-    Raises:
-        DamageError: it is no dict.
-    """
+    """Return what a file holds."""
     state = torch_file_tensors(path)
     if not isinstance(state, dict):
-        msg = f"{path} does not map names to weights.\nCopy it again."
-        raise DamageError(msg)
+        raise damaged(path, "does not map names to weights")
     return state
 
 
 def transformer_layers(folder: Path, layers: Mapping[int, Iterable[Any]]) -> list[int]:
-    """Return the numbers of the transformer layers.
-
-    Args:
-        folder: of the checkpoint, for errors.
-        layers: names of the weights in each numbered file.
-
-    Raises:
-        CheckpointError: a number between them is missing, or the first or the last one.
-    """
+    """Return the numbers of the transformer layers."""
     numbers = [number for number, names in layers.items() if any(map(_NORM.search, map(str, names)))]
-    _require_all_layers(folder, numbers)
+    if numbers and (missing := sorted(set(range(min(numbers), max(numbers))) - set(numbers))):
+        msg = f"{folder} lacks the files of layer {missing[0]} (layer_{missing[0]:02d}-model_*).\nCopy them there."
+        raise CheckpointError(msg)
     if numbers:
         _require_ends(folder, numbers, {number: {str(name) for name in names} for number, names in layers.items()})
     return numbers
 
 
 def rotary_percent(size: int, head: int, told: object = None) -> float:
-    """Return the fraction of a head that GPT-NeoX, megatron-core and transformers make `size` by int(head * fraction).
-
-    Args:
-        size: dimensions of a head that are rotated.
-        head: all of them.
-        told: a configuration's fraction, which is returned if it fits.
-    """
+    """Return the fraction, the told one if it fits, of which all programs make `size` by int(head * fraction)."""
     if isinstance(told, int | float) and 0 < told <= 1 and int(head * told) == size:
         return told
     percent = size / head
     while int(head * percent) < size:  # 30 / 88 of 88 are 29.999999999999996
         percent = math.nextafter(percent, math.inf)
     return percent
-
-
-def _require_all_layers(folder: Path, numbers: list[int]) -> None:
-    """Require that the transformer layers' numbers follow one another."""
-    if numbers and (missing := sorted(set(range(min(numbers), max(numbers))) - set(numbers))):
-        msg = f"{folder} lacks the files of layer {missing[0]} (layer_{missing[0]:02d}-model_*).\nCopy them there."
-        raise CheckpointError(msg)
 
 
 def _require_ends(folder: Path, numbers: list[int], names: Mapping[int, set[str]]) -> None:
@@ -140,41 +133,19 @@ def iteration_of(states: Mapping[str, Any], folder: Path) -> int | None:
     return number if isinstance(number, int) else None
 
 
-_SEQUENTIAL = re.compile(r"sequential\.(\d+)\.(.+)")
-_RANK = re.compile(r"mp_rank_(\d+)_model_states\.pt")
-_FREQUENCIES = "rotary_emb.inv_freq"
-
-
-OF_MEGATRON = "self_attention."
-"""Begin of a name that GPT-NeoX's layers do not have."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layers:
-    """Weights as they are stored.
-
-    Attributes:
-        path: the checkpoint's folder.
-        parts: number of the module -> name inside it -> part on each tensor-parallel rank.
-        states: what mp_rank_00_model_states.pt holds; nothing where it is not there.
-        tensor: number of tensor-parallel ranks.
-        rotary_size: dimensions of a head that are rotated, where frequencies are stored.
-    """
+    """Weights as they are stored."""
 
     path: Path
-    parts: dict[int, dict[str, list[LazyTensor]]]
-    states: dict[str, Any]
-    tensor: int
-    rotary_size: int | None
+    parts: dict[int, dict[str, list[LazyTensor]]]  # number of the module -> name inside -> part on each tensor rank
+    states: dict[str, Any]  # what mp_rank_00_model_states.pt holds; nothing where it is not there
+    tensor: int  # number of tensor-parallel ranks
+    rotary_size: int | None  # dimensions of a head that are rotated, where frequencies are stored
 
 
 def stored_layers(folder: Path) -> Layers | None:
-    """Return the numbered modules of a checkpoint, or None if it has none.
-
-    Raises:
-        CheckpointError: a rank's file is missing, or of another save than the others.
-        DamageError: a file is damaged.
-    """
+    """Return the numbered modules of a checkpoint, or None if it has none."""
     states = state_of(folder / STATES) if (folder / STATES).is_file() else {}
     if files := layer_files(folder):
         modules = {number: [(path, state_of(path)) for path in paths] for number, paths in files.items()}
@@ -203,11 +174,7 @@ def _require_one_save(folder: Path) -> None:
 
 
 def _sequential(folder: Path, states: dict[str, Any]) -> dict[int, list[tuple[Path, dict[str, Any]]]]:
-    """Return the modules of a model that was trained without pipeline.
-
-    Raises:
-        CheckpointError: a rank's file is missing.
-    """
+    """Return the modules of a model that was trained without pipeline."""
     module = states.get("module")
     if not isinstance(module, dict) or not any(_SEQUENTIAL.fullmatch(str(name)) for name in module):
         return {}
@@ -217,27 +184,20 @@ def _sequential(folder: Path, states: dict[str, Any]) -> dict[int, list[tuple[Pa
     if missing is not None:
         msg = f"{folder} lacks mp_rank_{missing:02d}_model_states.pt of {count} ranks.\nCopy it there."
         raise CheckpointError(msg)
-    modules: dict[int, list[tuple[Path, dict[str, Any]]]] = {}
+    modules: dict[int, dict[Path, dict[str, Any]]] = {}
     for rank in ranks:
         path = folder / f"mp_rank_{rank:02d}_model_states.pt"
-        for number, state in _by_number(state_of(path).get("module")).items():
-            modules.setdefault(number, []).append((path, state))
+        module = state_of(path).get("module")
+        for name, value in module.items() if isinstance(module, dict) else ():
+            found = _SEQUENTIAL.fullmatch(str(name))
+            number, inside = (int(found[1]), found[2]) if found else (0, str(name))  # an unknown name is refused
+            modules.setdefault(number, {}).setdefault(path, {})[inside] = value
     uneven = next((number for number, found in modules.items() if len(found) != len(ranks)), None)
     if uneven is not None:
-        msg = (
-            f"{folder}: not all of its {len(ranks)} ranks have sequential.{uneven}.\nCopy the files of one checkpoint."
-        )
+        what = f"not all of its {len(ranks)} ranks have sequential.{uneven}"
+        msg = f"{folder}: {what}.\nCopy the files of one checkpoint."
         raise CheckpointError(msg)
-    return modules
-
-
-def _by_number(module: Any) -> dict[int, dict[str, Any]]:
-    numbered: dict[int, dict[str, Any]] = {}
-    for name, value in module.items() if isinstance(module, dict) else ():
-        found = _SEQUENTIAL.fullmatch(str(name))
-        number, inside = (int(found[1]), found[2]) if found else (0, str(name))  # a name that is not known is refused
-        numbered.setdefault(number, {})[inside] = value
-    return numbered
+    return {number: list(states.items()) for number, states in modules.items()}
 
 
 def rotary_size(state: Mapping[str, Any]) -> int | None:
@@ -245,3 +205,51 @@ def rotary_size(state: Mapping[str, Any]) -> int | None:
     frequencies = next((value for name, value in state.items() if str(name).endswith(_FREQUENCIES)), None)
     shape: tuple[int, ...] = getattr(frequencies, "shape", ())
     return 2 * shape[0] if len(shape) == 1 else None
+
+
+def our_parts(layers: Layers, *, is_untied: bool) -> dict[str, list[LazyTensor]]:
+    """Return each weight's parts by our names; gate and up projections of the Llama MLP become one.
+
+    A tied output layer is the embedding's whole module once more. Its embedding must equal the first, or is kept if
+    `is_untied`; its positions, which no gradient reaches there, need not be equal.
+    """
+    numbers = sorted(transformer_layers(layers.path, layers.parts))
+    first = next((number for number, weights in sorted(layers.parts.items()) if _EMBEDDING in weights), None)
+    parts: dict[str, list[LazyTensor]] = {}
+    for number, weights in sorted(layers.parts.items()):
+        if number in numbers:
+            prefix = f"decoder.layers.{numbers.index(number)}."
+            named = {name: _in_layer(name) for name in weights}
+        elif _EMBEDDING in weights and number != first:
+            places = (f"{_EMBEDDING} of layer {first}", f"{_EMBEDDING} of layer {number}")
+            both = zip(parts[_OUR_EMBEDDING], weights[_EMBEDDING], strict=True)
+            if is_untied:
+                parts["output_layer.weight"] = weights[_EMBEDDING]
+            else:
+                parts[_OUR_EMBEDDING] = [equal_to(one, other, layers.path, places) for one, other in both]
+            continue
+        else:
+            prefix = ""
+            is_final = bool(numbers) and number > max(numbers) and weights.keys() <= _NAMELESS
+            named = {name: f"decoder.final_layernorm.{name}" if is_final else _outside(name) for name in weights}
+        if unknown := [name for name, our in named.items() if our is None or prefix + our in parts]:
+            raise not_known(layers.path, [f"{name} of layer {number}" for name in unknown])
+        parts |= {f"{prefix}{our}": weights[name] for name, our in named.items()}
+        if prefix and f"{prefix}{_GATE}" in parts and f"{prefix}{_UP}" in parts:
+            halves = zip(parts.pop(f"{prefix}{_GATE}"), parts.pop(f"{prefix}{_UP}"), strict=True)
+            parts[f"{prefix}mlp.linear_fc1.weight"] = [joined([gate, up], 0) for gate, up in halves]
+    return parts
+
+
+def _in_layer(name: str) -> str | None:
+    if name in {_GATE, _UP}:
+        return name
+    module, _, kind = name.rpartition(".")
+    kind = "weight" if kind == "scale" else kind  # GPT-NeoX's RMSNorm
+    return f"{_MLP[module]}.{kind}" if module in _MLP else name_in_layer(f"{module}.{kind}")
+
+
+def _outside(name: str) -> str | None:
+    module, _, kind = name.rpartition(".")
+    kind = "weight" if kind == "scale" else kind
+    return f"{_OUTSIDE[module]}.{kind}" if module in _OUTSIDE and kind in _NAMELESS else None

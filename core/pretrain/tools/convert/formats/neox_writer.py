@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from pretrain.tools.convert.file_writers import TorchFile
-from pretrain.tools.convert.formats.megatron_settings import require_none
-from pretrain.tools.convert.formats.neox_config import config_of
-from pretrain.tools.convert.formats.neox_names import ROW_BIASES
+from pretrain.tools.convert.formats.megatron_settings import require_none, rests_on_ranks
+from pretrain.tools.convert.formats.neox import config_of
+from pretrain.tools.convert.formats.neox_layers import ROW_BIASES
 from pretrain.tools.convert.lazy_tensor import constant
 from pretrain.tools.convert.model_keys import not_held
-from pretrain.tools.convert.qkv import to_rank
-from pretrain.tools.convert.rank_parts import gate_last, is_gated, part_of_rank
-from pretrain.tools.convert.summary import LATEST_OF_DEEPSPEED
+from pretrain.tools.convert.model_weights import LATEST_OF_DEEPSPEED
+from pretrain.tools.convert.rank_parts import gate_last, is_gated, part_of_rank, to_rank
 from pretrain.tools.convert.target import Target
 
 if TYPE_CHECKING:
@@ -30,14 +29,13 @@ if TYPE_CHECKING:
     from pretrain.tools.convert.target import TargetLayout
 
 
+# our module outside the layers -> its number, plus the number of layers unless it is 0, and GPT-NeoX's name
 _OUTSIDE = {
     "embedding.word_embeddings.": (0, "word_embeddings."),
     "embedding.position_embeddings.": (0, "position_embeddings."),
     "decoder.final_layernorm.": (3, "norm."),
     "output_layer.": (4, "final_linear."),
 }
-"""Our module outside the layers -> its number, plus the number of layers unless it is 0, and GPT-NeoX's name."""
-
 _IN_LAYER = {
     "input_layernorm": "input_layernorm",
     "self_attention.linear_qkv": "attention.query_key_value",
@@ -50,15 +48,7 @@ _FIRST_LAYER = 2
 
 
 def write(weights: ModelWeights, layout: TargetLayout) -> Target:
-    """Return the files of a checkpoint of GPT-NeoX.
-
-    Args:
-        weights: of the model.
-        layout: its tensor-parallel size, and the pipeline stages, on which no layer's file depends.
-
-    Raises:
-        CheckpointError: GPT-NeoX has no such model, or the layout does not fit it.
-    """
+    """Return the files of a checkpoint of GPT-NeoX."""
     model = weights.model
     _require_possible(model, layout.tensor)
     padded = weights.padded_for(layout.tensor)
@@ -100,11 +90,7 @@ def _require_possible(model: ModelSection, ranks: int) -> None:
             "parallel_residual without add_bias_linear": model.parallel_residual and not model.add_bias_linear,
             "odd ffn_hidden_size": is_gelu and model.ffn_hidden_size % 2,
         },
-        {
-            f"num_attention_heads {model.num_attention_heads} on {ranks} ranks": model.num_attention_heads % ranks,
-            f"num_query_groups {model.num_query_groups} on {ranks} ranks": model.num_query_groups % ranks,
-            f"ffn_hidden_size {model.ffn_hidden_size} on {ranks} ranks": model.ffn_hidden_size % ranks,
-        },
+        rests_on_ranks(model, ranks),
     )
 
 
@@ -133,13 +119,8 @@ def _of_rank(weights: ModelWeights, name: str, rank: int, ranks: int) -> LazyTen
 def _states(weights: ModelWeights, ranks: int) -> dict[str, Any]:
     """Return what is no layer's: DeepSpeed's counters (_load_checkpoint in runtime/engine.py), and GPT-NeoX's args."""
     model = weights.model
-    same = (
-        "num_layers",
-        "hidden_size",
-        "num_attention_heads",
-        "max_position_embeddings",
-        "make_vocab_size_divisible_by",
-    )
+    same = ("num_layers", "hidden_size", "num_attention_heads", "max_position_embeddings")
+    args = {name: getattr(model, name) for name in (*same, "make_vocab_size_divisible_by")}
     iteration = weights.iteration or 0
     return {
         "module": None,  # of a pipeline: the layers have files of their own
@@ -151,6 +132,5 @@ def _states(weights: ModelWeights, ranks: int) -> dict[str, Any]:
         "dp_world_size": 1,
         "mp_world_size": ranks,
         "iteration": iteration,
-        "args": {name: getattr(model, name) for name in same}
-        | {"padded_vocab_size": weights.rows, "model_parallel_size": ranks},
+        "args": args | {"padded_vocab_size": weights.rows, "model_parallel_size": ranks},
     }

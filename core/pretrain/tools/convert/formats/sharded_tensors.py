@@ -6,7 +6,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ import torch
 
 from pretrain.errors import DamageError
 from pretrain.tools.convert.lazy_tensor import LazyTensor
-from pretrain.tools.convert.stored import embedded_tensor
+from pretrain.tools.convert.stored import damaged, embedded_tensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -26,30 +26,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TensorPiece:
-    """A piece of a tensor.
+    """A piece of a tensor."""
 
-    Attributes:
-        offsets: of its first element in the whole tensor.
-        tensor: the piece.
-    """
-
-    offsets: tuple[int, ...]
+    offsets: tuple[int, ...]  # of its first element in the whole tensor
     tensor: LazyTensor
 
 
 @dataclass(frozen=True)
 class ShardedTensor:
-    """A tensor in pieces.
-
-    Attributes:
-        shape: of the whole tensor.
-        dtype: of all pieces.
-        pieces: that have every number once.
-    """
+    """A tensor in pieces."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
-    pieces: tuple[TensorPiece, ...]
+    pieces: tuple[TensorPiece, ...]  # that have every number once
 
     def whole(self) -> LazyTensor:
         """Return the whole tensor."""
@@ -64,11 +53,8 @@ class ShardedTensor:
     def _ascending(self) -> tuple[list[TensorPiece], list[int], int]:
         """The pieces by their offsets, the first offset of each, and the most rows that one has."""
         pieces = sorted(self.pieces, key=lambda piece: piece.offsets)
-        return (
-            pieces,
-            [piece.offsets[0] for piece in pieces],
-            max((piece.tensor.shape[0] for piece in pieces), default=0),
-        )
+        longest = max((piece.tensor.shape[0] for piece in pieces), default=0)
+        return pieces, [piece.offsets[0] for piece in pieces], longest
 
     def _box(self, begin: tuple[int, ...], end: tuple[int, ...]) -> Tensor:
         """Read [begin, end) of the first dimensions, and all of the others."""
@@ -87,64 +73,46 @@ class ShardedTensor:
 
 
 def sharded_tensors(folder: Path, index: Metadata) -> dict[str, ShardedTensor]:
-    """Return the tensors that an index lists, by their keys; empty ones are left out.
-
-    Args:
-        folder: of the checkpoint.
-        index: whose pieces were checked (pretrain.tools.convert.formats.sharded.index_of).
-
-    Raises:
-        DamageError: the index names a file outside of the folder, or that is not there, or no place of a piece; or a
-            piece is larger than its place.
-    """
+    """Return the tensors that an index lists, by their keys; empty ones are left out."""
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata  # noqa: PLC0415  half a second that other formats are spared
 
-    places: dict[tuple[str, tuple[int, ...]], Any] = {
-        (entry.fqn, tuple(entry.offset or ())): info for entry, info in index.storage_data.items()
-    }
-    files: dict[str, int | None] = {}
+    places = {(entry.fqn, tuple(entry.offset or ())): info for entry, info in index.storage_data.items()}
+
+    @cache
+    def size_of(name: str) -> int | None:
+        path = folder / name
+        return path.stat().st_size if "/" not in name and path.is_file() else None
+
     found = {}
     for key, metadata in index.state_dict_metadata.items():
         if isinstance(metadata, TensorStorageMetadata):
             shape, dtype = tuple(metadata.size), metadata.properties.dtype
-            chunks = [(tuple(chunk.offsets), tuple(chunk.sizes)) for chunk in metadata.chunks]
-            pieces = tuple(
-                _piece(folder, key, offsets, sizes, dtype, places, files) for offsets, sizes in chunks if 0 not in sizes
-            )
+            chunks = [(tuple(chunk.offsets), tuple(chunk.sizes)) for chunk in metadata.chunks if 0 not in chunk.sizes]
+            pieces = []
+            for offsets, sizes in chunks:
+                info: Any = places.get((key, offsets))
+                size = None if info is None else size_of(info.relative_path)
+                _require_there(folder, key, info, size, math.prod(sizes) * dtype.itemsize)
+                path = folder / info.relative_path
+                pieces.append(TensorPiece(offsets, embedded_tensor(path, info.offset, info.length, sizes, dtype)))
             if pieces:
-                found[key] = ShardedTensor(shape, dtype, pieces)
+                found[key] = ShardedTensor(shape, dtype, tuple(pieces))
     return found
 
 
-def _piece(
-    folder: Path,
-    key: str,
-    offsets: tuple[int, ...],
-    sizes: tuple[int, ...],
-    dtype: torch.dtype,
-    places: dict[tuple[str, tuple[int, ...]], Any],
-    files: dict[str, int | None],
-) -> TensorPiece:
-    """Return a piece; `files` keeps the sizes of the files that were looked for, None for one that is missing."""
-    info = places.get((key, offsets))
-    if info is not None and info.relative_path not in files:
-        path = folder / info.relative_path
-        files[info.relative_path] = path.stat().st_size if "/" not in info.relative_path and path.is_file() else None
-    if info is None or (size := files[info.relative_path]) is None:
+def _require_there(folder: Path, key: str, info: Any, size: int | None, least: int) -> None:
+    """Require a piece of at least so many bytes where the index says, in a file of `size`; None: it is missing."""
+    if info is None or size is None:
         where = "its index names no file" if info is None else f"{info.relative_path[:80]} is missing"
         msg = f"{folder} lacks a piece of {key[:120]}: {where}.\nCopy the missing files there."
         raise DamageError(msg)
     if not 0 <= info.offset <= info.offset + info.length <= size:
-        msg = f"{folder / info.relative_path} is cut off: it ends before a piece of {key[:120]}.\nCopy it again."
-        raise DamageError(msg)
-    if math.prod(sizes) * dtype.itemsize > info.length:
-        msg = f"{folder} is damaged: a piece of {key[:120]} is larger than its place in its file.\nCopy it again."
-        raise DamageError(msg)
-    return TensorPiece(offsets, embedded_tensor(folder / info.relative_path, info.offset, info.length, sizes, dtype))
+        raise damaged(folder / info.relative_path, f"is cut off: it ends before a piece of {key[:120]}")
+    if least > info.length:
+        raise damaged(folder, f"is damaged: a piece of {key[:120]} is larger than its place in its file")
 
 
 def _copy(piece: TensorPiece, box: list[tuple[int, int]], begin: tuple[int, ...], values: Tensor) -> None:
-    """Copy the part of a piece inside a box."""
     (low, high), *others = box
     part = piece.tensor.rows(low - piece.offsets[0], high - piece.offsets[0])
     for dim, (first, last) in enumerate(others, 1):
@@ -155,11 +123,8 @@ def _copy(piece: TensorPiece, box: list[tuple[int, int]], begin: tuple[int, ...]
     place.copy_(part)
 
 
-_MOST_DIMENSIONS = 6
-"""Most dimensions of a tensor; a piece has 2 to the power of that many corners."""
-
-Box = tuple[tuple[int, ...], tuple[int, ...]]
-"""Offsets and sizes of a piece."""
+_MOST_DIMENSIONS = 6  # a piece has 2 to the power of the dimensions corners
+Box = tuple[tuple[int, ...], tuple[int, ...]]  # offsets and sizes of a piece
 
 
 def require_tiled(path: Path, key: str, shape: Sequence[int], pieces: Sequence[Box]) -> None:
@@ -167,15 +132,6 @@ def require_tiled(path: Path, key: str, shape: Sequence[int], pieces: Sequence[B
 
     A number is in the pieces as often as the differences at their corners add up to: +1 at the first corner, with the
     sign changing along each dimension. They therefore have each number once where their corners' sum is the tensor's.
-
-    Args:
-        path: of the index, for the error.
-        key: of the tensor, for the error.
-        shape: of the tensor.
-        pieces: offsets and sizes of each.
-
-    Raises:
-        DamageError: they do not, or have other dimensions than the tensor, or it has too many.
     """
     rank = len(shape)
     whole = (0,) * rank, tuple(shape)
@@ -185,8 +141,7 @@ def require_tiled(path: Path, key: str, shape: Sequence[int], pieces: Sequence[B
         problem = "has numbers that its pieces leave out or repeat"
     else:
         return
-    msg = f"{path} is damaged: {key[:120]} {problem}.\nCopy it again."
-    raise DamageError(msg)
+    raise damaged(path, f"is damaged: {key[:120]} {problem}")
 
 
 def _is_box(box: Box, rank: int) -> bool:
