@@ -42,25 +42,15 @@ class TrainFn(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """Run as its ranks receive it.
-
-    Attributes:
-        recipe: the recipe's file.
-        overrides: "section.key=value".
-        backend: value of `--backend`.
-        run_dir: the run directory; None for a new one below runs/.
-        resume: value of `--resume`; as decided, "run" or "no", where the job is prepared.
-        prepared: the launcher has called `prepare_run` already; otherwise rank 0 does.
-        train: "module:function" of a `TrainFn`.
-    """
+    """Run as its ranks receive it."""
 
     recipe: str
-    overrides: tuple[str, ...] = ()
-    backend: str
-    run_dir: str | None
-    resume: Resume = "no"
-    prepared: bool = False
-    train: str = TRAIN
+    overrides: tuple[str, ...] = ()  # "section.key=value"
+    backend: str  # value of `--backend`
+    run_dir: str | None  # None: a new one below runs/
+    resume: Resume = "no"  # value of `--resume`; "run" or "no" once the job is prepared
+    prepared: bool = False  # the launcher has called `prepare_run`; otherwise rank 0 does
+    train: str = TRAIN  # "module:function"
 
     def to_json(self) -> str:
         """Return the job as one line."""
@@ -80,11 +70,7 @@ class Job:
         return ["run", self.recipe, "--backend", self.backend, *overrides, *run_dir, *resume]
 
     def prepared_by_launcher(self, recipe: Recipe, lock: ExitStack) -> Job:
-        """Prepare the run, whose directory `lock` holds; return the job with what was decided.
-
-        Raises:
-            PretrainError: as `prepare_run`.
-        """
+        """Prepare the run, whose directory `lock` holds; return the job with what was decided."""
         given = Path(self.run_dir) if self.run_dir else None
         return self.as_prepared(prepare_run(recipe, given, lock, self.resume))
 
@@ -99,10 +85,7 @@ class Job:
         return dataclasses.replace(self, resume=resume)
 
     def run(self, world: World) -> End:
-        """Train in this process as one rank of `world`; return how that has ended.
-
-        torchrun's variables are set from `world`, so that `env://` works however the rank was started.
-        """
+        """Train in this process as one rank of `world`, whose variables `env://` finds; return how that has ended."""
         from pretrain.recipe import load_recipe  # noqa: PLC0415  not needed to describe a job
 
         os.environ.update(world.environment())
@@ -146,25 +129,15 @@ EXAMINE = "pretrain.tools.doctor.examination:examine"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ForwardJob:
-    """Evaluation, generation or examination as its ranks receive it; it has no run directory.
-
-    Attributes:
-        recipe: the recipe's file.
-        overrides: "section.key=value".
-        backend: value of `--backend`.
-        function: "module:function", called with recipe, backend_name, world and the options.
-        options: values that JSON knows.
-        reads_data: whether the recipe's token files must be there.
-        patience: seconds that the ranks of a node have after the first of them has ended, even by a failure; then they
-            are ended, and the job has failed. None: no limit, and a failure ends them at once.
-    """
+    """Evaluation, generation or examination as its ranks receive it; it has no run directory."""
 
     recipe: str
     overrides: tuple[str, ...] = ()
     backend: str
-    function: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-    reads_data: bool
+    function: str  # "module:function", called with recipe, backend_name, world and the options
+    options: Mapping[str, Any] = field(default_factory=dict)  # values that JSON knows
+    reads_data: bool  # the token files must be there
+    # seconds that a node's ranks have after the first has ended; None: no limit, and a failure ends all
     patience: float | None = None
 
     def to_json(self) -> str:
@@ -178,11 +151,7 @@ class ForwardJob:
         return cls(**{**values, "overrides": tuple(values["overrides"])})
 
     def prepared_by_launcher(self, recipe: Recipe, lock: ExitStack) -> ForwardJob:  # noqa: ARG002  nothing is written
-        """Check the input files before ranks start; return the job itself.
-
-        Raises:
-            PretrainError: one is missing or damaged.
-        """
+        """Check the input files before ranks start; return the job itself."""
         if self.reads_data:
             require_inputs(recipe, SampleCounts(train=0))  # splits are checked where those of the command are known
         return self

@@ -43,16 +43,9 @@ _CUT_OFF = "node 0 cannot be reached from here; this node tries for 15 minutes, 
 
 
 def run_node(placement: Placement, job: AnyJob, policy: RestartPolicy, run_ranks: RunRanks) -> Failure | None:
-    """Run the job on this node, again as node 0 decides where there are restarts.
+    """Run the job on this node, again as node 0 decides; return why the run failed or stopped, None if it is complete.
 
-    Node 0 then prepares the run and holds its directory; without restarts rank 0 does.
-
-    Returns:
-        why the run failed, or has stopped before its end; None if it is complete.
-
-    Raises:
-        PretrainError: the run cannot be prepared, or its directory is not shared.
-        SystemExit: a signal asked this node to end; the others end too.
+    With restarts node 0 prepares the run and holds its directory; without, rank 0 does.
     """
     loss: Failure | None = None
     with ExitStack() as lock, stop_signals_exit():
@@ -75,13 +68,7 @@ def _take_part(
     run_ranks: RunRanks,
     loss: Failure | None,
 ) -> Failure | None:
-    """Join the run until it has ended; returns and raises as `run_node`.
-
-    After a `loss` of node 0, the loss is returned where the run cannot be joined: it has ended meanwhile.
-
-    Raises:
-        RunEnded: node 0 cannot be reached any more.
-    """
+    """Join the run until it has ended; after a `loss` of node 0 return that where the run has ended meanwhile."""
     try:
         rendezvous = Rendezvous(placement.nodes, policy, trains=isinstance(job, Job))
     except LaunchError:
@@ -112,15 +99,7 @@ def _take_part(
 def run_node_of_hostfile(
     nodes: Nodes, make_placement: Callable[[], Placement], job: Job, run_ranks: RunRanks
 ) -> Failure | None:
-    """Run the job on one node of a hostfile, once; the launcher of all nodes reads in the rendezvous how they end.
-
-    Returns:
-        a failure that no launcher has read, so that only this node's output can say why; None otherwise.
-
-    Raises:
-        LaunchError: this node could not join the rendezvous.
-        SystemExit: a signal ended this node, and no launcher has read that.
-    """
+    """Run the job on one node of a hostfile, once; return or raise only what the launcher of all nodes has not read."""
     rendezvous = Rendezvous(nodes)  # until it has joined a signal ends this process at once
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, exit_with_signal)
@@ -172,8 +151,6 @@ def _reported_to_all(rendezvous: Rendezvous, failure: Failure) -> Failure:
 
 
 class _Node:
-    """One node of a run."""
-
     def __init__(
         self, rendezvous: Rendezvous, placement: Placement, job: AnyJob, policy: RestartPolicy, lock: ExitStack
     ) -> None:
@@ -185,11 +162,7 @@ class _Node:
         self._restarts = Restarts(policy, self._progress)
 
     def run(self, run_ranks: RunRanks) -> Failure | None:
-        """Return why the last attempt failed, or why the run ended while this node waited; None if it ended well.
-
-        Raises:
-            RunEnded: node 0 cannot be reached any more.
-        """
+        """Return why the last attempt failed, or why the run ended while this node waited; None if it ended well."""
         begin = self._begin if self._rendezvous.serves else self._join
         if self._placement.needs_own_machine:
             self._rendezvous.require_own_machine()

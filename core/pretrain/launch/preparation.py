@@ -34,17 +34,7 @@ class PreparedRun:
 def prepare_run(recipe: Recipe, run_dir: Path | None, lock: ExitStack, resume: Resume) -> PreparedRun:
     """Choose and lock the run directory and build the corpus; called in one process, which outlives the run.
 
-    Args:
-        recipe: of the run.
-        run_dir: as given; None for a new one below runs/.
-        lock: holds the run's directory, and its folder of checkpoints, against other runs.
-        resume: see `Resume`.
-
-    Raises:
-        RunError: the directory holds a run and must not, or the other way round, or another process trains there.
-        CheckpointError: the folder of the checkpoints is another run's.
-        DataError: the corpus cannot be built, or a tokenizer or token file is missing or damaged.
-        PretrainError: as any other of `CHECKS`, before anything is made.
+    `lock` holds the run's directory, and its folder of checkpoints, against other runs.
     """
     if _is_restarted(run_dir):
         resume = "auto"
@@ -66,13 +56,7 @@ def prepare_run(recipe: Recipe, run_dir: Path | None, lock: ExitStack, resume: R
 def prepare_together(
     recipe: Recipe, run_dir: Path | None, world: World, lock: ExitStack, resume: Resume
 ) -> PreparedRun:
-    """Call `prepare_run` on rank 0 and return its result on every rank; the nodes share their files.
-
-    Raises:
-        PretrainError: on rank 0, as `prepare_run`.
-        RunError: on the first rank of another node, which does not see the run directory.
-        SystemExit: on the other ranks, if rank 0 failed.
-    """
+    """Call `prepare_run` on rank 0, and return its result on every rank; raises as `rank0_decides`."""
 
     def decide() -> str:
         prepared = prepare_run(recipe, run_dir, lock, resume)
@@ -85,7 +69,6 @@ def prepare_together(
 
 
 def _lock_checkpoints(recipe: Recipe, run_dir: Path | None, lock: ExitStack, *, resume: bool) -> None:
-    """Lock a checkpoint folder outside the run directory."""
     from pretrain.checkpoint.owner import require_own  # noqa: PLC0415  --help needs none of it
 
     require_own(recipe, run_dir, resume=resume)  # once more: the folder may have become another run's
@@ -94,11 +77,7 @@ def _lock_checkpoints(recipe: Recipe, run_dir: Path | None, lock: ExitStack, *, 
 
 
 def _is_restarted(run_dir: Path | None) -> bool:
-    """Say whether torchrun has restarted the ranks after a failure, with the same command.
-
-    Raises:
-        RunError: it may restart them, and a restart would not find the run.
-    """
+    """Say whether torchrun has restarted the ranks after a failure; an error where a restart would not find the run."""
     if run_dir is None and os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0":
         msg = (
             "torchrun --max-restarts starts this command again after a failure: the run must be found again.\n"

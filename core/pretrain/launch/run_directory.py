@@ -26,17 +26,9 @@ def holds_run(run_dir: Path) -> bool:
 
 
 def check_run_dir(run_dir: Path | None, resume: Resume) -> bool:
-    """Check that the directory holds a run if it is to be resumed, and none if one is started.
+    """Check that the directory can be resumed or started in, as `resume` asks; return whether its run is continued.
 
-    Args:
-        run_dir: as given; None for a new one.
-        resume: with "auto" it may hold a run or not, also one without any complete file, but it must be given.
-
-    Returns:
-        whether the run of the directory is continued.
-
-    Raises:
-        RunError: it does not.
+    With "auto" it may hold a run or not, also one without any complete file, but it must be given.
     """
     if run_dir is not None and str(run_dir) in {"", "."}:
         msg = "--run-dir: an empty path, or the working directory itself.\nName a folder for the run."
@@ -82,7 +74,6 @@ def new_run_dir(name: str) -> Path:
 
 
 def _check_writable(run_dir: Path) -> None:
-    """Check that the directory exists or can be made."""
     nearest = existing_folder(run_dir)
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
         msg = f"--run-dir {run_dir}: {nearest} is not a writable folder.\nName another one."
@@ -103,11 +94,7 @@ def is_run(path: Path) -> bool:
 
 
 def recipe_of(path: Path) -> Path | None:
-    """Return the recipe of the run of a checkpoint; None if there is none nearby.
-
-    Args:
-        path: a run directory, the folder of its checkpoints, or the folder of one.
-    """
+    """Return the recipe of the run of a checkpoint (its folder, that of all, or the run's); None: not nearby."""
     folders = (path, *path.absolute().parents[:2])
     found = next((folder / RECIPE for folder in folders if is_run(folder)), None)
     if found is not None:
@@ -117,11 +104,7 @@ def recipe_of(path: Path) -> Path | None:
 
 
 def checkpoints_of(path: Path) -> Path:
-    """Return the folder in which a run saves its checkpoints, if the path is a run directory; else the path itself.
-
-    Raises:
-        RecipeError: the run's recipe cannot be read.
-    """
+    """Return the folder in which a run saves its checkpoints, if the path is a run directory; else the path itself."""
     if not is_run(path):
         return path
     from pretrain.checkpoint.folder import CheckpointFolder  # noqa: PLC0415  --help needs none of it

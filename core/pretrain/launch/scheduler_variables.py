@@ -13,29 +13,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OwnNode:
-    """The node on which this process starts the ranks, one of several.
+    """The node on which this process starts the ranks, one of several."""
 
-    Attributes:
-        by: whose variables say it.
-        count: number of nodes.
-        rank: of this node.
-        rendezvous: "HOST:PORT" on node 0; None where the variables do not tell.
-        nproc: ranks of a node; None where the variables do not tell.
-    """
-
-    by: str
+    by: str  # whose variables say it
     count: int
     rank: int
-    rendezvous: str | None
-    nproc: int | None = None
+    rendezvous: str | None  # "HOST:PORT" on node 0; None where the variables do not tell
+    nproc: int | None = None  # ranks of a node; None as above
 
 
 def integer_variable(environ: Mapping[str, str], name: str, default: int | None = None) -> int:
-    """Return a variable as a non-negative integer.
-
-    Raises:
-        LaunchError: it is not one, or is missing and has no default.
-    """
+    """Return a variable as a non-negative integer; one that is missing must have a default."""
     text = environ.get(name, "" if default is None else str(default))
     if not text.isdecimal():
         msg = (
@@ -47,11 +35,7 @@ def integer_variable(environ: Mapping[str, str], name: str, default: int | None 
 
 
 def port_variable(environ: Mapping[str, str], default: int | None = None, name: str = "MASTER_PORT") -> int:
-    """Return a port, or the default, which need not be one.
-
-    Raises:
-        LaunchError: it is no port, or is missing and has no default.
-    """
+    """Return a port, or the default, which need not be one."""
     if name not in environ and default is not None:
         return default
     port = integer_variable(environ, name)

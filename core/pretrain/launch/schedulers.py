@@ -24,12 +24,6 @@ def current_world(environ: Mapping[str, str] | None = None) -> World | None:
 
     torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT) win over Open MPI's and Slurm's,
     because torchrun is often started by srun; Open MPI's win over Slurm's, because mpirun reaches its hosts by srun.
-
-    Args:
-        environ: `os.environ` if None.
-
-    Raises:
-        LaunchError: some of the variables are missing or not numbers.
     """
     environ = os.environ if environ is None else environ
     if _kubeflow_node(environ, wanted=False):
@@ -42,14 +36,7 @@ def current_world(environ: Mapping[str, str] | None = None) -> World | None:
 def own_node(*, wanted: bool, environ: Mapping[str, str] | None = None) -> OwnNode | None:
     """Return the node on which this process starts the ranks itself, if a scheduler started it on each of several.
 
-    A process that mpirun or srun has started alone on its node is a rank, unless it is to be a node.
-
-    Args:
-        wanted: the command has options of nodes.
-        environ: `os.environ` if None.
-
-    Raises:
-        LaunchError: some of the variables are missing or not numbers.
+    A process that mpirun or srun has started alone on its node is a rank, unless a node is `wanted`, by options.
     """
     environ = os.environ if environ is None else environ
     if {"RANK", "WORLD_SIZE", "LOCAL_RANK"} <= environ.keys():
@@ -88,10 +75,7 @@ def _torchrun_world(environ: Mapping[str, str]) -> World:
 
 
 def _mpi_world(environ: Mapping[str, str]) -> World | None:
-    """Return this process's place if mpirun started it with others.
-
-    mpirun does not pass the address of rank 0: MASTER_ADDR is required unless all ranks are on one host.
-    """
+    """Return this process's place if mpirun, which does not pass the address of rank 0, started it with others."""
     if not _is_one_of_several(environ):
         return None
     rank, world_size = integer_variable(environ, _MPI_RANK), integer_variable(environ, _MPI_SIZE)
@@ -115,7 +99,6 @@ def _mpi_world(environ: Mapping[str, str]) -> World | None:
 
 
 def _mpi_node(environ: Mapping[str, str]) -> OwnNode | None:
-    """Return the node of this process if mpirun started one on each of several nodes."""
     if not _is_one_of_several(environ) or integer_variable(environ, _MPI_LOCAL_SIZE) > 1:
         return None
     host = environ.get("MASTER_ADDR")
@@ -141,13 +124,7 @@ def _kubeflow_node(environ: Mapping[str, str], *, wanted: bool) -> OwnNode | Non
 
     PET_NNODES and PET_NODE_RANK are words for torchrun's options. A PyTorchJob sets RANK and WORLD_SIZE too, or alone
     in its old versions, and there RANK counts pods; with LOCAL_RANK they are those of a rank that torchrun started.
-
-    Args:
-        environ: the environment.
-        wanted: RANK and WORLD_SIZE without LOCAL_RANK count as a node's outside of pods, too.
-
-    Raises:
-        LaunchError: a variable is not a number: PET_NNODES of an elastic job is a range, such as 1:4.
+    Where a node is `wanted`, RANK and WORLD_SIZE without LOCAL_RANK count as its own outside of pods, too.
     """
     if "LOCAL_RANK" in environ:
         return None

@@ -21,9 +21,6 @@ def current_world(environ: Mapping[str, str]) -> World | None:
 
     A batch script outside srun has SLURM_PROCID=0 and the allocation's SLURM_NTASKS, too, but is alone: only srun
     sets SLURM_STEP_ID. Inside an interactive step SLURM_NTASKS is the allocation's, SLURM_STEP_NUM_TASKS the step's.
-
-    Raises:
-        LaunchError: a variable is missing or cannot be read.
     """
     if "SLURM_STEP_ID" not in environ or "SLURM_PROCID" not in environ:
         return None
@@ -43,11 +40,7 @@ def current_world(environ: Mapping[str, str]) -> World | None:
 
 
 def own_node(environ: Mapping[str, str]) -> OwnNode | None:
-    """Return the node of this task if srun started one on each of several nodes, else None.
-
-    Raises:
-        LaunchError: a variable is missing or cannot be read.
-    """
+    """Return the node of this task if srun started one on each of several nodes, else None."""
     task = current_world(environ)
     if task is None or set(_tasks_of_nodes(environ)) != {1}:
         return None
@@ -64,9 +57,6 @@ def hosts(nodelist: str) -> Iterator[str]:
 
     `tux[1-3,07],login` is tux1, tux2, tux3, tux07, login. Ranges keep their leading zeros; a name may hold several
     brackets (`rack[1-2]node[1-4]`), of which the last varies fastest.
-
-    Raises:
-        LaunchError: the text is not a node list.
     """
     if not re.fullmatch(rf"{_NAME}(?:,{_NAME})*", nodelist):
         msg = (
@@ -88,7 +78,6 @@ _NAME = rf"(?:[A-Za-z0-9_.-]|\[{_RANGE}(?:,{_RANGE})*\])+"
 
 
 def _expand(name: str) -> Iterator[str]:
-    """Return the hosts of one name with any number of brackets."""
     before, bracket, rest = name.partition("[")
     if not bracket:
         yield name
@@ -110,7 +99,6 @@ def _nodelist(environ: Mapping[str, str]) -> str:
 
 
 def _port(environ: Mapping[str, str]) -> int:
-    """Return a port of the step: steps of one job may run side by side on its nodes."""
     job, step = integer_variable(environ, "SLURM_JOB_ID"), integer_variable(environ, "SLURM_STEP_ID")
     return port_of(job + _PORTS_BETWEEN_STEPS * step)
 

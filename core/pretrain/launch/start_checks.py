@@ -37,17 +37,11 @@ class Where(Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Start:
-    """A run that is about to start.
-
-    Attributes:
-        recipe: complete.
-        run_dir: its directory; None for a new one.
-        resume: value of `--resume`.
-    """
+    """A run that is about to start."""
 
     recipe: Recipe
-    run_dir: Path | None
-    resume: Resume
+    run_dir: Path | None  # None: a new one
+    resume: Resume  # value of `--resume`
 
     @property
     def resumes(self) -> bool:
@@ -56,16 +50,10 @@ class Start:
 
 
 class StartCheck(NamedTuple):
-    """A check.
+    """A check."""
 
-    Attributes:
-        name: its subject, as the doctor calls it.
-        look: raises a PretrainError where the run cannot start.
-        where: see `Where`.
-    """
-
-    name: str
-    look: Callable[[Start], None]
+    name: str  # its subject, as the doctor calls it
+    look: Callable[[Start], None]  # raises where the run cannot start
     where: Where = Where.LAUNCHER
 
     def problem(self, start: Start) -> PretrainError | None:
@@ -78,11 +66,7 @@ class StartCheck(NamedTuple):
 
 
 def require_startable(start: Start, where: Where) -> None:
-    """Make the checks of one process.
-
-    Raises:
-        PretrainError: of the first that finds something wrong.
-    """
+    """Make the checks of one process; the first problem is raised."""
     for check in CHECKS:
         if check.where is where:
             check.look(start)
@@ -167,16 +151,7 @@ CHECKS = (
 
 
 def require_inputs(recipe: Recipe, samples: SampleCounts) -> None:
-    """Check the tokenizer and the token files; files that `data.corpus` builds may be missing.
-
-    Args:
-        recipe: of the run.
-        samples: that are read from each split.
-
-    Raises:
-        PretrainError: one is missing, damaged, too small, or of another tokenizer, and what to do; of several, one line
-            for each.
-    """
+    """Check the tokenizer and token files of so many samples a split; what `data.corpus` builds may be missing."""
     problems = [problem for look in _checks(recipe, samples) if (problem := _problem(look))]
     if len(problems) == 1:
         raise problems[0]
@@ -222,7 +197,6 @@ def _raise(error: DataError) -> None:
 
 
 def _problem(look: Callable[[], object]) -> PretrainError | None:
-    """Return the reason why an input cannot be used; None if it can."""
     try:
         look()
     except PretrainError as error:

@@ -175,6 +175,5 @@ def _opened(data: TrainingData, timers: PhaseTimers, progress: Progress) -> Gene
 
 
 def _notify(rank: int, text: str) -> None:
-    """Show a line before the logger is open."""
     if rank == 0:
         click.echo(text)

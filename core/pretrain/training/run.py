@@ -20,11 +20,7 @@ if TYPE_CHECKING:
 
 
 def train(recipe: Recipe, *, backend_name: str, run_dir: Path, resume: bool, world: World) -> End:
-    """Train as one rank of `world`, and return how that has ended; called once per process.
-
-    Raises:
-        PretrainError: a user error, before the first step where possible.
-    """
+    """Train as one rank of `world`, and return how that has ended; called once per process."""
     started = time.time()
     plugins = ready(recipe, backend_name)
     from pretrain.training.assembly import assemble  # noqa: PLC0415  imports megatron.core: after the bridge
@@ -57,9 +53,6 @@ def evaluate(
     """Evaluate a checkpoint as one rank of `world`, and print the losses on rank 0; called once per process.
 
     `checkpoint` is a folder, as `trained_model.load_weights` takes it; `iters` are global batches, None the recipe's.
-
-    Raises:
-        PretrainError: a user error.
     """
     plugins = ready(recipe, backend_name)
     from pretrain.training.trained_model import evaluate_checkpoint, with_evaluation  # noqa: PLC0415
@@ -82,9 +75,6 @@ def generate(
 
     `checkpoint` is a folder, as `trained_model.load_weights` takes it; `sampling` has the fields of
     `generation.Sampling`.
-
-    Raises:
-        PretrainError: a user error.
     """
     plugins = ready(recipe, backend_name)
     from pretrain.training.generation import Sampling, generate_text  # noqa: PLC0415  after the bridge
@@ -106,11 +96,7 @@ def _model(recipe: Recipe, plugins: Plugins, world: World, checkpoint: str) -> I
 
 
 def ready(recipe: Recipe, backend_name: str) -> Plugins:
-    """Load the backend, whose device must be there, and install the bridge for it; called once per process.
-
-    Raises:
-        BackendError: the backend is missing or broken, or its device is not there.
-    """
+    """Load the backend, whose device must be there, and install the bridge for it; called once per process."""
     from pretrain.bridge import megatron  # noqa: PLC0415  nothing here is imported before it is needed
     from pretrain.plugins.host.manager import load  # noqa: PLC0415
     from pretrain.plugins.host.members import (  # noqa: PLC0415

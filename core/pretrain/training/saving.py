@@ -33,25 +33,15 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Saving(Event):
-    """Writes checkpoints into one folder, each iteration once; a context that is left when nothing is being written.
-
-    Attributes:
-        folder: where.
-        rank: of this process; rank 0 makes and removes folders.
-        background: writes while the training goes on; None if it waits.
-        latest: iteration of the latest checkpoint that this run has saved, begun to save, or was resumed from.
-        has_new_step: whether a step was taken since then.
-        trained_until: iteration of the first checkpoint with the weights of the latest, which a later one has too where
-            batches are left out; None if this process has saved no step.
-        seeded: states of the random generators before a checkpoint was loaded; None leaves them.
-    """
+    """Writes checkpoints into one folder, each iteration once; a context that is left when nothing is being written."""
 
     folder: CheckpointFolder
-    rank: int
-    background: BackgroundSaves | None = None
-    seeded: dict[str, Any] | None = None
-    latest: int | None = field(default=None, init=False)
-    has_new_step: bool = field(default=False, init=False)
+    rank: int  # 0 makes and removes folders
+    background: BackgroundSaves | None = None  # writes while the training goes on; None: it waits
+    seeded: dict[str, Any] | None = None  # states of the random generators before a checkpoint was loaded; None: left
+    latest: int | None = field(default=None, init=False)  # iteration saved, begun to be saved, or resumed from
+    has_new_step: bool = field(default=False, init=False)  # a step was taken since then
+    # first checkpoint with the weights of the latest; None: no step saved
     trained_until: int | None = field(default=None, init=False)
     _saved: int | None = field(default=None, init=False)
     _distrusts: bool = field(default=False, init=False)
@@ -64,13 +54,8 @@ class Saving(Event):
     def save(self, engine: Saved, progress: Progress, *, trains_on: bool = False) -> Path | None:
         """Write a checkpoint and return its folder; all ranks together.
 
-        Args:
-            engine: what is saved.
-            progress: its progress.
-            trains_on: whether a step follows, beside which the checkpoint may be written: then None is returned.
-
-        Raises:
-            CheckpointError: it cannot be written; or the one before, that was being written.
+        Where the training `trains_on`, it may be written beside the next step: then None is returned, and a later call
+        raises.
         """
         saved = None
         if self.background is not None and trains_on:
@@ -90,21 +75,13 @@ class Saving(Event):
         self.has_new_step = True
 
     def after_iteration(self, due: Due) -> bool:  # noqa: ARG002  as above
-        """Report a checkpoint that has become complete beside the steps.
-
-        Raises:
-            CheckpointError: it could not be written; on all ranks.
-        """
+        """Report a checkpoint that has become complete beside the steps; raise on all ranks what was not written."""
         if self.background is not None:
             self.background.poll()
         return False
 
     def settle(self) -> None:
-        """Wait until nothing is being written; all ranks together.
-
-        Raises:
-            CheckpointError: it could not be written; on all ranks.
-        """
+        """Wait until nothing is being written, and raise what could not be; all ranks together."""
         if self.background is not None:
             self.background.wait()
 
@@ -114,15 +91,9 @@ class Saving(Event):
             self.background.finish()
 
     def distrust_after(self, trusted: int | None) -> str:
-        """Let no run resume by itself from a checkpoint after an iteration; on all ranks.
+        """Let no run resume by itself from a checkpoint after an iteration (None: any); return what a user must do.
 
-        One that is being written is named by no LATEST either, once this context is left.
-
-        Args:
-            trusted: the iteration; None trusts no checkpoint.
-
-        Returns:
-            What a user must do to go on; empty if there is no such checkpoint.
+        One that is being written is named by no LATEST either, once this context is left. Called on all ranks.
         """
         if not self._is_after(self.latest, trusted):
             return ""
@@ -177,9 +148,6 @@ class Saving(Event):
         """Take the engine back to the latest checkpoint; return its progress, and notices; all ranks together.
 
         The random generators are as after a start from it, also where its layout was another one.
-
-        Raises:
-            CheckpointError: it cannot be read; or the one that was being written, written.
         """
         self.settle()
         if self.seeded is not None:

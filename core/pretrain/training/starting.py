@@ -27,11 +27,6 @@ def start_from(recipe: Recipe, engine: Saved, run_dir: Path, *, resume: bool) ->
     """Load the checkpoint that the run starts from; return the progress and a remark for the user.
 
     A resumed run takes its own latest checkpoint; without one, and for a new run, `checkpoint.load` counts.
-
-    Raises:
-        DamageError: the checkpoint is damaged; the message names the newest intact one.
-        CheckpointError: `checkpoint.load` has no checkpoint, or one that does not fit; or the run has checkpoints, and
-            nothing says which is its latest.
     """
     own = CheckpointFolder.of(recipe, run_dir)
     if resume and (loaded := load_latest(own, engine, latest=own_latest)):

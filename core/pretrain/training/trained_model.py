@@ -36,13 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainedModel:
-    """A model with the weights of a checkpoint.
-
-    Attributes:
-        setup: of this rank.
-        engine: the model, distributed over the ranks.
-        origin: of the weights.
-    """
+    """A model with the weights of a checkpoint."""
 
     setup: RankSetup
     engine: ForwardEngine
@@ -53,11 +47,7 @@ class TrainedModel:
 def trained_model(recipe: Recipe, plugins: Plugins, checkpoint: str, world: World) -> Iterator[TrainedModel]:
     """Build the model on this rank and load its weights; take everything down again afterwards.
 
-    Rank 0 says on standard error what was loaded. The backend's device is available, and the bridge is installed for
-    it; `checkpoint` is a folder, as `load_weights` takes it.
-
-    Raises:
-        PretrainError: the device, the layout, a kernel, or the checkpoint does not fit the recipe.
+    Rank 0 says on standard error what was loaded. The backend's device is available, and the bridge is installed.
     """
     setup = RankSetup.of(recipe, plugins, world)
     notify = partial(_notify, world.rank)
@@ -75,39 +65,22 @@ def trained_model(recipe: Recipe, plugins: Plugins, checkpoint: str, world: Worl
 
 
 def _notify(rank: int, text: str) -> None:
-    """Show a line; standard output is for results."""
     if rank == 0 and text:
         click.echo(text, err=True)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WeightsOrigin:
-    """Origin of loaded weights.
+    """Origin of loaded weights."""
 
-    Attributes:
-        path: the folder of the one checkpoint.
-        format: its format's name.
-        iteration: of the training; None where the files do not tell.
-        notices: what the user should know.
-    """
-
-    path: Path
+    path: Path  # the folder of the one checkpoint
     format: str
-    iteration: int | None
+    iteration: int | None  # None where the files do not tell
     notices: Sequence[str] = ()
 
 
 def load_weights(engine: ForwardEngine, path: Path) -> WeightsOrigin:
-    """Load weights alone; all ranks together. Nothing is written.
-
-    Args:
-        engine: the model.
-        path: the folder of a run, of its checkpoints (the latest is taken), or of one checkpoint.
-
-    Raises:
-        DamageError: the content of a file has changed.
-        CheckpointError: there is no checkpoint, an incomplete one, or one of another model.
-    """
+    """Load weights alone from the folder of a run, of its checkpoints (the latest), or of one; all ranks together."""
     found = on_rank0(partial(foreign_checkpoints().summary_of, path))
     notices: Sequence[str] = ()
     if found.format == "pretrain":
@@ -126,7 +99,6 @@ def _load_ours(engine: ForwardEngine, directory: Path) -> Sequence[str]:
 
 
 def _weights_alone(recipe: Recipe, path: Path) -> Recipe:
-    """Return the recipe of a run that starts from these weights and saves nothing."""
     section = recipe.checkpoint.model_copy(update={"load": str(path), "finetune": True, "save": False})
     return recipe.model_copy(update={"checkpoint": section})
 

@@ -34,21 +34,13 @@ Split = Literal["valid", "test"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evaluation:
-    """Evaluates the same samples every time, so that the losses of one run can be compared.
-
-    Attributes:
-        engine: computes the loss.
-        batches: makes a fresh iterator over a split's micro-batches of this rank; None where the rank reads no data.
-        splits: those that hold samples.
-        num_microbatches: of this rank in a global batch.
-        iters: global batches.
-    """
+    """Evaluates the same samples every time, so that the losses of one run can be compared."""
 
     engine: ForwardEngine
-    batches: Callable[[Split], Iterator[Batch] | None]
-    splits: tuple[Split, ...]
-    num_microbatches: int
-    iters: int
+    batches: Callable[[Split], Iterator[Batch] | None]  # a fresh iterator over this rank's; None where it reads no data
+    splits: tuple[Split, ...]  # those that hold samples
+    num_microbatches: int  # of this rank in a global batch
+    iters: int  # global batches
 
     def run(self, split: Split, iteration: int) -> EvalRecord:
         """Return loss and perplexity of a split; all ranks call it together."""
@@ -59,19 +51,12 @@ class Evaluation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingData:
-    """The datasets of a run, as one rank reads them.
-
-    Attributes:
-        setup: of the rank.
-        engine: says whether this rank reads data at all.
-        datasets: None for a split that is not used, and on ranks that read none.
-        needed: training samples that all parts of the run read together.
-    """
+    """The datasets of a run, as one rank reads them."""
 
     setup: RankSetup
-    engine: ForwardEngine
-    datasets: Datasets
-    needed: int
+    engine: ForwardEngine  # says whether this rank reads data at all
+    datasets: Datasets  # None for a split that is not used, and on ranks that read none
+    needed: int  # training samples that all parts of the run read together
 
     @classmethod
     def of(cls, setup: RankSetup, engine: ForwardEngine, progress: Progress) -> TrainingData:
@@ -160,11 +145,7 @@ def _timed(batches: MicroBatches, timers: PhaseTimers) -> Generator[Batch]:
 
 
 class RewindableBatches:
-    """The micro-batches that follow a progress.
-
-    Attributes:
-        following: the next ones; None where this rank's stages read no data.
-    """
+    """The micro-batches that follow a progress, whose blend `open_at` may update."""
 
     def __init__(
         self,
@@ -172,9 +153,8 @@ class RewindableBatches:
         progress: Progress,
         skipped: SkippedIterations,
     ) -> None:
-        """Open the data at a progress; `open_at` may update its blend."""
         self._open_at, self._skipped = open_at, skipped
-        self.following = open_at(progress)
+        self.following = open_at(progress)  # None where this rank's stages read no data
 
     def skips_next(self) -> bool:
         """Say whether the batch of the next iteration is skipped."""
@@ -199,14 +179,10 @@ class SkippedIterations:
     Their batches are read and dropped: iteration and samples advance, weights, optimizer and schedule do not. These are
     the semantics of Megatron-LM's --iterations-to-skip, which counts from 0 (training_loop in
     megatron/training/training.py).
-
-    Attributes:
-        given: first and last ones of `train.iterations_to_skip`.
-        progress: with the stretches that rollbacks have left out.
     """
 
-    given: tuple[tuple[int, int], ...]
-    progress: Progress
+    given: tuple[tuple[int, int], ...]  # first and last ones of `train.iterations_to_skip`
+    progress: Progress  # with the stretches that rollbacks have left out
 
     @classmethod
     def of(cls, recipe: Recipe, progress: Progress) -> SkippedIterations:

@@ -25,28 +25,20 @@ if TYPE_CHECKING:
 _MEMBERS, _DONE, _VERDICT = "members", "done", "verdict"
 """Keys: its nodes; begin of those of nodes whose ranks ended well; its failure, and what follows."""
 _PERIOD = 0.2
-_SILENCE = 60.0
-"""Seconds without a heartbeat, of which a launcher gives one each second, after which its node is lost."""
+_SILENCE = 60.0  # seconds without a heartbeat, of which a launcher gives one each second, after which its node is lost
 _SHORT_SILENCE = 4.0
 """Seconds without a heartbeat after which a node is the cause where ranks have lost a rank and no node has said why:
 they wait a little longer for such a word."""
-_ANSWER_TIMEOUT = 3.0
-"""Seconds that nodes get to end their ranks, and to say why, when they have read of a consequence."""
+_ANSWER_TIMEOUT = 3.0  # seconds that nodes get to end their ranks, and to say why, when they have read of a consequence
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttemptPlan:
-    """Values that node 0 decides for an attempt of a run that it has prepared.
+    """Values that node 0 decides for an attempt of a run that it has prepared."""
 
-    Attributes:
-        run_dir: of the run, as all nodes see it.
-        resume: whether its run is continued.
-        holder: host and process that hold it: node 0's launcher.
-    """
-
-    run_dir: str
-    resume: bool
-    holder: tuple[str, int]
+    run_dir: str  # as all nodes see it
+    resume: bool  # its run is continued
+    holder: tuple[str, int]  # host and process that hold it: node 0's launcher
 
 
 def attempt_prefix(number: int) -> str:
@@ -55,17 +47,10 @@ def attempt_prefix(number: int) -> str:
 
 
 class Attempt:
-    """An attempt as one node sees it; every method raises DistError where node 0 is lost or silent.
-
-    Attributes:
-        number: from 0; a restart is one above.
-        store: of its keys.
-        reports: of its end.
-    """
+    """An attempt as one node sees it; every method raises DistError where node 0 is lost or silent."""
 
     def __init__(self, store: StoreClient, number: int, watch: HeartbeatWatch) -> None:
-        """Use the store of the run; `watch` of its launchers."""
-        self.number = number
+        self.number = number  # from 0; a restart is one above
         self.store = store.within(attempt_prefix(number))
         self.reports = Reports(self.store)
         self._watch = watch
@@ -116,10 +101,7 @@ class Attempt:
     ) -> tuple[Failure | None, Decision]:
         """Decide on node 0 what follows; return the failure of the run, and the verdict.
 
-        Args:
-            failure: of the run, or why the ranks of node 0 have stopped; None if they came to the end.
-            judge: decides on a failure.
-            ended: returns why the run is over, if a node has said so.
+        `failure` is None if the ranks of node 0 came to the end; `ended` says why the run is over, or None.
         """
         if failure is None or failure.stopped:
             failure = self._failure_of_others(ended) or self.reports.stopped()
@@ -143,7 +125,6 @@ class Attempt:
         return Failure(**cause) if cause else None, Decision(**verdict)
 
     def _explained(self, failure: Failure) -> Failure:
-        """Return the cause of a failure that is only a consequence, where it is known or soon becomes so."""
         deadline = time.monotonic() + _ANSWER_TIMEOUT
         while failure.lost_peer:
             failure = self._silent(_SHORT_SILENCE) or self.reports.failure() or failure
@@ -153,7 +134,7 @@ class Attempt:
         return failure
 
     def _failure_of_others(self, ended: Callable[[], Failure | None]) -> Failure | None:
-        """Wait until the ranks of all nodes have ended, as those here have; return the failure of some.
+        """Wait until the ranks of all nodes have ended; return the failure of some.
 
         A launcher that is lost by then costs nothing: the training is over, and a warning is enough.
         """

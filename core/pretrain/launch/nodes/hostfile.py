@@ -21,30 +21,19 @@ _NEARLY = re.compile(r"([^\s\[\],#:=]+)(?:(?:\s+|:)(?:slots?\s*[=:]?\s*)?(\d+))?
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """Line of the hostfile.
+    """Line of the hostfile."""
 
-    Attributes:
-        name: as ssh knows it.
-        slots: ranks on this host; they take its devices from 0 on.
-    """
-
-    name: str
-    slots: int
+    name: str  # as ssh knows it
+    slots: int  # ranks, which take its devices from 0 on
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hosts:
-    """Hosts of a run in the order of their ranks.
-
-    Attributes:
-        file: where they are written.
-        members: at least one, no name twice.
-        is_first_lost: the first of them is not the one that MASTER_ADDR is an address of.
-    """
+    """Hosts of a run in the order of their ranks: at least one, no name twice."""
 
     file: Path
     members: tuple[Host, ...]
-    is_first_lost: bool = False
+    is_first_lost: bool = False  # the first of them is not the one that MASTER_ADDR is an address of
 
     @property
     def slots(self) -> int:
@@ -68,11 +57,7 @@ class Hosts:
 
 
 def read_hostfile(path: Path) -> Hosts:
-    """Read a file with a line `HOST slots=RANKS` for each host; empty lines and lines that begin with # do not count.
-
-    Raises:
-        LaunchError: it cannot be read, names no host or one twice, or has a line of another kind.
-    """
+    """Read a line `HOST slots=RANKS` for each host; empty lines and lines that begin with # do not count."""
     members: dict[str, Host] = {}
     lines: dict[str, int] = {}
     for number, line in enumerate(_text(path).splitlines(), 1):

@@ -46,16 +46,7 @@ torch a while ago."""
 def start_hosts(
     hosts: Hosts, job: Job, recipe: Recipe | None = None, policy: RestartPolicy = NO_RESTARTS
 ) -> Failure | None:
-    """Check what can be checked here, and run the job on every host; rank 0 will prepare the run.
-
-    Args:
-        hosts: of the run.
-        job: of their ranks.
-        recipe: of the job; needed for restarts.
-        policy: of restarts.
-
-    Returns and raises as `pretrain.launch.start.start`.
-    """
+    """Check what can be checked here, and run the job on every host, whose rank 0 prepares the run."""
     require_pdsh()
     check_run_dir(Path(job.run_dir) if job.run_dir else None, job.resume)
     if policy.limit and recipe is not None:
@@ -68,12 +59,8 @@ def run_on_hosts(
 ) -> Failure | None:
     """Run `pretrain run --nnodes ...` on every host, and wait for all.
 
-    Args:
-        hosts: of the run.
-        job: of their ranks.
-        attempt: number of starts before.
-        patience: seconds that hosts get to join; None: as long as their first start may take.
-        may_restart: whether another attempt may follow, which must not meet nodes of this one.
+    `attempt` counts the starts before; hosts get `patience` seconds to join, None: as long as a first start may take.
+    Where another attempt may follow, it must not meet nodes of this one.
     """
     backend = load_alone(find_backend(job.backend)).backend
     identity = secrets.token_hex(8)
@@ -101,15 +88,7 @@ def run_on_hosts(
 def run_host_attempts(
     hosts: Hosts, job: Job, recipe: Recipe, policy: RestartPolicy, run_on_hosts: RunOnHosts
 ) -> Failure | None:
-    """Run the job on the hosts, again after a failure; this process names the run directory if the user does not.
-
-    Returns:
-        why the last attempt failed; None if it did not.
-
-    Raises:
-        PretrainError: the hosts cannot be reached, or those that are left do not fit the recipe.
-        SystemExit: a signal asked the run to end.
-    """
+    """Run the job on the hosts, again after a failure; this process names the run directory if the user does not."""
     made = None if job.run_dir else new_run_dir(Path(recipe.source).stem)
     job = job if made is None else dataclasses.replace(job, run_dir=str(made))
     restarts = Restarts.of_run(policy, recipe, Path(str(job.run_dir)))
@@ -157,12 +136,7 @@ class _Attempt:
         return failure
 
     def _smaller(self, hosts: Hosts, failure: Failure) -> Hosts:
-        """Return as many of the hosts that can take part as the layout takes.
-
-        Raises:
-            LaunchError: they are fewer than allowed.
-            RecipeError: no number of them fits.
-        """
+        """Return as many of the hosts that can take part as the layout takes."""
         left = hosts.without(failure.absent)
         fewest = self.policy.fewest_nodes or 1
         if left is None or len(left.members) < fewest:

@@ -24,26 +24,17 @@ network file system may take minutes."""
 LINGERING = 45.0
 """Seconds after which a node that serves has left, also where it has to notice that all others are lost."""
 _PERIOD = 0.2
-RUN = "run"
-"""Key of the store: the run, which the serving node says."""
+RUN = "run"  # key of the store: the run, which the serving node says
 LAUNCHER, STOP, READ = "launcher", "stop", "read"
 """Keys of the launcher of a hostfile: it has joined; its stop request; it has read a failure."""
-GONE = "gone"
-"""Key: how many nodes have left."""
+GONE = "gone"  # key: how many nodes have left
 _BY_HAND = "by hand:"  # then the options in which all nodes must agree
 
 
 def join_store(nodes: Nodes, policy: RestartPolicy, patience: float) -> tuple[StoreClient, bool]:
     """Serve the store, or connect to it; return a client, and whether this is node 0.
 
-    Args:
-        nodes: of the run.
-        policy: of its restarts; the same on all nodes.
-        patience: seconds that the store gets for an answer: a thousand nodes may join at once.
-
-    Raises:
-        LaunchError: node 0 does not come, or serves another run; it is there twice, or a node of a hostfile is; or the
-            nodes of one run were given different commands.
+    The store gets `patience` seconds for an answer: a thousand nodes may join at once.
     """
     own = _identity(nodes, policy)
     try:
@@ -70,20 +61,12 @@ def ended_key(node: int) -> str:
 
 
 def is_of_run(store: TCPStore, run: str) -> bool:
-    """Say whether the store is that of the run, for which the serving node must have said which it is.
-
-    Raises:
-        DistError: it did not within the store's timeout.
-    """
+    """Say whether the store is that of the run; DistError if the serving node does not say which in time."""
     return bool(store.get(RUN).decode() == run)
 
 
 def require_own_machine(store: StoreClient, place: int) -> None:
-    """Check that no other node of the hostfile is on this machine: both would take its devices from 0 on.
-
-    Raises:
-        LaunchError: the hostfile has two names of it.
-    """
+    """Check that no other node of the hostfile is on this machine: both would take its devices from 0 on."""
     other = int(store.compare_set(f"machine/{machine()} {socket.gethostname()}", "", str(place)))
     if other != place:
         first, second = sorted([other + 1, place + 1])
@@ -129,11 +112,7 @@ def _open(nodes: Nodes) -> tuple[TCPStore, bool]:
 
 
 def _run_of(store: StoreClient, nodes: Nodes, own: str, *, serves: bool) -> str:
-    """Return which run the store is of, once the serving node has said it.
-
-    Raises:
-        DistError: it did not say it in time, or has left.
-    """
+    """Return which run the store is of, once the serving node has said it."""
     timeout = HOSTFILE_TIMEOUT if nodes.of_hostfile else ARRIVAL_TIMEOUT
     if serves:
         store.set(RUN, own)
@@ -160,7 +139,6 @@ def _identity(nodes: Nodes, policy: RestartPolicy) -> str:
 
 
 def _require_same(endpoint: str | None, theirs: str, own: str) -> None:
-    """Check that the serving node is of this node's run."""
     if theirs == own:
         return
     if not theirs.startswith(_BY_HAND) or not own.startswith(_BY_HAND):

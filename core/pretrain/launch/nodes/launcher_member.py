@@ -38,27 +38,21 @@ if TYPE_CHECKING:
 
 _PERIOD = 0.25
 _TIMEOUT = timedelta(seconds=30)
-_NOTICE_AFTER = 60.0
-"""Seconds after which hosts that have not joined are named."""
-_REJOIN_TIMEOUT = 15.0
-"""Seconds that a broken connection gets: the node that serves the rendezvous may still be there."""
+_NOTICE_AFTER = 60.0  # seconds after which hosts that have not joined are named
+_REJOIN_TIMEOUT = 15.0  # seconds that a broken connection gets: the node that serves the rendezvous may still be there
 _TIMES_FOR_FIRST = 2
 """Patience for the first host, which serves the rendezvous that the others wait for, in that for the others."""
 LOSS_TIMEOUT = 60.0
 """Seconds after which the loss of the first host is known: `_TIMEOUT`, `_REJOIN_TIMEOUT`, and a last try."""
-_NAMES = 8
-"""Hosts that an error names at most."""
+_NAMES = 8  # hosts that an error names at most
 
 
 class LauncherMember(threading.Thread):
     """Thread that talks to the nodes: a node that does not answer must not block the launcher's signal handling.
 
-    Attributes:
-        joined: the rendezvous is there, and the launcher has joined it.
-        failure: why the run failed, as the nodes report it, or as the launcher finds; None so far.
-        exit_codes: of all nodes, once all have ended; None before.
-        stopped: why the ranks have left before the end of the training without a failure, known with `exit_codes`.
-        orphaned: the first host's node is lost, and nothing more is known of the others, which end by themselves.
+    `start` joins the rendezvous of a node on each of `hosts` as soon as it is there; `all_came` is called once, by this
+    thread. Hosts get `patience` seconds to join, None: `HOSTFILE_TIMEOUT` from the first one on, for which there is no
+    limit. At a restart a node of an attempt before may still serve that one's rendezvous.
     """
 
     def __init__(
@@ -71,23 +65,12 @@ class LauncherMember(threading.Thread):
         *,
         at_restart: bool = False,
     ) -> None:
-        """Describe the rendezvous of a node on each of `hosts`; `start` joins it as soon as it is there.
-
-        Args:
-            endpoint: host and port of the rendezvous.
-            hosts: names, in the order of the nodes.
-            run: identity of the run.
-            all_came: called once, by this thread, when every node has joined.
-            patience: seconds that hosts get to join; None: `HOSTFILE_TIMEOUT` from the first one on, for which
-                there is no limit.
-            at_restart: whether a node of an attempt before may still serve that one's rendezvous.
-        """
         super().__init__(daemon=True, name="rendezvous")
-        self.joined = False
-        self.failure: Failure | None = None
-        self.exit_codes: list[int] | None = None
-        self.stopped: Failure | None = None
-        self.orphaned = False
+        self.joined = False  # the rendezvous is there, and the launcher has joined it
+        self.failure: Failure | None = None  # as nodes report it, or the launcher finds
+        self.exit_codes: list[int] | None = None  # of all nodes, once all have ended
+        self.stopped: Failure | None = None  # why ranks left early, without a failure; with `exit_codes`
+        self.orphaned = False  # the first host's node is lost; nothing more is known of the others
         self._endpoint = endpoint
         self._address = ":".join(map(str, endpoint))
         self._hosts = hosts
@@ -189,7 +172,6 @@ class LauncherMember(threading.Thread):
         return None
 
     def _absent(self, store: TCPStore) -> list[str]:
-        """Return the hosts that have not come."""
         return [host for host, key in zip(self._hosts, self._taken_keys, strict=True) if not store.check([key])]
 
     def _absence(self, absent: list[str], seconds: float) -> Failure:
@@ -235,7 +217,6 @@ class LauncherMember(threading.Thread):
 
 
 def _names(hosts: list[str]) -> str:
-    """Return the names of the hosts, or of the first few."""
     more = f" and {len(hosts) - _NAMES} more" if len(hosts) > _NAMES else ""
     return ", ".join(hosts[:_NAMES]) + more
 

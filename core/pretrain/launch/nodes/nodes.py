@@ -18,19 +18,12 @@ HOSTFILE_SLOTS = "PRETRAIN_HOSTFILE_SLOTS"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Nodes:
-    """The nodes of a run on which `pretrain` starts the ranks itself.
-
-    Attributes:
-        count: number of nodes; the same command is given on each.
-        rendezvous: "HOST:PORT" where they meet, HOST being one of them; None for a single node.
-        rank: of this node; None: HOST is node 0, the others count in the order of arrival.
-        run: identity of the run if `--hostfile` started this node, else "".
-    """
+    """The nodes of a run on which `pretrain` starts the ranks itself, by the same command on each."""
 
     count: int = 1
-    rendezvous: str | None = None
-    rank: int | None = None
-    run: str = ""
+    rendezvous: str | None = None  # "HOST:PORT", HOST being one of them; None for a single node
+    rank: int | None = None  # of this node; None: HOST is node 0, the others count in the order of arrival
+    run: str = ""  # identity of the run if `--hostfile` started this node
 
     def __post_init__(self) -> None:
         if self.count == 1 and not self.of_hostfile and (self.rendezvous is not None or self.rank is not None):
@@ -52,11 +45,7 @@ class Nodes:
         return bool(self.run)
 
     def endpoint(self) -> tuple[str, int]:
-        """Return host and port of the rendezvous.
-
-        Raises:
-            LaunchError: it is not written HOST:PORT.
-        """
+        """Return host and port of the rendezvous."""
         host, _, port = (self.rendezvous or "").rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) < 65536:
             msg = f"--rdzv '{self.rendezvous}' is not HOST:PORT, such as node0:29500."
@@ -65,16 +54,7 @@ class Nodes:
 
 
 def largest_fitting(ranks: Sequence[int], fewest: int, check: Callable[[int], object]) -> int:
-    """Return how many of the first nodes the layout takes at most.
-
-    Args:
-        ranks: of each node that is there, in order.
-        fewest: nodes that there must be; no more than are there.
-        check: raises RecipeError if a number of ranks does not fit the recipe.
-
-    Raises:
-        RecipeError: no such number of nodes fits; that of all that are there.
-    """
+    """Return how many of the first nodes the layout takes at most, `fewest` or more; else raise RecipeError for all."""
     reason: RecipeError | None = None
     for count in range(len(ranks), max(1, fewest) - 1, -1):
         try:

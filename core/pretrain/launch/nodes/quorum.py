@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
 _PERIOD = 0.2
 _BEAT = 1.0
-_NOTICE_AFTER = 5.0
-"""Seconds after which node 0 says for whom it waits at a restart."""
+_NOTICE_AFTER = 5.0  # seconds after which node 0 says for whom it waits at a restart
 ARRIVAL_TIMEOUT = timedelta(minutes=15)
 """How long node 0 waits for the others, and they try to reach it, at first and again."""
 _SHORT_TIMEOUT = 30.0
@@ -34,27 +33,18 @@ _SHORT_TIMEOUT = 30.0
 already, and one that a batch system starts again needs some seconds to import torch."""
 _SILENCE = 3.0
 """Seconds without a heartbeat, of which a launcher gives one each second, after which it does not take part."""
-_ARRIVED = "arrived"
-"""Key of an attempt: how many nodes have come."""
+_ARRIVED = "arrived"  # key of an attempt: how many nodes have come
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Arrival:
-    """A node that has come for an attempt; plain values.
+    """A node that has come for an attempt; plain values."""
 
-    Attributes:
-        number: of arrivals at this attempt, from 1.
-        place: its node rank of the attempt before, or of --node-rank; None: any.
-        ranks: that it starts.
-        host: its name.
-        launcher: identity of its launcher, which gives heartbeats.
-    """
-
-    number: int
-    place: int | None
+    number: int  # of arrivals at this attempt, from 1
+    place: int | None  # node rank of the attempt before, or of --node-rank; None: any
     ranks: int
     host: str
-    launcher: str = ""
+    launcher: str = ""  # identity of its launcher, which gives heartbeats
 
     @classmethod
     def announce(cls, store: StoreClient, *, place: int | None, ranks: int, host: str, launcher: str) -> int:
@@ -69,31 +59,23 @@ class NodesAbsent(Exception):  # noqa: N818  it may be followed by a restart, as
     """An attempt could not begin: nodes have not come. `failure` is judged as one of ranks."""
 
     def __init__(self, failure: Failure) -> None:
-        """Keep the reason."""
         super().__init__(str(failure))
         self.failure = failure
 
 
 class RunEnded(Exception):  # noqa: N818  it is no error where the run was asked to end
-    """The run ended while this node was waiting.
-
-    Attributes:
-        failure: of the run, or why it has stopped; None if it is complete.
-        of_loss: node 0 is gone, so that nothing is known of the run.
-    """
+    """The run ended while this node was waiting."""
 
     def __init__(self, failure: Failure | None, *, of_loss: bool = False) -> None:
-        """Keep the reason."""
         super().__init__(str(failure))
-        self.failure = failure
-        self.of_loss = of_loss
+        self.failure = failure  # why it ended or stopped; None if it is complete
+        self.of_loss = of_loss  # node 0 is gone, so that nothing is known of the run
 
 
 class Heartbeat(threading.Thread):
     """Heartbeats of this launcher, one a second, whatever it is doing: ending ranks or a file system takes long."""
 
     def __init__(self, store: StoreClient, launcher: str) -> None:
-        """Begin at once; it ends with `stop`, with the store, or with the connection."""
         super().__init__(daemon=True, name="heartbeat")
         self._store = weakref.ref(store)
         self._key = _beats(launcher)
@@ -118,16 +100,11 @@ class HeartbeatWatch:
     """Silence of launchers, as seen here."""
 
     def __init__(self, store: StoreClient) -> None:
-        """Begin; no launcher has been seen."""
         self._store = store
         self._seen: dict[str, tuple[int, float]] = {}
 
     def silence(self, launcher: str) -> float:
-        """Return the seconds since a new heartbeat was seen; 0 at first.
-
-        Raises:
-            DistError: the store is lost or silent.
-        """
+        """Return the seconds since a new heartbeat was seen; 0 at first."""
         now, latest = time.monotonic(), self._store.add(_beats(launcher), 0)
         if launcher not in self._seen or self._seen[launcher][0] != latest:
             self._seen[launcher] = latest, now
@@ -139,7 +116,7 @@ def _beats(launcher: str) -> str:
 
 
 class Quorum:
-    """Wait of node 0 for the nodes of one attempt. `there`: how many of those wanted have come."""
+    """Wait of node 0 for the nodes of one attempt; `require_no_end` raises RunEnded if the run is over."""
 
     def __init__(
         self,
@@ -149,16 +126,7 @@ class Quorum:
         watch: HeartbeatWatch,
         require_no_end: Callable[[], object],
     ) -> None:
-        """Open it.
-
-        Args:
-            store: of the attempt.
-            attempt: its number; a restart is one above 0.
-            nodes: of the run.
-            watch: of the launchers.
-            require_no_end: raises RunEnded if the run is over.
-        """
-        self.there = 0
+        self.there = 0  # nodes of those wanted that have come
         self._store = store
         self._attempt = attempt
         self._nodes = nodes
@@ -169,16 +137,7 @@ class Quorum:
         self._said = False
 
     def wait(self, fewest: int | None) -> list[Arrival]:
-        """Return the nodes that have come, in the order of their ranks.
-
-        Args:
-            fewest: nodes that are enough at a restart, after a short wait; None: all.
-
-        Raises:
-            NodesAbsent: they have not come in time.
-            RunEnded: a node was asked to end, or two have one --node-rank.
-            DistError: the store is lost or silent.
-        """
+        """Return the nodes that have come, by rank; `fewest` are enough at a restart, after a short wait."""
         while True:
             came = self._came()
             nodes, waited = in_order(came, self._nodes.count), time.monotonic() - self._began
@@ -203,11 +162,7 @@ class Quorum:
         return [node for node in came if self._watch.silence(node.launcher) < _SILENCE]
 
     def _is_crowded(self, came: Sequence[Arrival]) -> bool:
-        """Say whether there are too many nodes, one of which may be gone.
-
-        Raises:
-            RunEnded: two that stay have the same --node-rank.
-        """
+        """Say whether there are too many nodes, one of which may be gone; RunEnded: two have one --node-rank."""
         same = [] if self._attempt else with_one_place(came)
         if len(came) <= self._nodes.count and not same:
             return False

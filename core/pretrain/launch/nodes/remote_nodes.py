@@ -21,16 +21,17 @@ if TYPE_CHECKING:
 
     from pretrain.launch.nodes.launcher_member import LauncherMember
 
-_END_TIMEOUT = 15.0
-"""Seconds that the nodes get to end, and the launcher program to notice it, before it is killed."""
-_ORPHANS_TIMEOUT = LINGERING
-"""Seconds after which nodes that have lost the first host have ended their ranks."""
-_BY_SIGNAL = 128
-"""Exit codes of nodes above this: a signal has asked one to end."""
+_END_TIMEOUT = 15.0  # seconds that the nodes get to end, and the launcher program to notice it, before it is killed
+_ORPHANS_TIMEOUT = LINGERING  # seconds after which nodes that have lost the first host have ended their ranks
+_BY_SIGNAL = 128  # exit codes of nodes above this: a signal has asked one to end
 
 
 class RemoteNodes:
-    """Nodes that are started on entering a with-block; none is left when it ends, unless a host does not answer."""
+    """Nodes that are started on entering a with-block; none is left when it ends, unless a host does not answer.
+
+    `command` is pdsh with its arguments; `member`, of the nodes' rendezvous, is not started yet. Where the nodes may be
+    started again, they must not meet those that are left of these.
+    """
 
     def __init__(
         self,
@@ -40,14 +41,6 @@ class RemoteNodes:
         *,
         may_restart: bool = False,
     ) -> None:
-        """Describe the launcher program and the rendezvous of the nodes that it starts.
-
-        Args:
-            command: pdsh, mpirun or srun with its arguments.
-            environment: of the program.
-            member: of the nodes' rendezvous, not started yet.
-            may_restart: whether nodes may be started again, and must not meet those that are left of these.
-        """
         self._command = command
         self._environment = environment
         self._member = member
@@ -121,10 +114,7 @@ class RemoteNodes:
             self._end_program(_END_TIMEOUT if member.joined else 0.0)
 
     def _wait_for_nodes(self) -> None:
-        """Wait for nodes that no program ends: pdsh was killed, or they must notice the loss of the first host.
-
-        A signal ends the wait: it is no longer one that `supervise` counts.
-        """
+        """Wait for nodes that no program ends: pdsh was killed, or they must notice the loss of the first host."""
         if self._are_alone:
             self._member.wait_for_exit_codes(LOSS_TIMEOUT if self._may_restart else _END_TIMEOUT)
         if self._member.orphaned and self._may_restart:
@@ -134,7 +124,6 @@ class RemoteNodes:
                 self._has_ended(_ORPHANS_TIMEOUT)
 
     def _end_program(self, patience: float) -> None:
-        """End the launcher program, if it does not end by itself."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             if self._has_ended(patience):
                 return

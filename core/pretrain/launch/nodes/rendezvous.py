@@ -42,41 +42,24 @@ _ATTEMPT, _END, _SPARES = "attempt", "end", "spares"
 
 _LAUNCHER_TIMEOUT = timedelta(minutes=1)
 _PERIOD = 0.2
-_CAUSE_TIMEOUT = 5.0
-"""Seconds that a node whose ranks only lost a peer waits for the failure of that peer's node."""
+_CAUSE_TIMEOUT = 5.0  # seconds that a node whose ranks only lost a peer waits for the failure of that peer's node
 _READ_TIMEOUT = 10.0
-LOSS_AFTER = 30.0
-"""Seconds that ranks get to end by themselves when node 0 is gone, and that it gets to answer again."""
-_LEAVE_TIMEOUT = 30.0
-"""Seconds that node 0 waits for the others when it has finished."""
-_SPARES_TIMEOUT = 5.0
-"""Seconds that waiting nodes get to read that the run is over."""
+LOSS_AFTER = 30.0  # seconds that ranks get to end by themselves when node 0 is gone, and that it gets to answer again
+_LEAVE_TIMEOUT = 30.0  # seconds that node 0 waits for the others when it has finished
+_SPARES_TIMEOUT = 5.0  # seconds that waiting nodes get to read that the run is over
 
 
 class Rendezvous:
-    """One node as a member of the rendezvous.
-
-    Attributes:
-        serves: this is node 0.
-        place: node rank in the present attempt, or the one that this node wants; None: any.
-        asked_to_stop: the ranks here have been asked to save and end.
-        report_requests: those for a report of all ranks.
-    """
+    """One node as a member of the rendezvous, which it joins, waiting for the node that serves the store."""
 
     def __init__(self, nodes: Nodes, policy: RestartPolicy = NO_RESTARTS, *, trains: bool = True) -> None:
-        """Join, waiting for the node that serves the store; raises as `join_store`.
-
-        Args:
-            nodes: of the run.
-            policy: of its restarts; the same on all nodes.
-            trains: it is a training, which can be resumed.
-        """
         self._nodes, self._trains = nodes, trains
         self._restarts = policy.limit > 0
         self._fewest = policy.fewest_nodes
         self._store, self.serves = joining.join_store(nodes, policy, LOSS_AFTER)
+        # node rank in the present attempt, or the one it wants; None: any
         self.place = 0 if self.serves else nodes.rank
-        self.asked_to_stop = False
+        self.asked_to_stop = False  # the ranks here have been asked to save and end
         self._members = nodes.count if nodes.of_hostfile else 1
         self._spare = self._over = self._arrived = False
         self._lost: float | None = None
@@ -88,12 +71,7 @@ class Rendezvous:
         self.report_requests = SharedReportRequests(self._store)
 
     def wait_for_launcher(self) -> None:
-        """Wait for the launcher of the hostfile.
-
-        Raises:
-            LaunchError: it did not join within a minute: it has ended, or cannot reach the rendezvous.
-            RunEnded: another node has failed.
-        """
+        """Wait for the launcher of the hostfile; LaunchError: it has ended, or cannot reach the rendezvous."""
         msg = (
             f"--hostfile: the launcher did not join the rendezvous {self._nodes.rendezvous} within "
             f"{_LAUNCHER_TIMEOUT.seconds} s: it has ended, or cannot reach it.\n"
@@ -107,24 +85,13 @@ class Rendezvous:
             raise LaunchError(msg) from error
 
     def require_own_machine(self) -> None:
-        """Check that no other node of the hostfile is on this machine: both would take its devices from 0 on.
-
-        Raises:
-            LaunchError: the hostfile has two names of it.
-        """
+        """Check that no other node of the hostfile is on this machine."""
         joining.require_own_machine(self._store, self.place or 0)
 
     def meet(self, ranks: int, choose: Callable[[Sequence[Arrival], int], Sequence[Arrival]]) -> Sequence[Arrival]:
         """Open the next attempt and wait for its nodes; node 0 alone calls it, and then `begin`.
 
-        Args:
-            ranks: of this node.
-            choose: returns the nodes that take part, of those that are there and all that are wanted.
-
-        Raises:
-            NodesAbsent: nodes have not come.
-            RunEnded: a node was asked to end, or two have one place.
-            RecipeError: of `choose`.
+        `choose` returns the nodes that take part, of those that are there and all that are wanted.
         """
         with self._until_lost():
             attempt = self._enter(self._next)
@@ -139,25 +106,13 @@ class Rendezvous:
         return choose(nodes, self._nodes.count)
 
     def begin(self, members: Sequence[Arrival], plan: AttemptPlan | None = None) -> list[World]:
-        """Let the attempt begin with these nodes; return the places of this node's ranks.
-
-        Raises:
-            RunEnded: this node's own store does not answer.
-        """
+        """Let the attempt begin with these nodes; return the places of this node's ranks."""
         with self._until_lost():
             self._attempt.begin(members, plan)
             return self._placed()
 
     def join(self, ranks: int) -> tuple[list[World], AttemptPlan | None]:
-        """Take part in the next attempt that takes this node; nodes other than node 0 call it.
-
-        Returns:
-            the places of this node's ranks, and what node 0 has decided.
-
-        Raises:
-            RunEnded: the run is over, or node 0 is gone.
-            LaunchError: in a run without restarts, all nodes were there already, or have not come in time.
-        """
+        """Take part in the next attempt that takes this node, not node 0; return its ranks' places and the plan."""
         with self._until_lost():
             while not self._has_joined(ranks):
                 pass
@@ -184,7 +139,6 @@ class Rendezvous:
         return True
 
     def _arrive(self, ranks: int) -> int:
-        """Announce this node; return the number of its arrival."""
         number = self._attempt.arrive(self.place, ranks, self._launcher)
         self._arrived = True
         if number > self._nodes.count:  # one too many, unless another is gone
@@ -233,10 +187,7 @@ class Rendezvous:
     def poll(self) -> Failure | None:
         """Return the failure that a node has reported, or the loss of one; None if there is none.
 
-        A stop request of the hostfile's launcher becomes that signal in this process.
-
-        Raises:
-            SystemExit: that launcher asks for the end at once.
+        A stop request of the hostfile's launcher becomes that signal in this process, or SystemExit for an end at once.
         """
         try:
             failure = self._failure_elsewhere()
@@ -260,12 +211,7 @@ class Rendezvous:
     def settle(self, failure: Failure | None, judge: Callable[[Failure], Decision]) -> tuple[Failure | None, Decision]:
         """Return the failure as node 0 knows it, and what follows on all nodes, which node 0 decides by `judge`.
 
-        Args:
-            failure: of the run, or why the ranks here have stopped; None if they came to the end.
-            judge: decides on a failure.
-
-        Raises:
-            RunEnded: node 0 is gone.
+        RunEnded: node 0 is gone, and the ranks here have not come to the end or saved.
         """
         try:
             with self._until_lost():
@@ -284,11 +230,7 @@ class Rendezvous:
             return ended.failure or failure, Decision()
 
     def back_off(self, seconds: float) -> None:
-        """Wait before the next attempt, on node 0.
-
-        Raises:
-            RunEnded: a node was asked to end.
-        """
+        """Wait before the next attempt, on node 0."""
         deadline = time.monotonic() + seconds
         with self._until_lost():
             self._wait_until(lambda: time.monotonic() >= deadline)
@@ -304,10 +246,9 @@ class Rendezvous:
             self._store.compare_set(_END, "", json.dumps(failure and asdict(failure)))
 
     def leave(self, exit_code: int = 0) -> None:
-        """Leave; node 0 ends the run with that, if nothing else has, and waits until all others have read the reports.
+        """Leave, with the exit code for the launcher of a hostfile.
 
-        Args:
-            exit_code: of this node, for the launcher of a hostfile.
+        Node 0 ends the run with that, if nothing else has, and waits until all others have read the reports.
         """
         if self.serves:
             self.end(None)
@@ -323,7 +264,6 @@ class Rendezvous:
         self._heartbeat.stop()
 
     def _wait_for(self, condition: Callable[[], bool], seconds: float) -> None:
-        """Wait on node 0, which is about to end."""
         deadline = time.monotonic() + seconds
         while self.serves and not condition() and time.monotonic() < deadline:
             time.sleep(_PERIOD / 2)

@@ -27,15 +27,13 @@ _FAILURE, _STOPPED, _TOLD = "failure", "stopped", "told"
 """Keys of an attempt: the failure that says most about its end so far; why the ranks have stopped without one; the
 failure of a rank that writes a checkpoint before it ends, which ends no other rank."""
 
-REQUESTS = "reports"
-"""Key of the run: how many times a report has been asked for."""
+REQUESTS = "reports"  # key of the run: how many times a report has been asked for
 
 
 class Reports:
     """Reports of one attempt; every method raises DistError where the store is lost or silent."""
 
     def __init__(self, store: StoreClient | PrefixStore) -> None:
-        """Use the store of the attempt's keys."""
         self._store = store
 
     def failure(self) -> Failure | None:
@@ -85,7 +83,6 @@ class SharedReportRequests:
     """Requests for a report of the ranks of all nodes, which SIGUSR1 makes at any launcher."""
 
     def __init__(self, store: StoreClient) -> None:
-        """Begin; requests of before do not count."""
         self._store = store
         self._wanted = False
         self._passed_on = self._count(0) or 0
@@ -150,12 +147,7 @@ def shared_node_rank(endpoint: str | None, rank: int | None, hosts: Sequence[str
 
 
 def signalled_node(place: int | None, code: int) -> Failure:
-    """Return the reason that other nodes show when a signal has ended this one.
-
-    Args:
-        place: of this node; None if it has none yet.
-        code: 128 + the signal's number.
-    """
+    """Return the reason that other nodes show when a signal has ended this one; `code` is 128 + its number."""
     name = signal.Signals(code - 128).name if code > 128 else f"exit code {code}"
     here = socket.gethostname()
     node = f"The node on {here}" if place is None else f"Node {place} ({here})"

@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 _AFTER_REPORT = 0.9
 """Seconds that ranks have to end once one has reported what is wrong: less than a rank that has lost the others waits
 before it reports too (`pretrain.tools.doctor.ranks.step_sequence`)."""
-_LETTING_GO = 60.0
-"""Seconds that a device has to let go of a process that was killed."""
+_LETTING_GO = 60.0  # seconds that a device has to let go of a process that was killed
 _ENDLESS = (
     "rank {rank} still runs {seconds:g} s after SIGKILL (process {pid}): a file system or a driver does not answer it. "
     "It may hold its device until it ends, or the host is started again.\n"
@@ -66,7 +65,6 @@ class Processes:
     """Rank processes that are started on entering a with-block, and all ended on leaving it."""
 
     def __init__(self, job: AnyJob, worlds: Sequence[World]) -> None:
-        """Describe the ranks of this node; `worlds` holds the place of each."""
         self._job = job
         self._worlds = worlds
         self._children: list[_Child] = []
@@ -160,7 +158,6 @@ class Processes:
 
 
 def _environment(world: World) -> dict[str, str]:
-    """Return a rank's variables; what the user has set stays."""
     return {
         **default_variables(world.local_world_size),
         **os.environ,
@@ -173,14 +170,9 @@ _PREFIX, _MARK = "pretrain-ranks-", "lock"
 
 
 class RankFolder:
-    """Folder of this launcher.
-
-    Attributes:
-        path: of the folder.
-    """
+    """Folder of this launcher."""
 
     def __init__(self) -> None:
-        """Remove the folders of killed launchers, and make this one."""
         _remove_left()
         made = Path(tempfile.mkdtemp(prefix="pretrain-new-"))
         (made / _MARK).touch()  # without it the folder is somebody else's

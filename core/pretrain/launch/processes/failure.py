@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from pretrain.exit_codes import End
 
 
-USER_ERROR, CRASH = ExitCode.USER_ERROR, ExitCode.FAILURE
-"""Exit codes of failures: a user error; anything else."""
+USER_ERROR, CRASH = ExitCode.USER_ERROR, ExitCode.FAILURE  # exit codes of failures: a user error; anything else
 _INTERRUPTED = {sign for number in STOP_SIGNALS for sign in (-number, of_signal(number))}
 _LOST_PEER = re.compile(r"connection (was )?(closed|reset|refused)|broken pipe|gloo/transport", re.IGNORECASE)
 
@@ -34,37 +33,21 @@ _TIMEOUT = re.compile(r"(?:timed out (?:waiting|after)|wait timeout after) (\d+)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Failure:
-    """The end of one rank.
-
-    Attributes:
-        rank: of all ranks.
-        when: seconds since the epoch.
-        exit_code: `USER_ERROR` or `CRASH`; another one says that ranks have not failed, but stopped.
-        text: what to show.
-        lost_peer: the rank lost its connection to another one, which is a consequence rather than the cause.
-        interrupted: Ctrl-C, SIGTERM or SIGHUP ended the rank.
-        asked: a launcher had got such a signal, which asks the run to end, before that; or its time is over.
-        of_launcher: a host or the launcher program failed, and the text names it; `rank` has no meaning.
-        reported: the rank has printed itself what is wrong; there is nothing more to show.
-        passing: the cause may be gone at a restart: a host is down, a device is missing, the run directory is in use.
-        absent: hosts of a hostfile that have not joined, which is `passing` too.
-        place: of the node that failed rather than a rank of it; None otherwise.
-        host: name of that node; "" otherwise.
-    """
+    """The end of one rank."""
 
     rank: int
-    when: float
-    exit_code: int
+    when: float  # seconds since the epoch
+    exit_code: int  # `USER_ERROR` or `CRASH`; another one: the ranks have not failed, but stopped
     text: str
-    lost_peer: bool = False
-    interrupted: bool = False
-    asked: bool = False
-    of_launcher: bool = False
-    reported: bool = False
-    passing: bool = False
-    absent: tuple[str, ...] = ()
-    place: int | None = None
-    host: str = ""
+    lost_peer: bool = False  # it lost its connection to another rank: a consequence rather than the cause
+    interrupted: bool = False  # Ctrl-C, SIGTERM or SIGHUP ended the rank
+    asked: bool = False  # a launcher had got such a signal before, which asks the run to end; or its time is over
+    of_launcher: bool = False  # a host or the launcher program failed, which the text names; `rank` has no meaning
+    reported: bool = False  # the rank has printed itself what is wrong
+    passing: bool = False  # may be gone at a restart: a host is down, a device is missing, the run directory is in use
+    absent: tuple[str, ...] = ()  # hosts of a hostfile that have not joined, which is `passing` too
+    place: int | None = None  # of the node that failed rather than a rank of it
+    host: str = ""  # name of that node
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "absent", tuple(self.absent))  # JSON has lists
@@ -92,13 +75,7 @@ class Failure:
 
     @classmethod
     def from_exit_code(cls, rank: int, returncode: int, last_place: str = "") -> Failure:
-        """Describe a rank that left no failure file.
-
-        Args:
-            rank: of all ranks.
-            returncode: as of `subprocess.Popen`: negative is a signal.
-            last_place: where it was in the training; empty if that is not known.
-        """
+        """Describe a rank that left no failure file; a negative code is a signal, as of `subprocess.Popen`."""
         if returncode in WELL:
             text = (
                 f"It left with exit code {returncode} before it had done its work: a plugin or a library has ended the "
@@ -156,11 +133,7 @@ class Failure:
         return self.exit_code == USER_ERROR
 
     def write(self, path: Path) -> None:
-        """Write the failure for the parent process, completely or not at all.
-
-        Raises:
-            OSError: the disk is full, or the parent has ended and removed the folder.
-        """
+        """Write the failure for the parent, completely or not at all; OSError: no room, or the parent has ended."""
         with replacing(path, error=None, durable=False, make_folders=False) as stream:
             stream.write(json.dumps(dataclasses.asdict(self)).encode())
 
@@ -178,10 +151,7 @@ class Failure:
 
 
 def root_cause(failures: Iterable[Failure]) -> Failure:
-    """Return the failure to show: the first one that is not the consequence of another.
-
-    Of equal texts, that of the lowest rank is taken.
-    """
+    """Return the first failure that is not the consequence of another; of equal texts, that of the lowest rank."""
     ordered = sorted(failures, key=lambda failure: (failure.lost_peer, failure.when))
     first = ordered[0]
     lowest = min((failure for failure in ordered if failure.text == first.text), key=lambda failure: failure.rank)

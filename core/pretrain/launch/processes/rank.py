@@ -86,12 +86,7 @@ def place_file(failure_file: Path) -> Path:
 
 
 def read_end(failure_file: Path, code: int) -> End | None:
-    """Return how a rank has ended, from the file beside that of its failure; None if it has not said so.
-
-    Args:
-        failure_file: of the rank.
-        code: with which it has ended; an empty file confirms one of `WELL`.
-    """
+    """Return how a rank has ended, from the file beside that of its failure; an empty one confirms a code of `WELL`."""
     file = failure_file.with_suffix(_END)
     if not file.exists():
         return None
@@ -115,11 +110,7 @@ def write_end(end: End, failure_file: Path) -> None:
 
 
 def _tell(rank: int, failure_file: Path, text: str, is_cause: bool) -> None:
-    """Write why this rank is about to end, in words that name the ranks themselves; what it has told before stays.
-
-    Raises:
-        OSError: as `Failure.write`.
-    """
+    """Write why this rank is about to end, in words that name the ranks themselves; what it has told before stays."""
     if failure_file.exists():
         return
     failure = Failure(
@@ -151,24 +142,13 @@ def claim_report() -> bool:
 
 
 def note_report(rank: int) -> None:
-    """Tell the launcher, if there is one, that this rank has printed what is wrong and will end with an exit code.
-
-    Args:
-        rank: of this process.
-
-    Raises:
-        OSError: the disk is full, or the launcher has ended.
-    """
+    """Tell the launcher, if there is one, that this rank has printed what is wrong and will end with an exit code."""
     if file := os.environ.get(FAILURE_FILE):
         Failure.of_report(rank).write(Path(file))
 
 
 def note_end() -> None:
-    """Tell the launcher, if there is one, that this rank has done its work, and will end by `os._exit(0)`.
-
-    Raises:
-        OSError: as `note_report`.
-    """
+    """Tell the launcher, if there is one, that this rank has done its work, and will end by `os._exit(0)`."""
     if file := os.environ.get(FAILURE_FILE):
         write_end(End(), Path(file))
 

@@ -33,10 +33,7 @@ REPORT = "report.html"
 
 
 def describe(logger: RunLogger, setup: RankSetup, table: KernelTable, run_dir: Path, remark: str, begin: Begin) -> None:
-    """Write the files that describe a run, and log its head, on rank 0; all ranks call it together.
-
-    The remark is on the checkpoint that the run starts from, "" without one.
-    """
+    """Write the files that describe a run, and log its head, on rank 0; all ranks call it together."""
     devices: list[str] = [""] * setup.world.world_size
     dist.all_gather_object(devices, setup.plugins.backend.describe().get("device", str(setup.device)))
     if setup.world.rank == 0:
@@ -45,10 +42,7 @@ def describe(logger: RunLogger, setup: RankSetup, table: KernelTable, run_dir: P
 
 
 def write(setup: RankSetup, table: KernelTable, run_dir: Path, devices: Sequence[str], begin: Begin) -> None:
-    """Write the resolved recipe and environment.json.
-
-    Where the run goes on as it was, what it has logged before counts on (`pretrain plan --measured`).
-    """
+    """Write the resolved recipe and environment.json."""
     run_dir.mkdir(parents=True, exist_ok=True)
     text = to_yaml(setup.recipe).encode()
     environment = describe_environment(

@@ -26,51 +26,32 @@ if TYPE_CHECKING:
     from pretrain.engine.protocol import Step
 
 
-TOLERATED = 0.10
-"""Share by which a rank may be slower than the median of the others."""
-PATIENCE = 5
-"""Logged intervals in a row after which a rank that is slower is warned of."""
-FEWEST = 25
-"""Iterations that these intervals have at least: a few calls of a kernel vary by more than the tolerance."""
+TOLERATED = 0.10  # share by which a rank may be slower than the median of the others
+PATIENCE = 5  # logged intervals in a row after which a rank that is slower is warned of
+FEWEST = 25  # iterations that these intervals have at least: a few calls of a kernel vary by more than the tolerance
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OwnTimes:
-    """Time of a rank's own work in an interval.
+    """Time of a rank's own work in an interval."""
 
-    Attributes:
-        attention: seconds of a call of the attention kernel, mean; 0 where none was measured.
-        data: seconds of an iteration that it waited for micro-batches; below 0 where its stages read none.
-    """
-
-    attention: float
-    data: float
+    attention: float  # seconds of a call of the kernel, mean; 0 where none was measured
+    data: float  # seconds of an iteration that it waited for micro-batches; below 0: its stages read none
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlowRank:
-    """A rank that is behind the others in an interval, by one kind of work.
-
-    Attributes:
-        rank: its number.
-        slowdown: share by which it is slower than the median of the others, such as 0.25.
-        cause: "compute", a call of the attention kernel over that of the others; or "data", the seconds that it waits
-            longer for micro-batches over those of an iteration.
-    """
+    """A rank that is behind the others in an interval, by one kind of work."""
 
     rank: int
-    slowdown: float
-    cause: Literal["compute", "data"]
+    slowdown: float  # share by which it is slower than the median of the others, such as 0.25
+    cause: Literal["compute", "data"]  # by a call of attention, or by the seconds of an iteration
 
 
 def slow_ranks(times: Sequence[OwnTimes], seconds_per_iteration: float) -> list[SlowRank]:
     """Return the slowest rank of each kind of work, and all that are over the tolerance, those most behind first.
 
     Each is held against the others that did the same work; without others there is none.
-
-    Args:
-        times: by rank.
-        seconds_per_iteration: of the interval.
     """
     attention = {rank: each.attention for rank, each in enumerate(times)}
     data = {rank: each.data for rank, each in enumerate(times) if each.data >= 0}
@@ -101,8 +82,6 @@ def _behind(
 
 @dataclass(frozen=True, slots=True)
 class _Streak:
-    """Logged intervals in a row in which a rank is slow."""
-
     intervals: int = 0
     iterations: int = 0
     is_told: bool = False
@@ -117,18 +96,11 @@ class Stragglers:
     """Names the slowest rank of each logged interval, and says when ranks stay slow."""
 
     def __init__(self, clock: LocalClock, device: torch.device, *, reads_data: bool) -> None:
-        """Read this rank's clock, and whether its stages read data; the collective is the device's."""
         self._clock, self._device, self._reads_data = clock, device, reads_data
         self._streaks: dict[tuple[int, str], _Streak] = {}
 
     def of_interval(self, data_seconds: float, iterations: int, seconds_per_iteration: float) -> list[SlowRank]:
-        """Return `slow_ranks` since the last call; all ranks call it together, where the host waits anyway.
-
-        Args:
-            data_seconds: that this rank waited for micro-batches in the interval.
-            iterations: of it.
-            seconds_per_iteration: wall time.
-        """
+        """Return `slow_ranks` since the last call; all ranks call it together, where the host waits anyway."""
         data = data_seconds / iterations if self._reads_data else -1.0
         own = OwnTimes(attention=self._clock.take(), data=data)
         return slow_ranks(_of_all_ranks(own, self._device), seconds_per_iteration)
@@ -152,7 +124,6 @@ class Stragglers:
         return [(ranks[0], _warning(ranks, self._shortest(ranks))) for ranks in due.values()]
 
     def _shortest(self, ranks: Sequence[SlowRank]) -> int:
-        """Return the intervals in a row in which all of the ranks were slow."""
         return min(self._streaks[each.rank, each.cause].intervals for each in ranks)
 
 
@@ -170,7 +141,6 @@ _WORDS = {
 
 
 def _warning(ranks: Sequence[SlowRank], intervals: int) -> str:
-    """Return the line for ranks of one cause, the slowest first."""
     do, look = _WORDS[ranks[0].cause][len(ranks) > 1]
     least, most = f"{100 * ranks[-1].slowdown:.0f}", f"{100 * ranks[0].slowdown:.0f}"
     return (
@@ -185,10 +155,8 @@ def _of_all_ranks(own: OwnTimes, device: torch.device) -> list[OwnTimes]:
     return [OwnTimes(attention=attention, data=data) for attention, data in rows]
 
 
-CALLS = 4
-"""Calls that are measured in a step: those of the rank's first layers with the first micro-batch."""
-_KEPT = 256
-"""Latest calls of an interval that are measured on a device; each holds two events."""
+CALLS = 4  # calls that are measured in a step: those of the rank's first layers with the first micro-batch
+_KEPT = 256  # latest calls of an interval that are measured on a device; each holds two events
 
 
 class LocalClock(Event):
@@ -200,7 +168,6 @@ class LocalClock(Event):
     """
 
     def __init__(self, device: torch.device, clock: Callable[[], float] = time.perf_counter) -> None:
-        """Measure on this device."""
         self._event, self._clock = _timing_event(device), clock
         self._left = 0
         self._begun: Any = None
