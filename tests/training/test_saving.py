@@ -14,8 +14,7 @@ from pretrain.checkpoint.folder import LATEST, CheckpointFolder
 from pretrain.errors import CheckpointError, DamageError
 from pretrain.tools.convert.formats.sharded_writer import backend_json
 from pretrain.training.progress import Progress
-from pretrain.training.saving import Saving
-from pretrain.training.starting import start_from
+from pretrain.training.saving import Saving, start_from
 
 pytestmark = pytest.mark.usefixtures("alone")
 

@@ -34,10 +34,8 @@ class KnownDevice:
 
 
 def device_in(plugins: Plugins, detail: str) -> KnownDevice | None:
-    """Return the device of which a backend says that it has some ("8 x NVIDIA H200, driver 570"); None: not known.
-
-    The launcher must not open a device context, which takes memory: the datasheet's is asked for, by that name.
-    """
+    """Return the device of which a backend says that it has some ("8 x NVIDIA H200, driver 570"); None: not known."""
+    # The launcher must not open a device context, which takes memory: the datasheet's is asked for, by that name.
     from pretrain.plugins.host.members import ask, named  # noqa: PLC0415  slow, as in `make_placement`
 
     found = _EQUAL_DEVICES.match(detail)
@@ -80,11 +78,10 @@ def memory_notice(recipe: Recipe, overrides: Sequence[str], world_size: int, dev
 
 
 def least_memory(recipe: Recipe, layout: Layout) -> int:
-    """Return bytes that the fullest rank needs at least: weights, gradients, optimizer's state.
-
-    The vocabulary's rows, activations, buffers and the allocator's reserve are left out. Bytes per parameter are those
-    of the ZeRO paper (arXiv:1910.02054, section 3.1) for the dtypes in which the engines keep them; see docs/zero.md.
-    """
+    """Return bytes that the fullest rank needs at least: weights, gradients, optimizer's state."""
+    # The vocabulary's rows, activations, buffers and the allocator's reserve are left out. Bytes per parameter are
+    # those of the ZeRO paper (arXiv:1910.02054, section 3.1) for the dtypes in which the engines keep them; see
+    # docs/zero.md.
     return int(_parameters(recipe, layout) * _bytes_per_parameter(recipe, layout.data_parallel_size))
 
 

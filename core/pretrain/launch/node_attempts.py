@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import signal
 import socket
-import time
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -13,17 +12,15 @@ from typing import TYPE_CHECKING
 
 from pretrain.errors import LaunchError, PretrainError
 from pretrain.exit_codes import ExitCode
-from pretrain.launch.job import Job
-from pretrain.launch.nodes.attempt import AttemptPlan
+from pretrain.launch.job import Job, PreparedRun
+from pretrain.launch.nodes.attempt import ARRIVAL_TIMEOUT, AttemptPlan, NodesAbsent, RunEnded
 from pretrain.launch.nodes.nodes import largest_fitting
-from pretrain.launch.nodes.quorum import ARRIVAL_TIMEOUT, NodesAbsent, RunEnded
 from pretrain.launch.nodes.rendezvous import Rendezvous
 from pretrain.launch.nodes.reports import signalled_node
 from pretrain.launch.nodes.store_client import is_served_again
-from pretrain.launch.preparation import PreparedRun
 from pretrain.launch.processes.failure import CRASH, USER_ERROR, Failure
 from pretrain.launch.processes.signals import exit_with_signal, stop_signals_exit
-from pretrain.launch.restarts import NO_RESTARTS, Restarts, RunProgress, announce, show_end, with_remark
+from pretrain.launch.restarts import NO_RESTARTS, Restarts, RunProgress, announce, with_remark
 from pretrain.launch.run_lock import require_shared, this_process
 from pretrain.recipe.layout import lay_out
 
@@ -31,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pretrain.launch.job import AnyJob
+    from pretrain.launch.nodes.attempt import Arrival
     from pretrain.launch.nodes.nodes import Nodes
-    from pretrain.launch.nodes.quorum import Arrival
     from pretrain.launch.placement import Placement
     from pretrain.launch.restarts import RestartPolicy
     from pretrain.launch.world import World
@@ -43,10 +40,8 @@ _CUT_OFF = "node 0 cannot be reached from here; this node tries for 15 minutes, 
 
 
 def run_node(placement: Placement, job: AnyJob, policy: RestartPolicy, run_ranks: RunRanks) -> Failure | None:
-    """Run the job on this node, again as node 0 decides; return why the run failed or stopped, None if it is complete.
-
-    With restarts node 0 prepares the run and holds its directory; without, rank 0 does.
-    """
+    """Run the job on this node, again as node 0 decides; return why the run failed or stopped."""
+    # With restarts node 0 prepares the run and holds its directory; without, rank 0 does.
     loss: Failure | None = None
     with ExitStack() as lock, stop_signals_exit():
         while True:
@@ -81,7 +76,7 @@ def _take_part(
         rendezvous.end(signalled_node(rendezvous.place, ended.code if isinstance(ended.code, int) else CRASH))
         raise
     except PretrainError as error:
-        rendezvous.end(Failure(rank=0, when=time.time(), exit_code=USER_ERROR, text=str(error)))
+        rendezvous.end(Failure(exit_code=USER_ERROR, text=str(error)))
         raise
     except RunEnded:
         raise
@@ -186,7 +181,7 @@ class _Node:
                 raise
             return ended.failure
         if failure is None or failure.stopped:
-            show_end(self._restarts)
+            self._restarts.show_end()
         return failure and with_remark(failure, verdict)
 
     def _begin(self) -> list[World]:

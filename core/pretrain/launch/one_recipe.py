@@ -41,11 +41,9 @@ _DIGITS = 16  # digits of a hash that are compared: 64 bits
 def require_one_recipe(
     recipe: Recipe, backend_name: str, world: World, check: Callable[[], None], *, reads_data: bool = True
 ) -> None:
-    """Compare what the ranks train or evaluate; every rank calls it once per process, in each attempt again.
-
-    Rank 0 compares about 6 KB of each rank, makes its own `check`, and raises for all; the others leave by SystemExit.
-    One rank of a node reads at most 6 MiB of each token file.
-    """
+    """Compare what the ranks train or evaluate; every rank calls it once per process, in each attempt again."""
+    # Rank 0 compares about 6 KB of each rank, makes its own `check`, and raises for all; the others leave by
+    # SystemExit. One rank of a node reads at most 6 MiB of each token file.
     tell_rank0(HOST, socket.gethostname(), world)  # the files may take long
     own = stated(recipe, backend_name, reads_files=world.local_rank == 0, reads_data=reads_data)
     tell_rank0("recipe", json.dumps(own), world)

@@ -18,7 +18,7 @@ from pretrain.report.flops import flops_per_sequence, parameter_count
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pretrain.launch.nodes.hostfile import Hosts
+    from pretrain.launch.nodes.nodes import Hosts
     from pretrain.launch.world import World
     from pretrain.plugins.host.discovery import Installed
     from pretrain.plugins.host.manager import Plugins
@@ -51,11 +51,9 @@ def make_placement(
     world: World | None,
     needs_device: bool = True,
 ) -> Placement:
-    """Check recipe, backend, device and layout, the cheapest first.
-
-    Without `nproc` a node has a rank for each device, or for as many as the recipe's batch and model-parallel size fit;
-    tensor x pipeline ranks where processes are not bound to devices.
-    """
+    """Check recipe, backend, device and layout, the cheapest first."""
+    # Without `nproc` a node has a rank for each device, or for as many as the recipe's batch and model-parallel size
+    # fit; tensor x pipeline ranks where processes are not bound to devices.
     from pretrain.plugins.host.members import device_count  # noqa: PLC0415  slow, as `_device`
 
     recipe = load_recipe(path, overrides)

@@ -30,11 +30,9 @@ HOST = "host"  # subject that ranks tell first: their hosts
 
 
 def rank0_decides(decide: Callable[[], str], world: World, *, about: str = "the run directory") -> str:
-    """Return the result of `decide`, which only rank 0 calls; every rank calls this once per process and subject.
-
-    What `decide` raises is told to the launcher and ends rank 0; the others leave by SystemExit. Where no launcher of
-    ours is there, so does rank 0, which has printed a user error.
-    """
+    """Return the result of `decide`, which only rank 0 calls; every rank calls this once per process and subject."""
+    # What `decide` raises is told to the launcher and ends rank 0; the others leave by SystemExit. Where no launcher of
+    # ours is there, so does rank 0, which has printed a user error.
     if world.world_size == 1:
         return decide()
     store = _store()
@@ -132,11 +130,9 @@ _STARTS, _ASKED, _ANSWER, _READ = "pretrain/starts", "pretrain/asked", "pretrain
 
 
 def agree_on_restart_count(world: World) -> None:
-    """Set torchrun's variable to one count: it says under which keys ranks meet, and whether the run goes on.
-
-    After a failure on one node only that node's agent counts a restart, while the store still holds what the ranks
-    before have written. So each rank asks under a number that none had before, which the new rank 0 alone answers.
-    """
+    """Set torchrun's variable to one count: it says under which keys ranks meet, and whether the run goes on."""
+    # After a failure on one node only that node's agent counts a restart, while the store still holds what the ranks
+    # before have written. So each rank asks under a number that none had before, which the new rank 0 alone answers.
     if world.world_size == 1 or _COUNT not in os.environ:
         return
     from torch.distributed import DistError  # noqa: PLC0415  torch is slow
@@ -152,11 +148,9 @@ def agree_on_restart_count(world: World) -> None:
 
 @functools.cache
 def store_of_ranks() -> Store:
-    """Return the store that `env://` gives; kept for the life of the process, as other ranks may still read it.
-
-    Rank 0 serves it on MASTER_PORT, unless torchrun does, and waits until all have come. `init_process_group` shares
-    the server later.
-    """
+    """Return the store that `env://` gives; kept for the life of the process, as other ranks may still read it."""
+    # Rank 0 serves it on MASTER_PORT, unless torchrun does, and waits until all have come. `init_process_group` shares
+    # the server later.
     from torch.distributed import DistStoreError  # noqa: PLC0415  torch is slow
     from torch.distributed.rendezvous import rendezvous  # noqa: PLC0415  as above
 

@@ -136,13 +136,11 @@ class Restarts:
         return cls(policy, partial(RunProgress.of_run, recipe, run_dir))
 
     def judge(self, failure: Failure) -> Decision:
-        """Decide what follows from a failure.
-
-        A user error, and a signal or a time limit that asked the run to end, are no reason for a restart; a signal that
-        a rank got alone is one, also if all have saved. The failure of before at the same iteration, with no checkpoint
-        or logged iteration between, is none. A restart that could not begin is tried again: the run had begun, so the
-        cause may pass.
-        """
+        """Decide what follows from a failure."""
+        # A user error, and a signal or a time limit that asked the run to end, are no reason for a restart; a signal
+        # that a rank got alone is one, also if all have saved. The failure of before at the same iteration, with no
+        # checkpoint or logged iteration between, is none. A restart that could not begin is tried again: the run had
+        # begun, so the cause may pass.
         passing = failure.passing and self.count > 0
         if failure.asked or (failure.expected and not passing):
             return Decision()
@@ -152,20 +150,20 @@ class Restarts:
         if before is not None and not passing and seen.repeats(before):
             return Decision(text=_repeated(before, seen))
         if self.count >= self._limit:
-            return Decision(
-                text=f"No restart is left of {self._limit}. {_remedy(seen.progress)}" if self._limit else ""
-            )
+            left = f"No restart is left of {self._limit}. {_remedy(seen.progress)}"
+            return Decision(text=left if self._limit else "")
         gained = before is None or seen.progress.saved != before.progress.saved
         self._in_a_row = 0 if gained else self._in_a_row + 1
         self.count += 1
         wait = min(_LONGEST_WAIT, _FIRST_WAIT * 2 ** min(self._in_a_row, _DOUBLINGS))
-        return Decision(wait=wait, text=f"restart {self.count} of {self._limit} in {wait:g} s, {_from(seen.progress)}")
+        saved = seen.progress.saved
+        start = "the beginning" if saved is None else f"the checkpoint of iteration {saved}"
+        return Decision(wait=wait, text=f"restart {self.count} of {self._limit} in {wait:g} s, from {start}")
 
-    def summary(self) -> str:
-        """Return the line at the end of a run; "" without a restart."""
-        if not self.count:
-            return ""
-        return f"ended after {self.count} restart{'s' if self.count > 1 else ''}"
+    def show_end(self) -> None:
+        """Show how many restarts a run has had, if any."""
+        if self.count:
+            click.echo(f"ended after {self.count} restart{'s' if self.count > 1 else ''}", err=True)
 
 
 def with_remark(failure: Failure, verdict: Decision) -> Failure:
@@ -176,10 +174,6 @@ def with_remark(failure: Failure, verdict: Decision) -> Failure:
     return dataclasses.replace(failure, text=f"{failure.text}\n{verdict.text}", exit_code=exit_code)
 
 
-def _from(progress: RunProgress) -> str:
-    return "from the beginning" if progress.saved is None else f"from the checkpoint of iteration {progress.saved}"
-
-
 def _remedy(progress: RunProgress) -> str:
     if progress.saved is None:
         return "There is no checkpoint yet."
@@ -187,9 +181,8 @@ def _remedy(progress: RunProgress) -> str:
 
 
 def _repeated(before: _Seen, seen: _Seen) -> str:
-    where = (
-        f"after iteration {seen.progress.logged}" if seen.progress.logged is not None else "before the first iteration"
-    )
+    logged = seen.progress.logged
+    where = "before the first iteration" if logged is None else f"after iteration {logged}"
     return (
         f"No restart: the same failure came twice {where}, without progress in between.\n"
         f"first: {_shortest(before.failure)}\n"
@@ -219,16 +212,10 @@ def run_attempts(attempt: Callable[[], Failure | None], restarts: Restarts) -> F
             announce(failure, verdict)
             time.sleep(verdict.wait)
         if failure is None or failure.stopped:
-            show_end(restarts)
+            restarts.show_end()
     return failure and with_remark(failure, verdict)
 
 
 def announce(failure: Failure | None, verdict: Decision) -> None:
     """Show a failure, which may be known to another node alone, and the restart that follows it."""
     click.echo(f"{failure}\n{verdict.text}" if failure else verdict.text, err=True)
-
-
-def show_end(restarts: Restarts) -> None:
-    """Show how many restarts a run has had, if any."""
-    if summary := restarts.summary():
-        click.echo(summary, err=True)

@@ -33,15 +33,14 @@ if TYPE_CHECKING:
 FILE = ".lock"
 BEAT = 5.0  # seconds between two heartbeats
 PATIENCE = 30.0  # seconds without a heartbeat after which a lock of another machine counts as abandoned
+_APPEARANCE_TIMEOUT = 60.0  # seconds that a network file system gets to show what another host has written
 _TAKEN = (errno.EACCES, errno.EAGAIN)
 
 
 @contextmanager
 def held(folder: Path, notify: Callable[[str], object] = click.echo, *, just_made: bool = False) -> Iterator[None]:
-    """Make and lock the folder for the duration of the context or of this process; `notify` shows a line before a wait.
-
-    A folder that is made here, or was `just_made` by the caller, is removed if it stays empty.
-    """
+    """Make and lock the folder for the duration of the context or of this process."""
+    # A folder that is made here, or was `just_made` by the caller, is removed if it stays empty.
     is_new = just_made or not folder.exists()
     descriptor, is_certain, before = _take(folder)
     try:
@@ -51,7 +50,8 @@ def held(folder: Path, notify: Callable[[str], object] = click.echo, *, just_mad
             _watch(folder, before, notify)
             _lock(descriptor, folder)
         end = threading.Event()
-        record = {"machine": machine(), "host": socket.gethostname(), "process": os.getpid(), "since": _now()}
+        since, (host, process) = time.strftime("%Y-%m-%d %H:%M:%S"), this_process()
+        record = {"machine": machine(), "host": host, "process": process, "since": since}
         _write(descriptor, {**record, "beat": 0})
         beating = threading.Thread(target=_beat, args=(descriptor, record, end), daemon=True, name="run-lock")
         beating.start()
@@ -70,10 +70,8 @@ def held(folder: Path, notify: Callable[[str], object] = click.echo, *, just_mad
 
 
 def require_free(folder: Path) -> None:
-    """Check that no run holds the folder and that it can be written, and leave it as it is. Not for its holder.
-
-    A lock that this system does not know of, another machine's, is only found by `held`, which watches it.
-    """
+    """Check that no run holds the folder and that it can be written, and leave it as it is. Not for its holder."""
+    # A lock that this system does not know of, another machine's, is only found by `held`, which watches it.
     try:
         is_there = (folder / FILE).exists()
         if not is_there:
@@ -206,22 +204,13 @@ def _read(folder: Path) -> dict[str, Any]:
 
 
 def _content(folder: Path) -> dict[str, Any]:
-    """Return what is in the file, empty without any; it is opened again, so that NFS reads it again.
-
-    Not for the holder: a POSIX lock ends when its process closes any descriptor of the file.
-    """
+    """Return what is in the file, empty without any; it is opened again, so that NFS reads it again."""
+    # Not for the holder: a POSIX lock ends when its process closes any descriptor of the file.
     try:
         record = json.loads((folder / FILE).read_text())
     except (OSError, ValueError):
         return {}
     return record if isinstance(record, dict) else {}
-
-
-def _now() -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S")
-
-
-_APPEARANCE_TIMEOUT = 60.0  # seconds that a network file system gets to show what another host has written
 
 
 def this_process() -> tuple[str, int]:
@@ -232,7 +221,7 @@ def this_process() -> tuple[str, int]:
 def require_shared(run_dir: Path, first: tuple[str, int]) -> None:
     """Check that the lock of the directory is that of rank 0, whose `this_process` is given; not for rank 0."""
     deadline = time.monotonic() + _APPEARANCE_TIMEOUT
-    while not _is_held_by(run_dir, first):
+    while holder(run_dir) != first:
         if time.monotonic() > deadline:
             msg = (
                 f"{socket.gethostname()} does not see the run directory {run_dir} that rank 0 uses on {first[0]}.\n"
@@ -240,7 +229,3 @@ def require_shared(run_dir: Path, first: tuple[str, int]) -> None:
             )
             raise RunError(msg)
         time.sleep(1)
-
-
-def _is_held_by(run_dir: Path, first: tuple[str, int]) -> bool:
-    return holder(run_dir) == first

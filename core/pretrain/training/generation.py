@@ -110,10 +110,8 @@ TOP_TOKENS = 40
 
 
 def continue_prompt(engine: ForwardEngine, tokenizer: Tokenizer, prompt: str, num_tokens: int, seed: int) -> str:
-    """Return the prompt and `num_tokens` more tokens, fewer if the document ends; all ranks call it together.
-
-    Tokens come from a generator of its own: all ranks draw the same, and training's generators stay as they are.
-    """
+    """Return the prompt and `num_tokens` more tokens, fewer if the document ends; all ranks call it together."""
+    # Tokens come from a generator of its own: all ranks draw the same, and training's generators stay as they are.
     tokens = list(tokenizer.encode(prompt))
     draw = partial(_draw, torch.Generator().manual_seed(seed))
     for _ in next_tokens(engine, tokens, draw, tokenizer.eod, num_tokens):

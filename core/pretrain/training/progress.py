@@ -85,15 +85,6 @@ class BatchSizes:
             iterations += 1
         return iterations + max(0, samples - consumed) // self.final
 
-    def samples(self, iterations: int) -> int:
-        """Return the samples that so many steps from the start consume."""
-        consumed = 0
-        for done in range(iterations):
-            if self.at(consumed) == self.final:
-                return consumed + (iterations - done) * self.final
-            consumed += self.at(consumed)
-        return consumed
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Length:
@@ -114,10 +105,8 @@ class Length:
 
 
 def total_iterations(recipe: Recipe, progress: Progress) -> int:
-    """Return the length of the training in iterations, at least those that were taken.
-
-    Where it is given in samples, iterations that were taken count as taken, though their batch may have been another.
-    """
+    """Return the length of the training in iterations, at least those that were taken."""
+    # Where it is given in samples, iterations that were taken count as taken, though their batch may have been another.
     if recipe.train.train_iters is not None:
         return max(recipe.train.train_iters, progress.iteration)
     left = BatchSizes.of(recipe).iterations(recipe.train.train_samples or 0, progress.consumed_samples)
@@ -125,10 +114,8 @@ def total_iterations(recipe: Recipe, progress: Progress) -> int:
 
 
 def total_samples(recipe: Recipe, progress: Progress) -> int:
-    """Return the samples for which the training's index is made: at least what was read and what is left to read.
-
-    A training that became shorter keeps the index of before, because beyond one epoch a shorter one has another order.
-    """
+    """Return the samples for which the training's index is made: at least what was read and what is left to read."""
+    # A training that became shorter keeps the index of before: beyond one epoch a shorter one has another order.
     left = total_iterations(recipe, progress) - progress.iteration
     needed = recipe.train.train_samples or progress.consumed_samples + left * recipe.train.global_batch_size
     before = progress.order["samples"] if progress.order else 0

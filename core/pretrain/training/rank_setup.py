@@ -75,11 +75,9 @@ REQUIREMENTS: tuple[Callable[[Plugins, Recipe], None], ...] = (_require_dtype, r
 
 @contextmanager
 def deterministic(*, is_wanted: bool) -> Iterator[None]:
-    """Allow only torch's deterministic algorithms, or any; restore the setting afterwards.
-
-    torch would also fill every tensor of torch.empty, which costs a pass over it; a read of uninitialized memory is a
-    bug in any mode.
-    """
+    """Allow only torch's deterministic algorithms, or any; restore the setting afterwards."""
+    # torch would also fill every tensor of torch.empty, which costs a pass over it; a read of uninitialized memory is a
+    # bug in any mode.
     algorithms, warns = (
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),

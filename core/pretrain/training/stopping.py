@@ -28,11 +28,9 @@ class SyncedValues(Protocol):
 
     def own(self) -> list[float]:
         """Return this rank's numbers, `size` of them."""
-        ...
 
     def agreed(self, sums: Sequence[float]) -> None:
         """Take their sums over all ranks, the same on every rank."""
-        ...
 
 
 class Exchange:

@@ -19,8 +19,8 @@ from pretrain.engine.build import build_forward_engine
 from pretrain.errors import DamageError
 from pretrain.plugins.negotiation.kernels import naming_kernels
 from pretrain.report.records import number
-from pretrain.training.rank_setup import RankSetup
-from pretrain.training.starting import start_from
+from pretrain.training.rank_setup import RankSetup, deterministic
+from pretrain.training.saving import start_from
 from pretrain.training.training_data import TrainingData
 
 if TYPE_CHECKING:
@@ -45,16 +45,20 @@ class TrainedModel:
 
 @contextmanager
 def trained_model(recipe: Recipe, plugins: Plugins, checkpoint: str, world: World) -> Iterator[TrainedModel]:
-    """Build the model on this rank and load its weights; take everything down again afterwards.
+    """Build the model on this rank and load its weights; take everything down again afterwards."""
 
-    Rank 0 says on standard error what was loaded. The backend's device is available, and the bridge is installed.
-    """
+    def notify(text: str) -> None:  # standard output is for results
+        if world.rank == 0 and text:
+            click.echo(text, err=True)
+
     setup = RankSetup.of(recipe, plugins, world)
-    notify = partial(_notify, world.rank)
     for line in (*plugins.notices, *recipe.notices):
         notify(line)
     minutes = recipe.parallel.distributed_timeout_minutes
-    with groups.joined(plugins.backend, world.rank, world.world_size, minutes):
+    with (
+        deterministic(is_wanted=recipe.train.deterministic_mode),
+        groups.joined(plugins.backend, world.rank, world.world_size, minutes),
+    ):
         engine, kernels = build_forward_engine(recipe, plugins, setup.tokenizer.vocab_size, setup.device, notify)
         with naming_kernels(kernels):
             origin = load_weights(engine, Path(checkpoint))
@@ -62,11 +66,6 @@ def trained_model(recipe: Recipe, plugins: Plugins, checkpoint: str, world: Worl
                 notify(line)
             yield TrainedModel(setup=setup, engine=engine, origin=origin)
         engine.close()
-
-
-def _notify(rank: int, text: str) -> None:
-    if rank == 0 and text:
-        click.echo(text, err=True)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,23 +83,15 @@ def load_weights(engine: ForwardEngine, path: Path) -> WeightsOrigin:
     found = on_rank0(partial(foreign_checkpoints().summary_of, path))
     notices: Sequence[str] = ()
     if found.format == "pretrain":
-        notices = _load_ours(engine, found.path)
+        try:
+            notices = storage.load(engine, found.path, weights_only=True).notices
+        except DamageError as error:
+            msg = f"{error}\nName another checkpoint by its own folder, such as {found.path.parent}/iter_0000100."
+            raise DamageError(msg) from error
     else:  # its remarks are about a training that would follow; `path` is not where a run of that directory saves
-        start_from(_weights_alone(engine.recipe, path), engine, path, resume=False)
+        section = engine.recipe.checkpoint.model_copy(update={"load": str(path), "finetune": True, "save": False})
+        start_from(engine.recipe.model_copy(update={"checkpoint": section}), engine, path, resume=False)
     return WeightsOrigin(path=found.path, format=found.format, iteration=found.iteration, notices=notices)
-
-
-def _load_ours(engine: ForwardEngine, directory: Path) -> Sequence[str]:
-    try:
-        return storage.load(engine, directory, weights_only=True).notices
-    except DamageError as error:
-        msg = f"{error}\nName another checkpoint by its own folder, such as {directory.parent}/iter_0000100."
-        raise DamageError(msg) from error
-
-
-def _weights_alone(recipe: Recipe, path: Path) -> Recipe:
-    section = recipe.checkpoint.model_copy(update={"load": str(path), "finetune": True, "save": False})
-    return recipe.model_copy(update={"checkpoint": section})
 
 
 def with_evaluation(recipe: Recipe, iters: int | None) -> Recipe:

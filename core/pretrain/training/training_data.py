@@ -18,12 +18,11 @@ from pretrain.report.records import EvalRecord
 from pretrain.training.progress import total_iterations, total_samples
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
     from pretrain.data.needed import SampleCounts
     from pretrain.data.samples.datasets import Datasets
     from pretrain.engine.protocol import Batch, ForwardEngine
-    from pretrain.recipe import Recipe
     from pretrain.report.timers import PhaseTimers
     from pretrain.training.progress import Progress
     from pretrain.training.rank_setup import RankSetup
@@ -98,10 +97,7 @@ class TrainingData:
         return replace(self, datasets=replace(self.datasets, train=train)), notices if is_new else []
 
     def training(self, consumed_samples: int, timers: PhaseTimers) -> Generator[Batch] | None:
-        """Return the micro-batches that follow `consumed_samples`, or None where the rank reads no data.
-
-        The timers measure waiting for them as the phase "data". Closing the generator ends the workers.
-        """
+        """Return the micro-batches that follow `consumed_samples`, or None where the rank reads no data."""
         batches = self._batches(self.datasets.train, consumed_samples=consumed_samples)
         return None if batches is None else _timed(batches, timers)
 
@@ -145,51 +141,35 @@ def _timed(batches: MicroBatches, timers: PhaseTimers) -> Generator[Batch]:
 
 
 class RewindableBatches:
-    """The micro-batches that follow a progress, whose blend `open_at` may update."""
+    """The micro-batches that follow a progress, whose blend `open_at` may update.
+
+    Those of some iterations, numbered as in the log, are skipped: read and dropped, so that iteration and samples
+    advance, and weights, optimizer and schedule do not. These are the semantics of Megatron-LM's --iterations-to-skip,
+    which counts from 0 (training_loop in megatron/training/training.py).
+    """
 
     def __init__(
         self,
         open_at: Callable[[Progress], Generator[Batch] | None],
         progress: Progress,
-        skipped: SkippedIterations,
+        skipped: Iterable[int | str] = (),
     ) -> None:
-        self._open_at, self._skipped = open_at, skipped
+        self._open_at, self._progress = open_at, progress
+        self._skipped = ranges(skipped)  # of `train.iterations_to_skip`; rollbacks add to those of the progress
         self.following = open_at(progress)  # None where this rank's stages read no data
 
     def skips_next(self) -> bool:
         """Say whether the batch of the next iteration is skipped."""
-        return self._skipped.has_next()
+        number = self._progress.iteration + 1
+        return any(first <= number <= last for first, last in (*self._skipped, *self._progress.left_out))
 
     def skip(self, num_microbatches: int) -> None:
         """Read so many micro-batches, and drop them."""
         for _ in islice(self.following or (), num_microbatches):
             pass
 
-    def go_back(self, progress: Progress) -> None:
-        """End the workers that read ahead, and open the data at an earlier progress."""
+    def go_back(self) -> None:
+        """End the workers that read ahead, and open the data again: the progress has gone back."""
         if self.following is not None:
             self.following.close()
-        self.following = self._open_at(progress)
-
-
-@dataclass(frozen=True, slots=True)
-class SkippedIterations:
-    """Iterations whose batches are skipped, numbered as in the log: the first of a training is 1.
-
-    Their batches are read and dropped: iteration and samples advance, weights, optimizer and schedule do not. These are
-    the semantics of Megatron-LM's --iterations-to-skip, which counts from 0 (training_loop in
-    megatron/training/training.py).
-    """
-
-    given: tuple[tuple[int, int], ...]  # first and last ones of `train.iterations_to_skip`
-    progress: Progress  # with the stretches that rollbacks have left out
-
-    @classmethod
-    def of(cls, recipe: Recipe, progress: Progress) -> SkippedIterations:
-        """Return those of a recipe and of a training's rollbacks."""
-        return cls(tuple(ranges(recipe.train.iterations_to_skip)), progress)
-
-    def has_next(self) -> bool:
-        """Say whether the next iteration is skipped."""
-        number = self.progress.iteration + 1
-        return any(first <= number <= last for first, last in (*self.given, *self.progress.left_out))
+        self.following = self._open_at(self._progress)

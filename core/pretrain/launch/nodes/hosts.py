@@ -7,7 +7,6 @@ import itertools
 import os
 import secrets
 import sys
-import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pretrain.launch.job import Job
-    from pretrain.launch.nodes.hostfile import Hosts
+    from pretrain.launch.nodes.nodes import Hosts
     from pretrain.launch.restarts import RestartPolicy
     from pretrain.recipe import Recipe
 
@@ -57,11 +56,9 @@ def start_hosts(
 def run_on_hosts(
     hosts: Hosts, job: Job, attempt: int = 0, patience: float | None = None, *, may_restart: bool = False
 ) -> Failure | None:
-    """Run `pretrain run --nnodes ...` on every host, and wait for all.
-
-    `attempt` counts the starts before; hosts get `patience` seconds to join, None: as long as a first start may take.
-    Where another attempt may follow, it must not meet nodes of this one.
-    """
+    """Run `pretrain run --nnodes ...` on every host, and wait for all."""
+    # `attempt` counts the starts before; hosts get `patience` seconds to join, None: as long as a first start may take.
+    # Where another attempt may follow, it must not meet nodes of this one.
     backend = load_alone(find_backend(job.backend)).backend
     identity = secrets.token_hex(8)
     slots = ",".join(str(host.slots) for host in hosts.members)
@@ -72,8 +69,7 @@ def run_on_hosts(
     run = [sys.executable, "-P", "-m", "pretrain.cli.main", *job.arguments(), *nodes]
     # ssh may be configured to hand variables on.
     environment = {name: value for name, value in os.environ.items() if name not in backend.own_variables}
-    from pretrain.launch.nodes.launcher_member import LauncherMember  # noqa: PLC0415  torch is slow: after the checks
-    from pretrain.launch.nodes.remote_nodes import RemoteNodes  # noqa: PLC0415
+    from pretrain.launch.nodes.remote_nodes import LauncherMember, RemoteNodes  # noqa: PLC0415  torch is slow
 
     folder = existing_folder(Path(job.run_dir) if job.run_dir else RUNS)
     with variables_file(folder, variables) as file:
@@ -130,7 +126,7 @@ class _Attempt:
         try:
             failure = self.run_on_hosts(hosts, job, next(self.starts), patience)
         except UnreachedError as error:
-            failure = Failure(rank=0, when=time.time(), exit_code=CRASH, text=str(error), absent=error.hosts)
+            failure = Failure(text=str(error), absent=error.hosts)
         if failure is not None and failure.passing:  # no user's mistake: the run had begun
             return dataclasses.replace(failure, exit_code=CRASH)
         return failure

@@ -16,13 +16,13 @@ from pretrain.errors import LaunchError
 from pretrain.exit_codes import of_signal
 from pretrain.launch.nodes.host_environment import with_variables
 from pretrain.launch.processes.signals import stop_signals_handled
-from pretrain.launch.scheduler_variables import port_variable
+from pretrain.launch.schedulers import port_variable
 from pretrain.launch.world import port_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pretrain.launch.nodes.hostfile import Hosts
+    from pretrain.launch.nodes.nodes import Hosts
 
 _MAX_FANOUT = 1024  # hosts that pdsh reaches at the same time; the others would start only when those have ended
 _RANK = "%n"  # pdsh's word for the number of a host among those of -w
@@ -60,11 +60,9 @@ def require_pdsh() -> None:
 
 
 def rendezvous_endpoint(hosts: Hosts, environ: Mapping[str, str], attempt: int = 0) -> tuple[str, int]:
-    """Return address and port of the rendezvous, on the first host; all hosts must answer.
-
-    MASTER_ADDR and MASTER_PORT count, if the user has set them; MASTER_ADDR while its host is there. Each attempt has a
-    port of its own, unless the user has set one, since a node of one before may still serve that one's.
-    """
+    """Return address and port of the rendezvous, on the first host; all hosts must answer."""
+    # MASTER_ADDR and MASTER_PORT count, if the user has set them; MASTER_ADDR while its host is there. Each attempt has
+    # a port of its own, unless the user has set one, since a node of one before may still serve that one's.
     port = port_variable(environ, port_of(os.getpid() + attempt))
     first = host_addresses(_pdsh(hosts), hosts.names)[0]  # names may be known to ssh alone
     if environ.get("MASTER_ADDR") and not hosts.is_first_lost:
@@ -106,10 +104,8 @@ def host_addresses(pdsh: Sequence[str], names: Sequence[str]) -> list[list[str]]
 
 
 def _output(command: Sequence[str], environment: Mapping[str, str]) -> tuple[bytes, bytes]:
-    """Return what pdsh writes in time; after the timeout, or a signal to this process, no ssh is left.
-
-    Each ssh has a session of its own. With -b, pdsh ends all of them on SIGINT.
-    """
+    """Return what pdsh writes in time; after the timeout, or a signal to this process, no ssh is left."""
+    # Each ssh has a session of its own. With -b, pdsh ends all of them on SIGINT.
     stopped: list[int] = []  # an exception of a handler could come before the program is known here
     deadline, pipe = time.monotonic() + _TIMEOUT, subprocess.PIPE
     with (

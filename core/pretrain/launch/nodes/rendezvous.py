@@ -10,6 +10,7 @@ import json
 import math
 import secrets
 import signal
+import socket
 import sys
 import time
 from contextlib import contextmanager, suppress
@@ -21,19 +22,19 @@ from torch.distributed import DistError
 
 from pretrain.errors import LaunchError
 from pretrain.exit_codes import of_signal
-from pretrain.launch.nodes import joining, quorum
-from pretrain.launch.nodes.attempt import Attempt
-from pretrain.launch.nodes.quorum import Heartbeat, HeartbeatWatch, Quorum, RunEnded
+from pretrain.launch.nodes import attempt as attempts
+from pretrain.launch.nodes import joining
+from pretrain.launch.nodes.attempt import Attempt, Heartbeat, HeartbeatWatch, RunEnded
 from pretrain.launch.nodes.reports import SharedReportRequests, lost_node_0
 from pretrain.launch.processes.failure import Failure
 from pretrain.launch.restarts import NO_RESTARTS, Decision
+from pretrain.machine import machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from pretrain.launch.nodes.attempt import AttemptPlan
+    from pretrain.launch.nodes.attempt import Arrival, AttemptPlan
     from pretrain.launch.nodes.nodes import Nodes
-    from pretrain.launch.nodes.quorum import Arrival
     from pretrain.launch.restarts import RestartPolicy
     from pretrain.launch.world import World
 
@@ -57,7 +58,7 @@ class Rendezvous:
         self._restarts = policy.limit > 0
         self._fewest = policy.fewest_nodes
         self._store, self.serves = joining.join_store(nodes, policy, LOSS_AFTER)
-        # node rank in the present attempt, or the one it wants; None: any
+        # Node rank in the present attempt, or the one it wants; None: any.
         self.place = 0 if self.serves else nodes.rank
         self.asked_to_stop = False  # the ranks here have been asked to save and end
         self._members = nodes.count if nodes.of_hostfile else 1
@@ -85,24 +86,29 @@ class Rendezvous:
             raise LaunchError(msg) from error
 
     def require_own_machine(self) -> None:
-        """Check that no other node of the hostfile is on this machine."""
-        joining.require_own_machine(self._store, self.place or 0)
+        """Check that no other node of the hostfile is on this machine: both would take its devices from 0 on."""
+        place = self.place or 0
+        other = int(self._store.compare_set(f"machine/{machine()} {socket.gethostname()}", "", str(place)))
+        if other != place:
+            first, second = sorted([other + 1, place + 1])
+            msg = (
+                f"hosts {first} and {second} of the hostfile are one machine, {socket.gethostname()}: "
+                "their ranks would share its devices.\nGive it one line with all its ranks."
+            )
+            raise LaunchError(msg)
 
     def meet(self, ranks: int, choose: Callable[[Sequence[Arrival], int], Sequence[Arrival]]) -> Sequence[Arrival]:
-        """Open the next attempt and wait for its nodes; node 0 alone calls it, and then `begin`.
-
-        `choose` returns the nodes that take part, of those that are there and all that are wanted.
-        """
+        """Open the next attempt and wait for its nodes; node 0 alone calls it, and then `begin`."""
+        # `choose` returns the nodes that take part, of those that are there and all that are wanted.
         with self._until_lost():
             attempt = self._enter(self._next)
             attempt.arrive(0, ranks, self._launcher)
             self._store.set(_ATTEMPT, str(attempt.number))
-            arrivals = Quorum(attempt.store, attempt.number, self._nodes, self._watch, self._require_no_end)
             try:
-                nodes = arrivals.wait(self._fewest)
+                nodes = attempt.gather(self._nodes, self._fewest, self._require_no_end)
             finally:
                 if not self._nodes.of_hostfile:  # of whom each joins, and its launcher waits for that
-                    self._members = arrivals.there
+                    self._members = attempt.there
         return choose(nodes, self._nodes.count)
 
     def begin(self, members: Sequence[Arrival], plan: AttemptPlan | None = None) -> list[World]:
@@ -121,7 +127,7 @@ class Rendezvous:
     def _has_joined(self, ranks: int) -> bool:
         """Wait for an attempt to begin; return whether it has taken this node."""
         # With restarts node 0 prepares the run before the attempt begins: there is no limit for that.
-        limit = quorum.ARRIVAL_TIMEOUT + timedelta(seconds=LOSS_AFTER)  # node 0, which can count them, says it before
+        limit = attempts.ARRIVAL_TIMEOUT + timedelta(seconds=LOSS_AFTER)  # node 0, which can count them, says it before
         deadline = math.inf if self._restarts else time.monotonic() + limit.total_seconds()
         late = f"--rdzv {self._nodes.rendezvous}: not all {self._nodes.count} nodes have come within {limit}."
         self._wait_until(lambda: self._opened() >= self._next, deadline, late)
@@ -146,10 +152,8 @@ class Rendezvous:
         return number
 
     def report(self, failure: Failure) -> Failure:
-        """Report the failure of this node's ranks; return the failure of the run.
-
-        Ranks that only lost a peer wait a moment for the report of that peer's node.
-        """
+        """Report the failure of this node's ranks; return the failure of the run."""
+        # Ranks that only lost a peer wait a moment for the report of that peer's node.
         deadline = time.monotonic() + _CAUSE_TIMEOUT
         while failure.lost_peer and time.monotonic() < deadline:
             reported = self.poll()
@@ -185,10 +189,8 @@ class Rendezvous:
         return False
 
     def poll(self) -> Failure | None:
-        """Return the failure that a node has reported, or the loss of one; None if there is none.
-
-        A stop request of the hostfile's launcher becomes that signal in this process, or SystemExit for an end at once.
-        """
+        """Return the failure that a node has reported, or the loss of one; None if there is none."""
+        # A stop request of the hostfile's launcher becomes that signal here, or SystemExit for an end at once.
         try:
             failure = self._failure_elsewhere()
         except DistError:
@@ -209,10 +211,7 @@ class Rendezvous:
         return failure or self._attempt.reports.failure() or (self._attempt.lost_node() if watches else None)
 
     def settle(self, failure: Failure | None, judge: Callable[[Failure], Decision]) -> tuple[Failure | None, Decision]:
-        """Return the failure as node 0 knows it, and what follows on all nodes, which node 0 decides by `judge`.
-
-        RunEnded: node 0 is gone, and the ranks here have not come to the end or saved.
-        """
+        """Return the failure as node 0 knows it, and what follows on all nodes, which node 0 decides by `judge`."""
         try:
             with self._until_lost():
                 if self.serves:
@@ -236,20 +235,16 @@ class Rendezvous:
             self._wait_until(lambda: time.monotonic() >= deadline)
 
     def end(self, failure: Failure | None) -> None:
-        """Say to all nodes that the run is over: why, or None if it is complete; the first word counts.
-
-        A node that takes no part has no say; and that it is complete, or has stopped, only node 0 knows.
-        """
+        """Say to all nodes that the run is over: why, or None if it is complete; the first word counts."""
+        # A node that takes no part has no say; and that it is complete, or has stopped, only node 0 knows.
         if self._spare or ((failure is None or failure.stopped) and not self.serves):
             return
         with suppress(DistError):
             self._store.compare_set(_END, "", json.dumps(failure and asdict(failure)))
 
     def leave(self, exit_code: int = 0) -> None:
-        """Leave, with the exit code for the launcher of a hostfile.
-
-        Node 0 ends the run with that, if nothing else has, and waits until all others have read the reports.
-        """
+        """Leave, with the exit code for the launcher of a hostfile."""
+        # Node 0 ends the run with that, if nothing else has, and waits until all others have read the reports.
         if self.serves:
             self.end(None)
         with suppress(DistError):

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import signal
 import socket
-import time
 from contextlib import suppress
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch.distributed import DistError
 
@@ -49,10 +48,8 @@ class Reports:
         return self._read(_TOLD)
 
     def keep(self, own: Failure) -> Failure:
-        """Return the failure that was reported before; this node's replaces it if it says more about the end.
-
-        A node that was asked to end has the last word; and a cause says more than its consequence.
-        """
+        """Return the failure that was reported before; this node's replaces it if it says more about the end."""
+        # A node that was asked to end has the last word; and a cause says more than its consequence.
         text = json.dumps(asdict(own))
         kept = self._store.compare_set(_FAILURE, "", text).decode()
         first = Failure(**json.loads(kept))
@@ -108,12 +105,11 @@ class SharedReportRequests:
 
 def silent_node(place: int, host: str, seconds: float) -> Failure:
     """Return the loss of a node whose launcher has sent no heartbeat for so long."""
-    return _failure(
+    text = (
         f"Node {place} ({host}) has sent no heartbeat for {seconds:.0f} s: "
-        "its launcher was killed, or the host or the network between is down.",
-        place=place,
-        host=host,
+        "its launcher was killed, or the host or the network between is down."
     )
+    return Failure(text=text, of_launcher=True, place=place, host=host)
 
 
 def lost_node_0(nodes: Nodes, *, trains: bool) -> Failure:
@@ -121,29 +117,30 @@ def lost_node_0(nodes: Nodes, *, trains: bool) -> Failure:
     lost, again = f"--rdzv {nodes.rendezvous}: node 0", "It cannot be replaced: give the command again on all nodes"
     if nodes.of_hostfile:
         lost, again = f"--hostfile: the first host, {nodes.endpoint()[0]}", "Give the command again"
-    return _failure(
+    text = (
         f"{lost}, which serves the rendezvous, cannot be reached any more from {socket.gethostname()}.\n"
         f"{again}{', with --resume auto' if trains else ''}."
     )
+    return Failure(text=text, of_launcher=True)
 
 
-def absent_nodes(endpoint: str | None, there: int, wanted: int, waited: timedelta, *, at_restart: bool) -> Failure:
+def absent_nodes(nodes: Nodes, there: int, waited: timedelta, *, at_restart: bool) -> Failure:
     """Return the failure of nodes that have not come: a user error at first, a loss at a restart."""
     fewer = "; --allow-fewer-nodes restarts without some" if at_restart else ""
     text = (
-        f"--rdzv {endpoint}: {there} of {wanted} nodes have come within {waited}.\n"
+        f"--rdzv {nodes.rendezvous}: {there} of {nodes.count} nodes have come within {waited}.\n"
         f"Give the same command on every node{fewer}."
     )
-    return _failure(text, CRASH if at_restart else USER_ERROR)
+    return Failure(exit_code=CRASH if at_restart else USER_ERROR, text=text, of_launcher=True)
 
 
-def shared_node_rank(endpoint: str | None, rank: int | None, hosts: Sequence[str]) -> Failure:
+def shared_node_rank(nodes: Nodes, rank: int | None, hosts: Sequence[str]) -> Failure:
     """Return the user error of nodes that have the same --node-rank."""
     text = (
-        f"--rdzv {endpoint}: --node-rank {rank} was given on {len(hosts)} nodes ({', '.join(hosts)}).\n"
+        f"--rdzv {nodes.rendezvous}: --node-rank {rank} was given on {len(hosts)} nodes ({', '.join(hosts)}).\n"
         "Give each node its own, or none."
     )
-    return _failure(text, USER_ERROR)
+    return Failure(exit_code=USER_ERROR, text=text, of_launcher=True)
 
 
 def signalled_node(place: int | None, code: int) -> Failure:
@@ -151,8 +148,4 @@ def signalled_node(place: int | None, code: int) -> Failure:
     name = signal.Signals(code - 128).name if code > 128 else f"exit code {code}"
     here = socket.gethostname()
     node = f"The node on {here}" if place is None else f"Node {place} ({here})"
-    return _failure(f"{node} was asked to end by {name}.", asked=True)
-
-
-def _failure(text: str, exit_code: int = CRASH, **more: Any) -> Failure:
-    return Failure(rank=0, when=time.time(), exit_code=exit_code, text=text, of_launcher=True, **more)
+    return Failure(text=f"{node} was asked to end by {name}.", of_launcher=True, asked=True)

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 import weakref
+from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -32,14 +33,6 @@ class StoreSilenceError(DistError):
     """A store that has not answered in time; perhaps it does later."""
 
 
-class _Answer:
-    def __init__(self) -> None:
-        self.there = threading.Event()
-        self.wanted = True
-        self.value: Any = None
-        self.problem: str | None = None
-
-
 class _StoreThread:
     """The thread that asks a store, one question after the other; a call into torch cannot be interrupted."""
 
@@ -47,7 +40,7 @@ class _StoreThread:
         self.broken: str | None = None  # why the connection is lost, for which there is no remedy
         self.silent = False  # a question was not answered in time, and still is not
         self.patience: float | None = None  # seconds for each answer, whatever was before
-        self._questions: queue.SimpleQueue[tuple[Callable[[], Any], _Answer] | None] = queue.SimpleQueue()
+        self._questions: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
         weakref.finalize(self, self._questions.put, None)
         # The thread knows this object only while it asks, so that it ends with its last user.
         threading.Thread(target=_ask, args=(self._questions, weakref.ref(self)), daemon=True, name="store").start()
@@ -55,32 +48,32 @@ class _StoreThread:
     def ask(self, question: Callable[[], Any]) -> Any:
         if self.broken is not None:
             raise DistError(self.broken)
-        answer = _Answer()
+        answer: Future[Any] = Future()
         self._questions.put((question, answer))
         patience = (_SHORT_PATIENCE if self.silent else _PATIENCE) if self.patience is None else self.patience
-        # Signals are handled during this wait.
-        if not answer.there.wait(patience):
-            answer.wanted, self.silent = False, True
+        try:
+            return answer.result(patience)  # signals are handled during this wait
+        except TimeoutError:
+            self.silent = True
+            answer.cancel()
             msg = "the store does not answer"
-            raise StoreSilenceError(msg)
-        if answer.problem is not None:
-            raise DistError(answer.problem)
-        return answer.value
+            raise StoreSilenceError(msg) from None
 
 
 def _ask(questions: queue.SimpleQueue[Any], thread_of: weakref.ref[_StoreThread]) -> None:
     while (asked := questions.get()) is not None:
         question, answer = asked
         thread = thread_of()
-        if answer.wanted and thread is not None and thread.broken is None:
+        if thread is not None and answer.set_running_or_notify_cancel():
             try:
-                answer.value = question()
+                value = None if thread.broken else question()
             except Exception as error:  # noqa: BLE001  it is the asker's
-                answer.problem = thread.broken = str(error) or type(error).__name__
+                thread.broken = str(error) or type(error).__name__
             thread.silent = False
-        elif thread is not None:
-            answer.problem = thread.broken
-        answer.there.set()
+            if thread.broken is None:
+                answer.set_result(value)
+            else:
+                answer.set_exception(DistError(thread.broken))
         del asked, question, answer, thread
 
 

@@ -8,7 +8,7 @@ import re
 import signal
 import time
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pretrain.atomic_files import replacing
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 USER_ERROR, CRASH = ExitCode.USER_ERROR, ExitCode.FAILURE  # exit codes of failures: a user error; anything else
 _INTERRUPTED = {sign for number in STOP_SIGNALS for sign in (-number, of_signal(number))}
 _LOST_PEER = re.compile(r"connection (was )?(closed|reset|refused)|broken pipe|gloo/transport", re.IGNORECASE)
-
 _TIMEOUT = re.compile(r"(?:timed out (?:waiting|after)|wait timeout after) (\d+) ?(ms|s)", re.IGNORECASE)
 """Timeout messages of gloo and torch's stores."""
 
@@ -35,9 +34,9 @@ _TIMEOUT = re.compile(r"(?:timed out (?:waiting|after)|wait timeout after) (\d+)
 class Failure:
     """The end of one rank."""
 
-    rank: int
-    when: float  # seconds since the epoch
-    exit_code: int  # `USER_ERROR` or `CRASH`; another one: the ranks have not failed, but stopped
+    rank: int = 0
+    when: float = field(default_factory=time.time)  # seconds since the epoch
+    exit_code: int = CRASH  # `USER_ERROR` or `CRASH`; another one: the ranks have not failed, but stopped
     text: str
     lost_peer: bool = False  # it lost its connection to another rank: a consequence rather than the cause
     interrupted: bool = False  # Ctrl-C, SIGTERM or SIGHUP ended the rank
@@ -55,17 +54,14 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException, rank: int, *, with_traceback: bool) -> Failure:
-        """Describe an exception: a known error by its message, anything else (or if asked) by its traceback.
-
-        A timeout of a wait for another rank is known too: its traceback does not name that rank.
-        """
+        """Describe an exception: a known error by its message, anything else (or if asked) by its traceback."""
+        # A timeout of a wait for another rank is known too: its traceback does not name that rank.
         known, lost_peer = isinstance(error, PretrainError), _is_lost_peer(error)
         names_ranks = isinstance(error, NotFiniteError | LostRanksError)
         message = str(error) if known else _timeout_message(str(error)) if lost_peer else ""
         plain = bool(message) and not with_traceback
         return cls(
             rank=rank,
-            when=time.time(),
             exit_code=exit_code_of(error),
             text=message if plain else "".join(traceback.format_exception(error)).rstrip(),
             lost_peer=isinstance(error, OtherRankError) or (not known and lost_peer),
@@ -89,14 +85,13 @@ class Failure:
                 text += " On Linux the usual cause is the out-of-memory killer: see `dmesg`."
         if last_place:
             text += f"\nIt was last in {last_place}."
-        interrupted = returncode in _INTERRUPTED
-        return cls(rank=rank, when=time.time(), exit_code=CRASH, text=text, interrupted=interrupted)
+        return cls(rank=rank, text=text, interrupted=returncode in _INTERRUPTED)
 
     @classmethod
     def of_report(cls, rank: int) -> Failure:
         """Describe a rank that has printed what is wrong; a failure of another rank is shown rather than it."""
         text = "It has reported what is wrong: look at its output above."
-        return cls(rank=rank, when=time.time(), exit_code=CRASH, text=text, lost_peer=True, reported=True)
+        return cls(rank=rank, text=text, lost_peer=True, reported=True)
 
     @classmethod
     def left_behind(cls, rank: int, pid: int, seconds: float) -> Failure:
@@ -105,22 +100,14 @@ class Failure:
             f"It still runs {seconds:g} s after another rank of this node has ended, and was ended (process {pid}).\n"
             "It was stopped (`kill -STOP`, a debugger), or a library of its device hangs at the end of a process."
         )
-        return cls(rank=rank, when=time.time(), exit_code=CRASH, text=text)
+        return cls(rank=rank, text=text)
 
     @classmethod
     def of_stop(cls, end: End) -> Failure:
         """Describe ranks that have left before the end of the training without a failure."""
-        what = (
-            "all ranks have saved and left" if end.code == ExitCode.SAVED else "all ranks have left, and saved nothing"
-        )
-        return cls(
-            rank=0,
-            when=time.time(),
-            exit_code=end.code,
-            text=f"{'A rank got ' if end.by_signal else ''}{end.reason}: {what}.",
-            of_launcher=True,
-            asked=not end.by_signal,
-        )
+        what = "saved and left" if end.code == ExitCode.SAVED else "left, and saved nothing"
+        text = f"{'A rank got ' if end.by_signal else ''}{end.reason}: all ranks have {what}."
+        return cls(exit_code=end.code, text=text, of_launcher=True, asked=not end.by_signal)
 
     @property
     def stopped(self) -> bool:

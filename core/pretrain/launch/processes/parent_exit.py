@@ -1,4 +1,4 @@
-"""Exit of a child process with its parent, also after kill -9."""
+"""Exit of a child process with its parent, also after kill -9; `tools/align` sends this text to other versions."""
 
 from __future__ import annotations
 

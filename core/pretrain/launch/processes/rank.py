@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import sys
-import time
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -51,10 +50,7 @@ def main() -> None:
 
 
 def train(job: AnyJob, world: World, failure_file: Path) -> int:
-    """Train as one rank; return the exit code, which the file of the end confirms to the launcher.
-
-    If that fails, write the failure file, which the launcher shows, and end the process.
-    """
+    """Train as one rank; return the exit code, which the file of the end confirms to the launcher."""
     try:
         return _train(job, world, failure_file)
     except KeyboardInterrupt:  # perhaps while a failure, itself a consequence of the interruption, is described
@@ -96,10 +92,8 @@ def read_end(failure_file: Path, code: int) -> End | None:
 
 
 def write_end(end: End, failure_file: Path) -> None:
-    """Write how this rank has ended, for `read_end`; an empty file where there is no room for more.
-
-    The launcher then does not know that a signal to this rank alone ended the run, and does not start it again.
-    """
+    """Write how this rank has ended, for `read_end`; an empty file where there is no room for more."""
+    # The launcher then does not know that a signal to this rank alone ended the run, and does not start it again.
     file = failure_file.with_suffix(_END)
     try:
         with replacing(file, error=None, durable=False, make_folders=False) as stream:
@@ -113,10 +107,7 @@ def _tell(rank: int, failure_file: Path, text: str, is_cause: bool) -> None:
     """Write why this rank is about to end, in words that name the ranks themselves; what it has told before stays."""
     if failure_file.exists():
         return
-    failure = Failure(
-        rank=rank, when=time.time(), exit_code=CRASH, text=text, lost_peer=not is_cause, of_launcher=is_cause
-    )
-    failure.write(failure_file)
+    Failure(rank=rank, text=text, lost_peer=not is_cause, of_launcher=is_cause).write(failure_file)
 
 
 def _tell_error(rank: int, failure_file: Path, error: Exception) -> None:
@@ -126,10 +117,8 @@ def _tell_error(rank: int, failure_file: Path, error: Exception) -> None:
 
 
 def claim_report() -> bool:
-    """Say whether this rank may print the report of all: the first one of its launcher that asks may.
-
-    Ranks that have lost each other cannot agree in another way. Without pretrain's launcher every one may.
-    """
+    """Say whether this rank may print the report of all: the first one of its launcher that asks may."""
+    # Ranks that have lost each other cannot agree in another way. Without pretrain's launcher every one may.
     file = os.environ.get(FAILURE_FILE)
     try:
         if file:

@@ -29,27 +29,21 @@ class Ranks(Protocol):
 
     def running(self) -> bool:
         """Say whether any rank still runs."""
-        ...
 
     def failures(self) -> list[Failure]:
         """Return the failures of ranks."""
-        ...
 
     def told(self) -> list[Failure]:
         """Return the failures that ranks have told which still run, as they write a checkpoint first, or nodes."""
-        ...
 
     def stop(self) -> Failure | None:
         """Return why ranks that have all ended without a failure have left early; None at the end of the training."""
-        ...
 
     def send(self, number: int) -> None:
         """Pass a signal on."""
-        ...
 
     def kill(self) -> None:
         """End every rank that still runs."""
-        ...
 
 
 def supervise(

@@ -164,7 +164,10 @@ class Meter:
     def log(self, totals: Totals, taken: TakenStep, engine: Engine, progress: Progress) -> None:
         """Log the interval, whose clock is stopped, and begin a new one; all ranks call it together."""
         seconds = self.timers.take()
-        slow = self._slow_ranks(seconds["data"])
+        interval, slow = self.interval, []
+        if self.stragglers is not None:
+            pace = interval.seconds / interval.iterations
+            slow = self.stragglers.of_interval(seconds["data"], interval.iterations, pace)
         self.logger.train(self._record(totals, taken, engine, progress, slow[0] if slow else None))
         if self.recipe.logging.log_timers:
             spreads = across_ranks(seconds, self.interval.iterations, device=self.device)
@@ -178,13 +181,6 @@ class Meter:
         self.timers.take()
         self.interval.start()
         self.interval.skipped_in_a_row = 0
-
-    def _slow_ranks(self, data_seconds: float) -> list[SlowRank]:
-        """Return the ranks that are behind the others, the slowest first; empty if it is switched off."""
-        interval = self.interval
-        if self.stragglers is None:
-            return []
-        return self.stragglers.of_interval(data_seconds, interval.iterations, interval.seconds / interval.iterations)
 
     def _warn(self, slow: Sequence[SlowRank], progress: Progress) -> None:
         if self.stragglers is None:

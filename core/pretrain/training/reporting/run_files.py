@@ -98,21 +98,13 @@ def log_head(logger: RunLogger, setup: RankSetup, table: KernelTable, run_dir: P
 def finish(logger: RunLogger, run_dir: Path, reason: str, iteration: int) -> None:
     """Write the report and log the run directory; what cannot be read or written is a warning: the training is over."""
     try:
-        _finish(logger, run_dir, reason, iteration)
+        try:
+            if (run_dir / METRICS).stat().st_size:  # a run that had nothing left to do has nothing to report
+                write_report([run_dir], run_dir / REPORT)
+        except RunError as error:  # of a full disk: the training is complete all the same
+            logger.note(f"warning: {error}\nWrite it later: pretrain report {run_dir}")
+        logger.note(f"stopped after iteration {iteration}: {reason}" if reason else f"done: {iteration} iterations")
+        files = sorted(entry.name for entry in run_dir.iterdir() if not entry.name.startswith("."))
+        logger.note(f"run directory: {run_dir} ({', '.join(files)})")
     except OSError as error:
         logger.note(f"warning: {error}\nThe run directory cannot be looked at; its checkpoints are written.")
-
-
-def _finish(logger: RunLogger, run_dir: Path, reason: str, iteration: int) -> None:
-    if (run_dir / METRICS).stat().st_size:  # a run that had nothing left to do has nothing to report
-        _write_report(logger, run_dir)
-    logger.note(f"stopped after iteration {iteration}: {reason}" if reason else f"done: {iteration} iterations")
-    files = sorted(entry.name for entry in run_dir.iterdir() if not entry.name.startswith("."))
-    logger.note(f"run directory: {run_dir} ({', '.join(files)})")
-
-
-def _write_report(logger: RunLogger, run_dir: Path) -> None:
-    try:
-        write_report([run_dir], run_dir / REPORT)
-    except RunError as error:  # of a full disk: the training is complete all the same
-        logger.note(f"warning: {error}\nWrite it later: pretrain report {run_dir}")

@@ -35,11 +35,9 @@ class Health:
     broken: BrokenSince | None  # None in fp16, which recovers from them
 
     def check(self, totals: Totals) -> None:
-        """Check the interval that ends here; all ranks call it together.
-
-        Only fp16 recovers from numbers that are not finite. Without a loss scale DeepSpeed skips a step that
-        megatron-core would take, with gradients that are not finite.
-        """
+        """Check the interval that ends here; all ranks call it together."""
+        # Only fp16 recovers from numbers that are not finite. Without a loss scale DeepSpeed skips a step that
+        # megatron-core would take, with gradients that are not finite.
         precision, interval = self.training.recipe.precision, self.training.meter.interval
         if precision.dtype != "fp16" and (totals.nan_iterations or interval.skipped_iterations):
             raise self.not_finite()
@@ -53,10 +51,8 @@ class Health:
             raise TrainingError(msg)
 
     def not_finite(self) -> NotFiniteError:
-        """Return the error of a loss, gradients or weights that are not finite; all ranks call it together.
-
-        It names the latest checkpoint: the one that is being written, if it succeeds.
-        """
+        """Return the error of a loss, gradients or weights that are not finite; all ranks call it together."""
+        # It names the latest checkpoint: the one that is being written, if it succeeds.
         latest = None
         if self.saving is not None:
             self.training.meter.timers.position.enter(END)  # the checkpoint may take long

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from pretrain.collectives import first_problem, rank_rows
+from pretrain.engine import groups
 from pretrain.errors import TrainingError
 from pretrain.training.event import Event
 
@@ -27,6 +28,22 @@ _SHOWN = 5  # weights that an error names; the others are counted
 
 class ReplicaCheck(Event):
     """Compares the weights of the data-parallel ranks by hashes, which alone leave a device."""
+
+    @classmethod
+    def of(cls, training: Training, saving: Saving | None) -> ReplicaCheck | None:
+        """Return the comparison that the recipe asks for; None if it is off, or if there is one replica alone."""
+        recipe, note, every = training.recipe, training.meter.logger.note, training.recipe.train.check_replicas_interval
+        if every is None:
+            return None
+        if training.length.layout.data_parallel_size == 1:
+            note("train.check_replicas_interval: there is one replica, and nothing to compare it with")
+            return None
+        if recipe.engine.name == "megatron" and recipe.parallel.overlap_param_gather:
+            note(
+                "train.check_replicas_interval: with parallel.overlap_param_gather the weights are gathered once more "
+                "right before they are compared, so that faults of that gather alone are found"
+            )
+        return cls(training, groups.data_parallel_group(), every, saving)
 
     def __init__(self, training: Training, group: dist.ProcessGroup, every: int, saving: Saving | None) -> None:
         self._engine, self._progress, self._interval = training.engine, training.progress, training.meter.interval
@@ -138,10 +155,8 @@ class WeightHash:
         self._multipliers = torch.empty(0, dtype=torch.int64)
 
     def buckets(self, weights: Iterable[Tensor]) -> Tensor:
-        """Return the hashes of all buckets of weights, int64 [buckets], on their device; does not wait for it.
-
-        Weights that differ in size, order or dtype have other buckets. The gradient is not recorded.
-        """
+        """Return the hashes of all buckets of weights, int64 [buckets], on their device; does not wait for it."""
+        # Weights that differ in size, order or dtype have other buckets. The gradient is not recorded.
         return torch.stack([self._of(bucket) for bucket in _buckets(weights)])
 
     def one(self, weight: Tensor) -> Tensor:

@@ -62,11 +62,9 @@ class SpikeResponse(Event):
         self._withheld = self._withheld + 1 if step.withheld else 0
 
     def after_iteration(self, due: Due) -> bool:
-        """Answer the spikes that were found; return whether the steps after the last checkpoint are taken back.
-
-        Before a line and a checkpoint all losses so far are judged. A training that is asked to end here does not go
-        back: its next part does, since no checkpoint is written after the spike.
-        """
+        """Answer the spikes that were found; return whether the steps after the last checkpoint are taken back."""
+        # Before a line and a checkpoint all losses so far are judged. A training that is asked to end here does not go
+        # back: its next part does, since no checkpoint is written after the spike.
         if due.line or due.checkpoint:
             self.watch.settle(self.training.stopping.exchange)
         while (spike := self.watch.take()) is not None:
@@ -81,10 +79,8 @@ class SpikeResponse(Event):
         return False
 
     def takes_back_weights(self) -> bool:
-        """Go back from weights of this iteration that are not finite; return whether that is the answer to them.
-
-        All ranks call it together, with all losses judged: the next loss need not show it, as that of a rare token.
-        """
+        """Go back from weights of this iteration that are not finite; return whether that is the answer to them."""
+        # All ranks call it together, with all losses judged: the next loss need not show it, as that of a rare token.
         is_fp16 = self.training.recipe.precision.dtype == "fp16"  # whose losses may be so, and are not judged
         if is_fp16 or not self.goes_back or self.saving is None or self.saving.latest is None:
             return False
@@ -136,7 +132,7 @@ class SpikeResponse(Event):
             earlier, notices = saving.load_latest(self.training.engine)
             self.training.progress.go_back(earlier)
             self.training.progress.left_out.append([first, last])
-            self.training.batches.go_back(self.training.progress)
+            self.training.batches.go_back()
         self.training.meter.timers.position.forget_steps()
         self.training.meter.go_back(self.training.progress)
         text = f"{_told(spike)}{made}: back to iteration {checkpoint}; iterations {first} to {last} are left out."

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from pretrain.engine.protocol import Step
+    from pretrain.training.progress import Progress
+    from pretrain.training.rank_setup import RankSetup
     from pretrain.training.stopping import Exchange
 
 
@@ -26,7 +28,7 @@ class Spike:
     iteration: int  # whose step had it, before its update; of weights, after whose update
     loss: float  # mean over the global batch, nats per token; may be nan or infinite
     median: float | None  # of the steps before; None before there are enough
-    # gradients and weights are not finite, where the loss shows nothing
+    # Gradients and weights are not finite, where the loss shows nothing.
     of: Literal["loss", "gradients", "weights"] = "loss"
 
 
@@ -52,13 +54,26 @@ class SpikeWatch:
 
     size = 2
 
+    @classmethod
+    def of(cls, setup: RankSetup, progress: Progress) -> SpikeWatch | None:
+        """Return the watch of the losses that follow those of `progress`; None, and these forgotten, if it is off."""
+        spike = setup.recipe.train.loss_spike
+        if spike.threshold is None:
+            progress.losses.clear()
+            return None
+        return cls(
+            spike.threshold,
+            HostCopies(setup.device, pin_memory=setup.pin_memory),
+            progress.losses,
+            judges_nan=setup.recipe.precision.dtype != "fp16",
+            is_early=spike.action == "skip",
+        )
+
     def __init__(
         self, threshold: float, copies: HostCopies, losses: list[float], *, judges_nan: bool, is_early: bool
     ) -> None:
-        self._window = LossWindow(threshold, losses)
-        self._copies = copies
-        self._judges_nan = judges_nan
-        self._is_early = is_early
+        self._window, self._copies = LossWindow(threshold, losses), copies
+        self._judges_nan, self._is_early = judges_nan, is_early
         self._found: deque[Spike] = deque()
         self._latest: _Seen | None = None
         self._ready: _Seen | None = None
@@ -174,14 +189,15 @@ class HostCopies:
         return HostCopy(place, event)
 
 
+@dataclass(frozen=True, slots=True)
 class HostCopy:
     """One scalar on its way."""
 
-    def __init__(self, place: Tensor, event: Any | None) -> None:
-        self._place, self._event = place, event
+    place: Tensor
+    event: Any | None
 
     def value(self) -> float:
         """Return the number, and wait until it is there; work that was given to the device later is not waited for."""
-        if self._event is not None:
-            self._event.synchronize()
-        return float(self._place.item())
+        if self.event is not None:
+            self.event.synchronize()
+        return float(self.place.item())
