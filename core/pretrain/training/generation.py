@@ -58,11 +58,10 @@ def next_tokens(
 def generate_text(model: TrainedModel, prompt: str, max_new_tokens: int, sampling: Sampling) -> None:
     """Continue a prompt; rank 0 writes prompt and text as they come. All ranks call it together."""
     tokenizer, rank = model.setup.tokenizer, model.setup.world.rank
-    tokens = tokenizer.encode(prompt)
+    tokens = list(tokenizer.encode(prompt))
     stream = TextStream(tokenizer.decode, tokens)
     _show(rank, stream.certain())
-    for token in next_tokens(model.engine, tokens, sampling.draw, tokenizer.eod, max_new_tokens):
-        stream.append(token)
+    for _ in next_tokens(model.engine, tokens, sampling.draw, tokenizer.eod, max_new_tokens):
         _show(rank, stream.certain())
     _show(rank, f"{stream.rest()}\n")
 
@@ -78,16 +77,11 @@ _LONGEST = 3  # bytes of UTF-8 that can be there without their character's last 
 
 
 class TextStream:
-    """Text of growing tokens; the end of it that the next token may still change is held back."""
+    """Text of a growing list of tokens; the end of it that the next token may still change is held back."""
 
-    def __init__(self, decode: Callable[[Sequence[int]], str], tokens: Sequence[int]) -> None:
-        self._decode = decode
-        self._tokens = list(tokens)
+    def __init__(self, decode: Callable[[Sequence[int]], str], tokens: list[int]) -> None:
+        self._decode, self._tokens = decode, tokens
         self._shown = 0
-
-    def append(self, token: int) -> None:
-        """Take one more token."""
-        self._tokens.append(token)
 
     def certain(self) -> str:
         """Return the text that no later token will change, without what was returned before."""
