@@ -30,7 +30,7 @@ ONE_TASK_A_NODE = {
 def nodes(monkeypatch):
     """Nodes and ranks here of each run that would have joined others."""
     placements = []
-    monkeypatch.setattr("pretrain.launch.start._start_with_others", lambda placed, *_: placements.append(placed))
+    monkeypatch.setattr("pretrain.launch.node_attempts.run_node", lambda placed, *_: placements.append(placed))
     return lambda: [(each.nodes.count, each.nodes.rank, each.nodes.rendezvous, each.nproc) for each in placements]
 
 

@@ -15,10 +15,9 @@ from unittest.mock import patch
 
 from pretrain.cli.run import show_failure
 from pretrain.errors import PretrainError
-from pretrain.launch.job import Job
-from pretrain.launch.nodes.hostfile import read_hostfile
+from pretrain.launch.job import job_of
 from pretrain.launch.nodes.hosts import start_hosts
-from pretrain.launch.nodes.nodes import Nodes
+from pretrain.launch.nodes.nodes import Nodes, read_hostfile
 from pretrain.launch.placement import Placement
 from pretrain.launch.processes.signals import ignore_report_signal
 from pretrain.launch.restarts import RestartPolicy
@@ -37,7 +36,7 @@ def restarting(job, nproc):
 
 
 def node(job, endpoint, *restarts):
-    with patch("pretrain.launch.nodes.quorum._SHORT_TIMEOUT", 1.0):
+    with patch("pretrain.launch.nodes.attempt._SHORT_TIMEOUT", 1.0):
         return start(placed(job, Nodes(count=2, rendezvous=endpoint), 1, 2), job, policy(*restarts))
 
 
@@ -60,9 +59,7 @@ def policy(limit=0, fewest=None):
 
 def main(kind, job, *arguments):
     """Start a launcher; show the failure, or the stop, as the command does, and exit with its code."""
-    failure = {"ranks": ranks, "restarting": restarting, "node": node, "hosts": hosts}[kind](
-        Job.from_json(job), *arguments
-    )
+    failure = {"ranks": ranks, "restarting": restarting, "node": node, "hosts": hosts}[kind](job_of(job), *arguments)
     try:
         sys.exit(show_failure(failure))
     except PretrainError as error:

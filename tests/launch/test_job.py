@@ -12,8 +12,7 @@ import pytest
 from pretrain.errors import CheckpointError, LostRanksError, NotFiniteError, RecipeError
 from pretrain.exit_codes import ExitCode
 from pretrain.launch.job import ForwardJob
-from pretrain.launch.process_exit import exit_code_of
-from pretrain.launch.processes.failure import Failure
+from pretrain.launch.processes.failure import Failure, exit_code_of
 from pretrain.launch.world import LOCALHOST, free_port, node_worlds
 
 RANK = """import sys

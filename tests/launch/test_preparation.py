@@ -9,8 +9,8 @@ from contextlib import ExitStack
 import pytest
 
 from pretrain.errors import CheckpointError, RunError
-from pretrain.launch import preparation, start_checks
-from pretrain.launch.preparation import PreparedRun, prepare_run
+from pretrain.launch import job, start_checks
+from pretrain.launch.job import PreparedRun, prepare_run
 from pretrain.launch.run_directory import check_run_dir, new_run_dir
 from pretrain.recipe import make_recipe
 from recipe.smallest import SMALLEST
@@ -55,13 +55,13 @@ def test_resume_auto_needs_a_run_directory(tmp_path):
 def test_a_run_that_began_and_ended_while_another_took_the_lock_is_seen(tmp_path, monkeypatch):
     """Two commands begin at once: the slower one looks into the directory before the other has written anything."""
     run_dir = tmp_path / "run"
-    lock_of_run = preparation.held
+    lock_of_run = job.held
 
     def begun_meanwhile(folder):
         begin(folder)
         return lock_of_run(folder)
 
-    monkeypatch.setattr(preparation, "held", begun_meanwhile)
+    monkeypatch.setattr(job, "held", begun_meanwhile)
     with pytest.raises(RunError, match="already holds a run"):
         prepare(run_dir)
     (run_dir / "recipe.yml").unlink()

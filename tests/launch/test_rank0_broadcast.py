@@ -19,9 +19,9 @@ from pretrain.launch.world import LOCALHOST, free_port, node_worlds
 
 pytestmark = pytest.mark.usefixtures("forked_python")
 RANK = """import sys
-from pretrain.launch.job import Job
+from pretrain.launch.job import job_of
 from pretrain.launch.schedulers import current_world
-Job.from_json(sys.argv[1]).run(current_world())
+job_of(sys.argv[1]).run(current_world())
 """
 
 

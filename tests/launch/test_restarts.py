@@ -163,14 +163,13 @@ def test_a_failure_that_may_pass_is_no_user_error_when_no_restart_is_left():
     assert with_remark(absent, judged(1, (absent, None, None))[0]).exit_code == USER_ERROR
 
 
-def test_the_summary_counts_restarts():
-    progress = Progress()
-    restarts = Restarts(RestartPolicy(limit=2), progress.look)
-    assert restarts.summary() == ""
-    restarts.judge(KILLED)
-    assert restarts.summary() == "ended after 1 restart"
-    restarts.judge(BUG)
-    assert restarts.summary() == "ended after 2 restarts"
+def test_the_summary_counts_restarts(capsys):
+    restarts = Restarts(RestartPolicy(limit=2), Progress().look)
+    restarts.show_end()
+    for failure in (KILLED, BUG):
+        restarts.judge(failure)
+        restarts.show_end()
+    assert capsys.readouterr().err == "ended after 1 restart\nended after 2 restarts\n"
 
 
 def reached(run_dir):

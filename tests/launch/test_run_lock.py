@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from pretrain.errors import RunError
-from pretrain.launch import preparation, run_lock
-from pretrain.launch.preparation import PreparedRun, prepare_together
+from pretrain.launch import job, run_lock
+from pretrain.launch.job import PreparedRun, prepare_together
 from pretrain.launch.run_lock import FILE, held, remove_unused
 from pretrain.launch.world import World
 
@@ -204,7 +204,7 @@ SECOND_NODE = World(
 def join(tmp_path, monkeypatch):
     """The first rank of the second node, when rank 0 has decided for `run` in the folder of the test."""
     decision = json.dumps([str(tmp_path / "run"), False, *FIRST])
-    monkeypatch.setattr(preparation, "rank0_decides", lambda *_: decision)
+    monkeypatch.setattr(job, "rank0_decides", lambda *_: decision)
     monkeypatch.setattr(run_lock, "_APPEARANCE_TIMEOUT", 0.0)
     with ExitStack() as lock:
         yield lambda: prepare_together(None, None, SECOND_NODE, lock, "no")

@@ -5,8 +5,7 @@ import pytest
 from pretrain.cli.options import RankCounts
 from pretrain.cli.run import place_of_process
 from pretrain.errors import LaunchError
-from pretrain.launch.scheduler_variables import OwnNode
-from pretrain.launch.schedulers import current_world, own_node
+from pretrain.launch.schedulers import OwnNode, current_world, own_node
 from pretrain.launch.world import World
 
 TORCHRUN = {

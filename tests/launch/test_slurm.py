@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pretrain.errors import LaunchError
-from pretrain.launch.slurm import first_host, hosts
+from pretrain.launch.schedulers import hosts
 
 PLAIN = st.from_regex(r"[a-z][a-z0-9-]{0,6}(\.[a-z]{1,3})?", fullmatch=True)
 INDEX = st.integers(0, 120)
@@ -26,7 +26,7 @@ def bracketed(draw):
 def test_a_node_list_names_its_hosts_in_order(parts):
     text, expected = ",".join(part for part, _ in parts), [name for _, names in parts for name in names]
     assert list(hosts(text)) == expected
-    assert first_host(text) == expected[0]
+    assert next(hosts(text)) == expected[0]
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_examples(text, expected):
 
 
 def test_the_first_of_very_many_hosts_is_found_at_once():
-    assert first_host("n[1-999999999999]") == "n1"
+    assert next(hosts("n[1-999999999999]")) == "n1"
 
 
 @pytest.mark.parametrize("text", ["", "n[1-", "n[1-2", "n]", "n[a-b]", "n1,,n2", "n 1", "n[1-2-3]"])

@@ -22,7 +22,7 @@ from pretrain.training.progress import Length, Progress
 from pretrain.training.reporting.meter import Interval, Meter
 from pretrain.training.safeguards.health import Health
 from pretrain.training.saving import Saving
-from pretrain.training.training_data import RewindableBatches, SkippedIterations
+from pretrain.training.training_data import RewindableBatches
 
 
 class FakeEngine:
@@ -142,9 +142,7 @@ def training(make, tmp_path, files_of_fake_engines):
             length=Length.of(recipe, done, lay_out(recipe, 1)),
             progress=done,
             engine=engine or FakeEngine(),
-            batches=RewindableBatches(
-                lambda progress: (batch for batch in ()), done, SkippedIterations.of(recipe, done)
-            ),
+            batches=RewindableBatches(lambda progress: (batch for batch in ()), done, recipe.train.iterations_to_skip),
             stopping=SimpleNamespace(reason=lambda: next(reasons, ""), settle=lambda: None),
             meter=meter,
         )

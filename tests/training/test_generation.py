@@ -82,10 +82,11 @@ BYTES = ByteTokenizer().decode
 
 def stream(prompt, tokens, decode=BYTES):
     """Return the pieces that are shown: of the prompt, after each token, and at the end."""
-    shown = TextStream(decode, prompt)
+    so_far = list(prompt)
+    shown = TextStream(decode, so_far)
     pieces = [shown.certain()]
     for token in tokens:
-        shown.append(token)
+        so_far.append(token)
         pieces.append(shown.certain())
     return [*pieces, shown.rest()]
 

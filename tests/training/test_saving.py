@@ -14,8 +14,7 @@ from pretrain.checkpoint.folder import LATEST, CheckpointFolder
 from pretrain.errors import CheckpointError, DamageError
 from pretrain.tools.convert.formats.megatron_writer import BACKEND_JSON
 from pretrain.training.progress import Progress
-from pretrain.training.saving import Saving
-from pretrain.training.starting import start_from
+from pretrain.training.saving import Saving, start_from
 
 pytestmark = pytest.mark.usefixtures("alone")
 

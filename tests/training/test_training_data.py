@@ -13,7 +13,7 @@ from pretrain.bridge.megatron import prepare_to_read
 from pretrain.engine import groups
 from pretrain.training import training_data
 from pretrain.training.progress import Progress
-from pretrain.training.training_data import Evaluation, SkippedIterations, TrainingData
+from pretrain.training.training_data import Evaluation, RewindableBatches, TrainingData
 
 
 @pytest.fixture
@@ -38,16 +38,17 @@ def test_workers_leave_out_the_compiler(made, monkeypatch):
 @pytest.mark.parametrize("given", ["[3, 5-7]", "3 5-7", "3,5-7", "3, 5-7", '["3", 5-7]'])
 def test_they_are_numbered_as_in_the_log(make, given):
     progress = Progress()
-    left_out = SkippedIterations.of(make(f"train.iterations_to_skip={given}"), progress)
+    to_skip = make(f"train.iterations_to_skip={given}").train.iterations_to_skip
+    batches = RewindableBatches(lambda _: None, progress, to_skip)
     passed = []
     for progress.iteration in range(10):
-        passed += [progress.iteration + 1] if left_out.has_next() else []
+        passed += [progress.iteration + 1] if batches.skips_next() else []
     assert passed == [3, 5, 6, 7]
 
 
-def test_stretches_of_rollbacks_are_left_out_too(make):
+def test_stretches_of_rollbacks_are_left_out_too():
     progress = Progress(iteration=9, left_out=[[4, 6], [10, 12]])
-    assert SkippedIterations.of(make(), progress).has_next()
+    assert RewindableBatches(lambda _: None, progress).skips_next()
 
 
 @pytest.mark.parametrize("given", ["0", "[7-3]", "[0-3]", "[true]", "[seven]", "[1.5]"])

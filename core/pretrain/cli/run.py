@@ -10,8 +10,7 @@ import click
 from pretrain.cli.options import COUNTS, LocalPath, RankCounts, RunCommand, rank_options
 from pretrain.errors import LaunchError, PretrainError
 from pretrain.exit_codes import ExitCode
-from pretrain.launch.nodes.hostfile import read_hostfile
-from pretrain.launch.nodes.nodes import HOSTFILE_NODE, HOSTFILE_SLOTS, Nodes
+from pretrain.launch.nodes.nodes import HOSTFILE_NODE, HOSTFILE_SLOTS, Nodes, read_hostfile
 from pretrain.launch.schedulers import current_world, own_node
 
 if TYPE_CHECKING:
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pretrain.launch.job import AnyJob, Job
-    from pretrain.launch.nodes.hostfile import Hosts
+    from pretrain.launch.nodes.nodes import Hosts
     from pretrain.launch.placement import Placement
     from pretrain.launch.processes.failure import Failure
     from pretrain.launch.restarts import RestartPolicy

@@ -1,4 +1,4 @@
-"""Jobs of ranks, to train or to evaluate: plain values, sent to other processes as JSON."""
+"""Jobs of ranks, to train or to evaluate: plain values, sent to other processes as JSON; preparation of a run."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import os
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from pretrain.data.needed import SampleCounts
-from pretrain.errors import DamageError
+from pretrain.data.needed import SampleCounts, own_corpus
+from pretrain.errors import DamageError, RunError
 from pretrain.exit_codes import End
 from pretrain.launch.one_recipe import require_one_recipe
-from pretrain.launch.preparation import PreparedRun, prepare_run, prepare_together
 from pretrain.launch.process_exit import early_exit_fails
-from pretrain.launch.rank0_broadcast import agree_on_restart_count
-from pretrain.launch.run_directory import holds_run
-from pretrain.launch.start_checks import Start, Where, require_inputs, require_startable
+from pretrain.launch.rank0_broadcast import agree_on_restart_count, rank0_decides
+from pretrain.launch.run_directory import check_run_dir, holds_run, new_run_dir
+from pretrain.launch.run_lock import held, require_shared, this_process
+from pretrain.launch.start_checks import Start, folders_of_checkpoints, require_inputs, require_startable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,47 +30,46 @@ if TYPE_CHECKING:
 
 
 TRAIN = "pretrain.training.run:train"
+EVALUATE = "pretrain.training.run:evaluate"
+GENERATE = "pretrain.training.run:generate"
+EXAMINE = "pretrain.tools.doctor.examination:examine"
 
 
-class TrainFn(Protocol):
-    """The composition root of a training."""
+@dataclass(frozen=True, slots=True)
+class PreparedRun:
+    """Run directory, and whether its run is resumed."""
 
-    def __call__(self, recipe: Recipe, *, backend_name: str, run_dir: Path, resume: bool, world: World) -> End:
-        """Train, and return how that has ended; called once on every rank."""
-        ...
+    run_dir: Path
+    resume: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Job:
-    """Run as its ranks receive it.
-
-    Attributes:
-        recipe: the recipe's file.
-        overrides: "section.key=value".
-        backend: value of `--backend`.
-        run_dir: the run directory; None for a new one below runs/.
-        resume: value of `--resume`; as decided, "run" or "no", where the job is prepared.
-        prepared: the launcher has called `prepare_run` already; otherwise rank 0 does.
-        train: "module:function" of a `TrainFn`.
-    """
-
+class _SentJob:
     recipe: str
-    overrides: tuple[str, ...] = ()
-    backend: str
-    run_dir: str | None
-    resume: Resume = "no"
-    prepared: bool = False
-    train: str = TRAIN
+    overrides: tuple[str, ...] = ()  # "section.key=value"
+    backend: str  # value of `--backend`
 
     def to_json(self) -> str:
-        """Return the job as one line."""
+        """Return the job as one line, for `job_of`."""
         return json.dumps(dataclasses.asdict(self))
 
-    @classmethod
-    def from_json(cls, text: str) -> Job:
-        """Return the job of a line that `to_json` made."""
-        values = json.loads(text)
-        return cls(**{**values, "overrides": tuple(values["overrides"])})
+    def _begin(self, world: World) -> Recipe:
+        """Set torchrun's variables, so that `env://` works however the rank was started; return the recipe."""
+        from pretrain.recipe import load_recipe  # noqa: PLC0415  not needed to describe a job
+
+        os.environ.update(world.environment())
+        agree_on_restart_count(world)
+        return load_recipe(self.recipe, self.overrides)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job(_SentJob):
+    """Training as its ranks receive it."""
+
+    run_dir: str | None  # None: a new one below runs/
+    resume: Resume = "no"  # value of `--resume`; "run" or "no" once the job is prepared
+    prepared: bool = False  # the launcher has called `prepare_run`; otherwise rank 0 does
+    train: str = TRAIN  # "module:function"
 
     def arguments(self) -> list[str]:
         """Return the job as arguments of `pretrain`; without `prepared` and `train`, which have none."""
@@ -80,13 +79,8 @@ class Job:
         return ["run", self.recipe, "--backend", self.backend, *overrides, *run_dir, *resume]
 
     def prepared_by_launcher(self, recipe: Recipe, lock: ExitStack) -> Job:
-        """Prepare the run, whose directory `lock` holds; return the job with what was decided.
-
-        Raises:
-            PretrainError: as `prepare_run`.
-        """
-        given = Path(self.run_dir) if self.run_dir else None
-        return self.as_prepared(prepare_run(recipe, given, lock, self.resume))
+        """Prepare the run, whose directory `lock` holds; return the job with what was decided."""
+        return self.as_prepared(prepare_run(recipe, self._given_dir(), lock, self.resume))
 
     def as_prepared(self, prepared: PreparedRun) -> Job:
         """Return the job with what `prepare_run` has decided."""
@@ -99,26 +93,22 @@ class Job:
         return dataclasses.replace(self, resume=resume)
 
     def run(self, world: World) -> End:
-        """Train in this process as one rank of `world`; return how that has ended.
-
-        torchrun's variables are set from `world`, so that `env://` works however the rank was started.
-        """
-        from pretrain.recipe import load_recipe  # noqa: PLC0415  not needed to describe a job
-
-        os.environ.update(world.environment())
-        agree_on_restart_count(world)
-        recipe = load_recipe(self.recipe, self.overrides)
+        """Train in this process as one rank of `world`; return how that has ended."""
+        recipe = self._begin(world)
         with early_exit_fails(), ExitStack() as lock:
             if self.run_dir and self.prepared:
                 prepared = PreparedRun(Path(self.run_dir), self.resume == "run")
             else:
-                given = Path(self.run_dir) if self.run_dir else None
-                prepared = prepare_together(recipe, given, world, lock, self.resume)
+                prepared = prepare_together(recipe, self._given_dir(), world, lock, self.resume)
             self._require_start(recipe, prepared, world)
-            train = self._entry()
-            return train(
-                recipe, backend_name=self.backend, run_dir=prepared.run_dir, resume=prepared.resume, world=world
+            run_dir, resume = prepared.run_dir, prepared.resume
+            end: End = _function(self.train)(
+                recipe, backend_name=self.backend, run_dir=run_dir, resume=resume, world=world
             )
+            return end
+
+    def _given_dir(self) -> Path | None:
+        return Path(self.run_dir) if self.run_dir else None
 
     def _require_start(self, recipe: Recipe, prepared: PreparedRun, world: World) -> None:
         """Make rank 0's checks, and compare ranks that do not have their job from one launcher; all ranks call it."""
@@ -126,76 +116,33 @@ class Job:
 
         def check() -> None:
             with suppress(DamageError):  # the ranks read the files together, and name the newest intact checkpoint
-                require_startable(start, Where.RANK0)
+                require_startable(start, on_rank0=True)
 
         if world.world_size > world.local_world_size or (world.world_size > 1 and not self.prepared):
             require_one_recipe(recipe, self.backend, world, check)
         elif world.rank == 0:
             check()
 
-    def _entry(self) -> TrainFn:
-        module, _, function = self.train.partition(":")
-        entry: TrainFn = getattr(importlib.import_module(module), function)
-        return entry
-
-
-EVALUATE = "pretrain.training.run:evaluate"
-GENERATE = "pretrain.training.run:generate"
-EXAMINE = "pretrain.tools.doctor.examination:examine"
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ForwardJob:
-    """Evaluation, generation or examination as its ranks receive it; it has no run directory.
+class ForwardJob(_SentJob):
+    """Evaluation, generation or examination as its ranks receive it; it has no run directory."""
 
-    Attributes:
-        recipe: the recipe's file.
-        overrides: "section.key=value".
-        backend: value of `--backend`.
-        function: "module:function", called with recipe, backend_name, world and the options.
-        options: values that JSON knows.
-        reads_data: whether the recipe's token files must be there.
-        patience: seconds that the ranks of a node have after the first of them has ended, even by a failure; then they
-            are ended, and the job has failed. None: no limit, and a failure ends them at once.
-    """
-
-    recipe: str
-    overrides: tuple[str, ...] = ()
-    backend: str
-    function: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-    reads_data: bool
+    function: str  # "module:function", called with recipe, backend_name, world and the options
+    options: Mapping[str, Any] = field(default_factory=dict)  # values that JSON knows
+    reads_data: bool  # the token files must be there
+    # Seconds that a node's ranks have after the first has ended; None: no limit, and a failure ends all.
     patience: float | None = None
 
-    def to_json(self) -> str:
-        """Return the job as one line."""
-        return json.dumps(dataclasses.asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> ForwardJob:
-        """Return the job of a line that `to_json` made."""
-        values = json.loads(text)
-        return cls(**{**values, "overrides": tuple(values["overrides"])})
-
     def prepared_by_launcher(self, recipe: Recipe, lock: ExitStack) -> ForwardJob:  # noqa: ARG002  nothing is written
-        """Check the input files before ranks start; return the job itself.
-
-        Raises:
-            PretrainError: one is missing or damaged.
-        """
+        """Check the input files before ranks start; return the job itself."""
         if self.reads_data:
             require_inputs(recipe, SampleCounts(train=0))  # splits are checked where those of the command are known
         return self
 
     def run(self, world: World) -> End:
         """Call the function in this process as one rank of `world`; return that it has done its work."""
-        from pretrain.recipe import load_recipe  # noqa: PLC0415  not needed to describe a job
-
-        os.environ.update(world.environment())
-        agree_on_restart_count(world)
-        module, _, name = self.function.partition(":")
-        call = getattr(importlib.import_module(module), name)
-        recipe = load_recipe(self.recipe, self.overrides)
+        recipe, call = self._begin(world), _function(self.function)
         with early_exit_fails():
             if world.world_size > world.local_world_size and self.function != EXAMINE:  # which says itself what differs
                 require_one_recipe(recipe, self.backend, world, lambda: None, reads_data=self.reads_data)
@@ -208,6 +155,55 @@ AnyJob = Job | ForwardJob
 
 def job_of(text: str) -> AnyJob:
     """Return the job of a line that its `to_json` made."""
-    if "function" in json.loads(text):
-        return ForwardJob.from_json(text)
-    return Job.from_json(text)
+    values = json.loads(text)
+    kind = ForwardJob if "function" in values else Job
+    return kind(**{**values, "overrides": tuple(values["overrides"])})
+
+
+def _function(path: str) -> Any:
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def prepare_run(recipe: Recipe, run_dir: Path | None, lock: ExitStack, resume: Resume) -> PreparedRun:
+    """Choose and lock the run directory and build the corpus; called in one process, which outlives the run."""
+    from pretrain.checkpoint.folder import require_own  # noqa: PLC0415  --help needs none of it
+
+    if run_dir is None and os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0":
+        msg = (
+            "torchrun --max-restarts starts this command again after a failure: the run must be found again.\n"
+            "Pass --run-dir DIR; a restart then continues from the last checkpoint there."
+        )
+        raise RunError(msg)
+    if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":  # torchrun has restarted the ranks after a failure
+        resume = "auto"
+    start = Start(recipe=recipe, run_dir=run_dir, resume=resume)
+    require_startable(start, on_rank0=False)
+    resumes = start.resumes
+    if run_dir is not None:
+        lock.enter_context(held(run_dir))
+        resumes = check_run_dir(run_dir, resume)  # another run may have begun, and ended, before the lock was ours
+    require_own(recipe, run_dir, resume=resumes)  # once more: the folder may have become another run's
+    for folder in folders_of_checkpoints(recipe, run_dir):
+        lock.enter_context(held(folder))
+    if recipe.data.corpus is not None:
+        own_corpus().prepare_corpus(recipe)
+    if run_dir is None:
+        run_dir = new_run_dir(Path(recipe.source).stem)
+        lock.enter_context(held(run_dir, just_made=True))
+    return PreparedRun(run_dir, resumes)
+
+
+def prepare_together(
+    recipe: Recipe, run_dir: Path | None, world: World, lock: ExitStack, resume: Resume
+) -> PreparedRun:
+    """Call `prepare_run` on rank 0, and return its result on every rank; raises as `rank0_decides`."""
+
+    def decide() -> str:
+        prepared = prepare_run(recipe, run_dir, lock, resume)
+        return json.dumps([str(prepared.run_dir.absolute()), prepared.resume, *this_process()])
+
+    agreed_dir, agreed_resume, *first = json.loads(rank0_decides(decide, world))
+    if world.rank != 0 and world.local_rank == 0:
+        require_shared(Path(agreed_dir), tuple(first))
+    return PreparedRun(Path(agreed_dir), agreed_resume)

@@ -27,27 +27,15 @@ GIB = 2**30
 
 @dataclass(frozen=True, slots=True)
 class KnownDevice:
-    """A device with the memory of its datasheet.
+    """A device with the memory of its datasheet."""
 
-    Attributes:
-        name: product name; empty: the memory of this machine, which the ranks share.
-        memory: bytes.
-    """
-
-    name: str
-    memory: int
+    name: str  # product name; "": the memory of this machine, which the ranks share
+    memory: int  # bytes
 
 
 def device_in(plugins: Plugins, detail: str) -> KnownDevice | None:
-    """Return the device of which a backend says that it has some ("8 x NVIDIA H200, driver 570"); None: not known.
-
-    The launcher must not open a device context, which the memory of the device here would need: that of the datasheet
-    is asked for, by the name in `Available.detail`.
-
-    Args:
-        plugins: with the backend.
-        detail: of its availability.
-    """
+    """Return the device of which a backend says that it has some ("8 x NVIDIA H200, driver 570"); None: not known."""
+    # The launcher must not open a device context, which takes memory: the datasheet's is asked for, by that name.
     from pretrain.plugins.host.members import ask, named  # noqa: PLC0415  slow, as in `make_placement`
 
     found = _EQUAL_DEVICES.match(detail)
@@ -70,16 +58,7 @@ def _has_memory(answer: object) -> bool:
 
 
 def memory_notice(recipe: Recipe, overrides: Sequence[str], world_size: int, device: KnownDevice | None) -> str:
-    """Return a line for the user if weights, gradients and optimizer alone exceed a device's memory; else "".
-
-    The complete plan takes a minute and is left to `pretrain plan`.
-
-    Args:
-        recipe: what is to be trained.
-        overrides: "section.key=value", as they were given.
-        world_size: ranks; if they do not fit the recipe, other words say so.
-        device: of every rank; None: not known.
-    """
+    """Return a line for the user if weights, gradients and optimizer alone exceed a device's memory; else ""."""
     if device is None:
         return ""
     try:
@@ -99,16 +78,10 @@ def memory_notice(recipe: Recipe, overrides: Sequence[str], world_size: int, dev
 
 
 def least_memory(recipe: Recipe, layout: Layout) -> int:
-    """Return bytes that the fullest rank needs on its device in any case: weights, gradients, optimizer's state.
-
-    A bound from below. Left out are the vocabulary's rows, whose number needs a tokenizer, activations, buffers of
-    communication and the allocator's reserve. Bytes per parameter are those of the ZeRO paper (arXiv:1910.02054,
-    section 3.1) for the dtypes in which this project's engines keep them; see docs/zero.md.
-
-    Args:
-        recipe: what is trained.
-        layout: of its ranks.
-    """
+    """Return bytes that the fullest rank needs at least: weights, gradients, optimizer's state."""
+    # The vocabulary's rows, activations, buffers and the allocator's reserve are left out. Bytes per parameter are
+    # those of the ZeRO paper (arXiv:1910.02054, section 3.1) for the dtypes in which the engines keep them; see
+    # docs/zero.md.
     return int(_parameters(recipe, layout) * _bytes_per_parameter(recipe, layout.data_parallel_size))
 
 

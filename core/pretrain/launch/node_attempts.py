@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import signal
 import socket
-import time
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -13,17 +12,15 @@ from typing import TYPE_CHECKING
 
 from pretrain.errors import LaunchError, PretrainError
 from pretrain.exit_codes import ExitCode
-from pretrain.launch.job import Job
-from pretrain.launch.nodes.attempt import AttemptPlan
+from pretrain.launch.job import Job, PreparedRun
+from pretrain.launch.nodes.attempt import ARRIVAL_TIMEOUT, AttemptPlan, NodesAbsent, RunEnded
 from pretrain.launch.nodes.nodes import largest_fitting
-from pretrain.launch.nodes.quorum import ARRIVAL_TIMEOUT, NodesAbsent, RunEnded
 from pretrain.launch.nodes.rendezvous import Rendezvous
 from pretrain.launch.nodes.reports import signalled_node
 from pretrain.launch.nodes.store_client import is_served_again
-from pretrain.launch.preparation import PreparedRun
 from pretrain.launch.processes.failure import CRASH, USER_ERROR, Failure
 from pretrain.launch.processes.signals import exit_with_signal, stop_signals_exit
-from pretrain.launch.restarts import NO_RESTARTS, Restarts, RunProgress, announce, show_end, with_remark
+from pretrain.launch.restarts import NO_RESTARTS, Restarts, RunProgress, announce, with_remark
 from pretrain.launch.run_lock import require_shared, this_process
 from pretrain.recipe.layout import lay_out
 
@@ -31,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pretrain.launch.job import AnyJob
+    from pretrain.launch.nodes.attempt import Arrival
     from pretrain.launch.nodes.nodes import Nodes
-    from pretrain.launch.nodes.quorum import Arrival
     from pretrain.launch.placement import Placement
     from pretrain.launch.restarts import RestartPolicy
     from pretrain.launch.world import World
@@ -43,17 +40,8 @@ _CUT_OFF = "node 0 cannot be reached from here; this node tries for 15 minutes, 
 
 
 def run_node(placement: Placement, job: AnyJob, policy: RestartPolicy, run_ranks: RunRanks) -> Failure | None:
-    """Run the job on this node, again as node 0 decides where there are restarts.
-
-    Node 0 then prepares the run and holds its directory; without restarts rank 0 does.
-
-    Returns:
-        why the run failed, or has stopped before its end; None if it is complete.
-
-    Raises:
-        PretrainError: the run cannot be prepared, or its directory is not shared.
-        SystemExit: a signal asked this node to end; the others end too.
-    """
+    """Run the job on this node, again as node 0 decides; return why the run failed or stopped."""
+    # With restarts node 0 prepares the run and holds its directory; without, rank 0 does.
     loss: Failure | None = None
     with ExitStack() as lock, stop_signals_exit():
         while True:
@@ -75,13 +63,7 @@ def _take_part(
     run_ranks: RunRanks,
     loss: Failure | None,
 ) -> Failure | None:
-    """Join the run until it has ended; returns and raises as `run_node`.
-
-    After a `loss` of node 0, the loss is returned where the run cannot be joined: it has ended meanwhile.
-
-    Raises:
-        RunEnded: node 0 cannot be reached any more.
-    """
+    """Join the run until it has ended; after a `loss` of node 0 return that where the run has ended meanwhile."""
     try:
         rendezvous = Rendezvous(placement.nodes, policy, trains=isinstance(job, Job))
     except LaunchError:
@@ -94,7 +76,7 @@ def _take_part(
         rendezvous.end(signalled_node(rendezvous.place, ended.code if isinstance(ended.code, int) else CRASH))
         raise
     except PretrainError as error:
-        rendezvous.end(Failure(rank=0, when=time.time(), exit_code=USER_ERROR, text=str(error)))
+        rendezvous.end(Failure(exit_code=USER_ERROR, text=str(error)))
         raise
     except RunEnded:
         raise
@@ -112,15 +94,7 @@ def _take_part(
 def run_node_of_hostfile(
     nodes: Nodes, make_placement: Callable[[], Placement], job: Job, run_ranks: RunRanks
 ) -> Failure | None:
-    """Run the job on one node of a hostfile, once; the launcher of all nodes reads in the rendezvous how they end.
-
-    Returns:
-        a failure that no launcher has read, so that only this node's output can say why; None otherwise.
-
-    Raises:
-        LaunchError: this node could not join the rendezvous.
-        SystemExit: a signal ended this node, and no launcher has read that.
-    """
+    """Run the job on one node of a hostfile, once; return or raise only what the launcher of all nodes has not read."""
     rendezvous = Rendezvous(nodes)  # until it has joined a signal ends this process at once
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, exit_with_signal)
@@ -172,8 +146,6 @@ def _reported_to_all(rendezvous: Rendezvous, failure: Failure) -> Failure:
 
 
 class _Node:
-    """One node of a run."""
-
     def __init__(
         self, rendezvous: Rendezvous, placement: Placement, job: AnyJob, policy: RestartPolicy, lock: ExitStack
     ) -> None:
@@ -185,11 +157,7 @@ class _Node:
         self._restarts = Restarts(policy, self._progress)
 
     def run(self, run_ranks: RunRanks) -> Failure | None:
-        """Return why the last attempt failed, or why the run ended while this node waited; None if it ended well.
-
-        Raises:
-            RunEnded: node 0 cannot be reached any more.
-        """
+        """Return why the last attempt failed, or why the run ended while this node waited; None if it ended well."""
         begin = self._begin if self._rendezvous.serves else self._join
         if self._placement.needs_own_machine:
             self._rendezvous.require_own_machine()
@@ -213,7 +181,7 @@ class _Node:
                 raise
             return ended.failure
         if failure is None or failure.stopped:
-            show_end(self._restarts)
+            self._restarts.show_end()
         return failure and with_remark(failure, verdict)
 
     def _begin(self) -> list[World]:

@@ -31,36 +31,19 @@ OF_HOST = frozenset(
 )
 """Keys that may differ: a host may mount its inputs elsewhere, whose content counts, and has disks of its own."""
 
-_SHOWN = 8
-"""Most differences in a message."""
+_SHOWN = 8  # most differences in a message
 _HEAD = "the ranks do not have the same recipe, data and software."
 _REMEDY = "Give every node the same recipe and --set options, files and versions, and start again."
 _ABSENT = "absent"
-_DIGITS = 16
-"""Digits of a hash that are compared: 64 bits."""
+_DIGITS = 16  # digits of a hash that are compared: 64 bits
 
 
 def require_one_recipe(
     recipe: Recipe, backend_name: str, world: World, check: Callable[[], None], *, reads_data: bool = True
 ) -> None:
-    """Compare what the ranks train or evaluate; every rank calls it once per process, in each attempt again.
-
-    Each rank tells the store of the rendezvous about 6 KB, which rank 0 compares. One rank of a node reads at most
-    6 MiB of each token file.
-
-    Args:
-        recipe: complete, as this rank has read it.
-        backend_name: value of `--backend`.
-        world: this rank's place.
-        check: what rank 0 checks for all when they agree.
-        reads_data: whether the token files are needed, and compared.
-
-    Raises:
-        PretrainError: on rank 0, as `check`; where no launcher of ours is there SystemExit, and the error is printed.
-        RecipeError: on rank 0; names hosts, keys and values that differ.
-        LostRanksError: on rank 0; names the ranks that have not told theirs.
-        SystemExit: on the other ranks then, without a message.
-    """
+    """Compare what the ranks train or evaluate; every rank calls it once per process, in each attempt again."""
+    # Rank 0 compares about 6 KB of each rank, makes its own `check`, and raises for all; the others leave by
+    # SystemExit. One rank of a node reads at most 6 MiB of each token file.
     tell_rank0(HOST, socket.gethostname(), world)  # the files may take long
     own = stated(recipe, backend_name, reads_files=world.local_rank == 0, reads_data=reads_data)
     tell_rank0("recipe", json.dumps(own), world)
@@ -77,14 +60,7 @@ def require_one_recipe(
 
 
 def stated(recipe: Recipe, backend_name: str, *, reads_files: bool, reads_data: bool = True) -> dict[str, Any]:
-    """Return this rank's host, and what must be the same on all ranks, by key; values that JSON knows.
-
-    Args:
-        recipe: complete, as this rank has read it.
-        backend_name: value of `--backend`.
-        reads_files: whether the content of tokenizer and token files is stated too; one rank of a node is enough.
-        reads_data: whether token files are among them.
-    """
+    """Return this rank's host, and what must be the same on all ranks, by key; values that JSON knows."""
     return {
         "host": socket.gethostname(),
         "common": _keys(recipe.model_dump(mode="json")) | _versions(recipe, backend_name),
@@ -93,11 +69,7 @@ def stated(recipe: Recipe, backend_name: str, *, reads_files: bool, reads_data: 
 
 
 def differing(statements: Mapping[int, Mapping[str, Any]]) -> str:
-    """Return what differs from the first rank, with keys, hosts and both values; "" where nothing does.
-
-    Args:
-        statements: what `stated` returned, by rank; the doctor has none of ranks that are silent.
-    """
+    """Return what differs from the first rank, with keys, hosts and both values; "" where nothing does."""
     lowest = min(statements)
     first = statements[lowest]
     files: Mapping[str, str] = first["files"] or next(
@@ -126,7 +98,6 @@ def _shown(values: Mapping[str, Any], key: str) -> str:
 
 
 def _keys(section: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the values of all keys by path, without `OF_HOST`."""
     found: dict[str, Any] = {}
     for name, value in section.items():
         path = f"{prefix}{name}"

@@ -18,7 +18,7 @@ from pretrain.report.flops import flops_per_sequence, parameter_count
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pretrain.launch.nodes.hostfile import Hosts
+    from pretrain.launch.nodes.nodes import Hosts
     from pretrain.launch.world import World
     from pretrain.plugins.host.discovery import Installed
     from pretrain.plugins.host.manager import Plugins
@@ -27,31 +27,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Placement:
-    """Placement of a run: recipe, device and number of ranks.
+    """Placement of a run: recipe, device and number of ranks."""
 
-    Attributes:
-        recipe: valid, and fitting the number of ranks where that is known.
-        backend: the plugin; its device is there, unless the ranks are those of a hostfile.
-        nodes: where this node's ranks belong.
-        nproc: ranks of this node.
-        world_size: ranks of all nodes, taken as equal where each starts its own.
-        needs_own_machine: a second node of the hostfile on this machine would take the same devices.
-        hosts: those of a hostfile; then `nodes` and `nproc` do not matter.
-        absent: reason that the device cannot be used here, in a --dry-run.
-        notice: a line for the user about the number of ranks; empty if it is the expected one.
-        memory_notice: a line for the user if a training cannot fit into the devices; else empty.
-    """
-
-    recipe: Recipe
-    backend: Installed
+    recipe: Recipe  # fits the number of ranks where that is known
+    backend: Installed  # its device is there, unless the ranks are those of a hostfile
     nodes: Nodes
-    nproc: int
-    world_size: int
-    needs_own_machine: bool = False
-    hosts: Hosts | None = None
-    absent: str = ""
-    notice: str = ""
-    memory_notice: str = ""
+    nproc: int  # ranks of this node
+    world_size: int  # ranks of all nodes, taken as equal where each starts its own
+    needs_own_machine: bool = False  # a second node of the hostfile on this machine would take its devices
+    hosts: Hosts | None = None  # of a hostfile; then `nodes` and `nproc` do not matter
+    absent: str = ""  # reason that the device cannot be used here, in a --dry-run
+    notice: str = ""  # about the number of ranks, if it is not the expected one
+    memory_notice: str = ""  # if a training cannot fit into the devices
 
 
 def make_placement(
@@ -64,22 +51,9 @@ def make_placement(
     world: World | None,
     needs_device: bool = True,
 ) -> Placement:
-    """Check recipe, backend, device and layout, the cheapest first.
-
-    Args:
-        path: the recipe's file.
-        overrides: "section.key=value".
-        backend_name: value of `--backend`.
-        nodes: see `Nodes`.
-        nproc: ranks to start on this node; None: one for each device, or for as many of them as the recipe's batch and
-            model-parallel size fit; tensor x pipeline where processes are not bound to devices.
-        world: this rank's place, if another program started the ranks; then `nodes` and `nproc` do not matter.
-        needs_device: whether it is an error that the device cannot be used here.
-
-    Raises:
-        RecipeError: the recipe is wrong, or the ranks do not fit it.
-        BackendError: the backend is missing, broken or without a device.
-    """
+    """Check recipe, backend, device and layout, the cheapest first."""
+    # Without `nproc` a node has a rank for each device, or for as many as the recipe's batch and model-parallel size
+    # fit; tensor x pipeline ranks where processes are not bound to devices.
     from pretrain.plugins.host.members import device_count  # noqa: PLC0415  slow, as `_device`
 
     recipe = load_recipe(path, overrides)
@@ -136,14 +110,7 @@ def _fits(recipe: Recipe, world_size: int) -> bool:
 
 
 def make_hosted_placement(path: Path, overrides: tuple[str, ...], backend_name: str, hosts: Hosts) -> Placement:
-    """Check recipe, backend and layout for the ranks of a hostfile.
-
-    The device is left to the ranks: this machine need not have one.
-
-    Raises:
-        RecipeError: the recipe is wrong, or the ranks do not fit it.
-        BackendError: the backend is not installed.
-    """
+    """Check recipe, backend and layout for the ranks of a hostfile, to which the device is left."""
     recipe = load_recipe(path, overrides)
     try:
         lay_out(recipe, hosts.slots)
@@ -155,11 +122,7 @@ def make_hosted_placement(path: Path, overrides: tuple[str, ...], backend_name: 
 
 
 def _device(backend: Installed, *, needs_device: bool) -> tuple[Plugins, str, str]:
-    """Import the backend, which is slow, after the recipe was read.
-
-    Returns:
-        the backend's plugins; the reason if it has no device; and its words about the devices if it has some.
-    """
+    """Import the backend, which is slow; return its plugins, why it has no device, and its words about those it has."""
     from pretrain.plugins.host.manager import load_alone  # noqa: PLC0415
     from pretrain.plugins.host.members import require_device  # noqa: PLC0415
 

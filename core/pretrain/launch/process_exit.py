@@ -33,11 +33,7 @@ def _is_of_storage(error: BaseException) -> bool:
 
 @contextmanager
 def early_exit_fails() -> Iterator[None]:
-    """Make an error of a `sys.exit` within a block whose code would say that its work is done.
-
-    Raises:
-        RuntimeError: a plugin or a library has called it; the cause's traceback shows where.
-    """
+    """Make an error of a `sys.exit` of a plugin or a library whose code would say that the work is done."""
     try:
         yield
     except SystemExit as left:

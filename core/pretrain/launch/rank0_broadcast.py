@@ -23,23 +23,16 @@ if TYPE_CHECKING:
     from pretrain.launch.world import World
 
 
-_DECISION_TIMEOUT = timedelta(days=1)
-"""Timeout of the other ranks, long enough for rank 0 to build a corpus."""
+_DECISION_TIMEOUT = timedelta(days=1)  # timeout of the other ranks, long enough for rank 0 to build a corpus
 _READ_TIMEOUT = 30.0
-_NAMED = 8
-"""Most hosts in a message."""
-HOST = "host"
-"""Subject that ranks tell first: their hosts."""
+_NAMED = 8  # most hosts in a message
+HOST = "host"  # subject that ranks tell first: their hosts
 
 
 def rank0_decides(decide: Callable[[], str], world: World, *, about: str = "the run directory") -> str:
-    """Return the result of `decide`, which only rank 0 calls; every rank calls this once per process and subject.
-
-    Raises:
-        Exception: on rank 0, whatever `decide` raised; the launcher has been told it.
-        SystemExit: on the other ranks, without a message; on rank 0, where no launcher of ours is there, for a user
-            error, which it has printed.
-    """
+    """Return the result of `decide`, which only rank 0 calls; every rank calls this once per process and subject."""
+    # What `decide` raises is told to the launcher and ends rank 0; the others leave by SystemExit. Where no launcher of
+    # ours is there, so does rank 0, which has printed a user error.
     if world.world_size == 1:
         return decide()
     store = _store()
@@ -59,11 +52,7 @@ def tell_rank0(subject: str, text: str, world: World) -> None:
 
 
 def gathered_on_rank0(subject: str, world: World, timeout: timedelta) -> list[str]:
-    """Return all texts by rank; called by rank 0.
-
-    Raises:
-        LostRanksError: ranks have told nothing within `timeout`; it names them, and hosts that they have told.
-    """
+    """Return all texts by rank; called by rank 0. LostRanksError names silent ranks, with the hosts they have told."""
     from torch.distributed import DistStoreError  # noqa: PLC0415  as below
 
     store, keys = _store(), [f"{subject} of {rank}" for rank in range(world.world_size)]
@@ -141,14 +130,9 @@ _STARTS, _ASKED, _ANSWER, _READ = "pretrain/starts", "pretrain/asked", "pretrain
 
 
 def agree_on_restart_count(world: World) -> None:
-    """Set torchrun's variable to one count: it says under which keys ranks meet, and whether the run goes on.
-
-    After a failure on one node only that node's agent counts a restart, while the store still holds what the ranks
-    before have written. So each rank asks under a number that none had before, which the new rank 0 alone answers.
-
-    Raises:
-        LaunchError: ranks have not come within 15 minutes.
-    """
+    """Set torchrun's variable to one count: it says under which keys ranks meet, and whether the run goes on."""
+    # After a failure on one node only that node's agent counts a restart, while the store still holds what the ranks
+    # before have written. So each rank asks under a number that none had before, which the new rank 0 alone answers.
     if world.world_size == 1 or _COUNT not in os.environ:
         return
     from torch.distributed import DistError  # noqa: PLC0415  torch is slow
@@ -164,14 +148,9 @@ def agree_on_restart_count(world: World) -> None:
 
 @functools.cache
 def store_of_ranks() -> Store:
-    """Return the store that `env://` gives; kept for the life of the process, as other ranks may still read it.
-
-    Rank 0 serves it on MASTER_PORT, unless torchrun does, and waits until all have come. `init_process_group` shares
-    the server later.
-
-    Raises:
-        LostRanksError: on rank 0; ranks have not come within 15 minutes. Which ones, torch's store does not tell.
-    """
+    """Return the store that `env://` gives; kept for the life of the process, as other ranks may still read it."""
+    # Rank 0 serves it on MASTER_PORT, unless torchrun does, and waits until all have come. `init_process_group` shares
+    # the server later.
     from torch.distributed import DistStoreError  # noqa: PLC0415  torch is slow
     from torch.distributed.rendezvous import rendezvous  # noqa: PLC0415  as above
 

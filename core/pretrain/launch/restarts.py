@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from pretrain.recipe import Recipe
 
 
-_TAIL = 64 * 1024
-"""Bytes at the end of metrics.jsonl that are read."""
+_TAIL = 64 * 1024  # bytes at the end of metrics.jsonl that are read
 _FIRST_WAIT, _LONGEST_WAIT = 1.0, 60.0
 _DOUBLINGS = 6
 _VARYING = re.compile(r"0x[0-9a-fA-F]+|\d+")
@@ -39,16 +38,10 @@ _LINE = 160
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RestartPolicy:
-    """Limits of restarts after a failure: their number, and that of the nodes.
+    """Limits of restarts after a failure: their number, and that of the nodes."""
 
-    Attributes:
-        limit: restarts in all, `--max-restarts`.
-        fewest_nodes: nodes with which it continues where others do not come back, `--allow-fewer-nodes`; None: it waits
-            for all.
-    """
-
-    limit: int = 0
-    fewest_nodes: int | None = None
+    limit: int = 0  # restarts in all, `--max-restarts`
+    fewest_nodes: int | None = None  # with which it continues without others, `--allow-fewer-nodes`; None: all
 
     def __post_init__(self) -> None:
         if self.fewest_nodes is not None and not self.limit:
@@ -59,11 +52,7 @@ class RestartPolicy:
             raise LaunchError(msg)
 
     def require_nodes(self, count: int) -> None:
-        """Check that fewer nodes are fewer than those of the run.
-
-        Raises:
-            LaunchError: they are not.
-        """
+        """Check that fewer nodes are fewer than those of the run."""
         if self.fewest_nodes is not None and self.fewest_nodes >= count:
             msg = (
                 f"--allow-fewer-nodes {self.fewest_nodes} is not below the number of nodes, {count}.\n"
@@ -77,19 +66,14 @@ NO_RESTARTS = RestartPolicy()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunProgress:
-    """Iterations up to which a run has come, as its files show it, whatever state a failure has left them in.
+    """Iterations up to which a run has come, as its files show it; what is missing or damaged counts as not there."""
 
-    Attributes:
-        saved: that of the latest checkpoint; None without one.
-        logged: the last one in metrics.jsonl; None without any.
-    """
-
-    saved: int | None
-    logged: int | None
+    saved: int | None  # iteration of the latest checkpoint
+    logged: int | None  # last iteration in metrics.jsonl
 
     @classmethod
     def of_run(cls, recipe: Recipe, run_dir: Path) -> RunProgress:
-        """Return how far a run has come; what is missing or damaged counts as not there."""
+        """Return how far the run of a directory has come."""
         from pretrain.checkpoint.folder import CheckpointFolder  # noqa: PLC0415  only after a failure
 
         return cls(saved=_saved(CheckpointFolder.of(recipe, run_dir)), logged=_logged(run_dir / METRICS))
@@ -104,7 +88,6 @@ def _saved(folder: CheckpointFolder) -> int | None:
 
 
 def _logged(path: Path) -> int | None:
-    """Return the iteration of the last complete line."""
     with suppress(OSError), path.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
         for line in reversed(file.read().splitlines()):
@@ -117,15 +100,10 @@ def _logged(path: Path) -> int | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decision:
-    """Decision after a failure; plain values, sent to other nodes.
+    """Decision after a failure; plain values, sent to other nodes."""
 
-    Attributes:
-        wait: seconds before the restart; None: the run ends.
-        text: line about the restart, or lines about why there is none; may be empty.
-    """
-
-    wait: float | None = None
-    text: str = ""
+    wait: float | None = None  # seconds before the restart; None: the run ends
+    text: str = ""  # about the restart, or why there is none; may be empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,14 +121,9 @@ class _Seen:
 
 
 class Restarts:
-    """Counts the restarts of a run, and judges its failures.
-
-    Attributes:
-        count: restarts so far.
-    """
+    """Counts the restarts of a run, and judges its failures; `look` returns how far it has come."""
 
     def __init__(self, policy: RestartPolicy, look: Callable[[], RunProgress]) -> None:
-        """Begin a run; `look` returns how far it has come, and is called after each failure."""
         self.count = 0
         self._limit = policy.limit
         self._look = look
@@ -163,13 +136,11 @@ class Restarts:
         return cls(policy, partial(RunProgress.of_run, recipe, run_dir))
 
     def judge(self, failure: Failure) -> Decision:
-        """Decide what follows from a failure.
-
-        A user error, and a signal or a time limit that asked the run to end, are no reason for a restart; a signal that
-        a rank got alone is one, also if all have saved. The failure of before at the same iteration, with no checkpoint
-        or logged iteration between, is none. A restart that could not begin is tried again: the run had begun, so the
-        cause may pass.
-        """
+        """Decide what follows from a failure."""
+        # A user error, and a signal or a time limit that asked the run to end, are no reason for a restart; a signal
+        # that a rank got alone is one, also if all have saved. The failure of before at the same iteration, with no
+        # checkpoint or logged iteration between, is none. A restart that could not begin is tried again: the run had
+        # begun, so the cause may pass.
         passing = failure.passing and self.count > 0
         if failure.asked or (failure.expected and not passing):
             return Decision()
@@ -179,35 +150,28 @@ class Restarts:
         if before is not None and not passing and seen.repeats(before):
             return Decision(text=_repeated(before, seen))
         if self.count >= self._limit:
-            return Decision(
-                text=f"No restart is left of {self._limit}. {_remedy(seen.progress)}" if self._limit else ""
-            )
+            left = f"No restart is left of {self._limit}. {_remedy(seen.progress)}"
+            return Decision(text=left if self._limit else "")
         gained = before is None or seen.progress.saved != before.progress.saved
         self._in_a_row = 0 if gained else self._in_a_row + 1
         self.count += 1
         wait = min(_LONGEST_WAIT, _FIRST_WAIT * 2 ** min(self._in_a_row, _DOUBLINGS))
-        return Decision(wait=wait, text=f"restart {self.count} of {self._limit} in {wait:g} s, {_from(seen.progress)}")
+        saved = seen.progress.saved
+        start = "the beginning" if saved is None else f"the checkpoint of iteration {saved}"
+        return Decision(wait=wait, text=f"restart {self.count} of {self._limit} in {wait:g} s, from {start}")
 
-    def summary(self) -> str:
-        """Return the line at the end of a run; "" without a restart."""
-        if not self.count:
-            return ""
-        return f"ended after {self.count} restart{'s' if self.count > 1 else ''}"
+    def show_end(self) -> None:
+        """Show how many restarts a run has had, if any."""
+        if self.count:
+            click.echo(f"ended after {self.count} restart{'s' if self.count > 1 else ''}", err=True)
 
 
 def with_remark(failure: Failure, verdict: Decision) -> Failure:
-    """Return the failure as it is shown at the end, with the reason that there is no restart.
-
-    One that may pass is no user error then: the run had begun.
-    """
+    """Return the failure as it is shown at the end, with the reason that there is no restart."""
     if not verdict.text:
         return failure
     exit_code = CRASH if failure.passing else failure.exit_code
     return dataclasses.replace(failure, text=f"{failure.text}\n{verdict.text}", exit_code=exit_code)
-
-
-def _from(progress: RunProgress) -> str:
-    return "from the beginning" if progress.saved is None else f"from the checkpoint of iteration {progress.saved}"
 
 
 def _remedy(progress: RunProgress) -> str:
@@ -217,9 +181,8 @@ def _remedy(progress: RunProgress) -> str:
 
 
 def _repeated(before: _Seen, seen: _Seen) -> str:
-    where = (
-        f"after iteration {seen.progress.logged}" if seen.progress.logged is not None else "before the first iteration"
-    )
+    logged = seen.progress.logged
+    where = "before the first iteration" if logged is None else f"after iteration {logged}"
     return (
         f"No restart: the same failure came twice {where}, without progress in between.\n"
         f"first: {_shortest(before.failure)}\n"
@@ -240,16 +203,7 @@ def _shortest(failure: Failure) -> str:
 
 
 def run_attempts(attempt: Callable[[], Failure | None], restarts: Restarts) -> Failure | None:
-    """Call `attempt` until it does not fail, or its failure is not followed by a restart.
-
-    Returns:
-        the last failure, or why the last attempt has stopped, with the reason that there is no restart; None if the
-        training is complete.
-
-    Raises:
-        SystemExit: a signal asked the run to end; 128 + its number.
-        PretrainError: of an attempt.
-    """
+    """Call `attempt` until it does not fail, or no restart follows; return the last failure, None if it is complete."""
     with stop_signals_exit():
         while (failure := attempt()) is not None:
             verdict = restarts.judge(failure)
@@ -258,16 +212,10 @@ def run_attempts(attempt: Callable[[], Failure | None], restarts: Restarts) -> F
             announce(failure, verdict)
             time.sleep(verdict.wait)
         if failure is None or failure.stopped:
-            show_end(restarts)
+            restarts.show_end()
     return failure and with_remark(failure, verdict)
 
 
 def announce(failure: Failure | None, verdict: Decision) -> None:
     """Show a failure, which may be known to another node alone, and the restart that follows it."""
     click.echo(f"{failure}\n{verdict.text}" if failure else verdict.text, err=True)
-
-
-def show_end(restarts: Restarts) -> None:
-    """Show how many restarts a run has had, if any."""
-    if summary := restarts.summary():
-        click.echo(summary, err=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import time
@@ -17,7 +16,8 @@ from pretrain.recipe import load_recipe
 Resume = Literal["no", "run", "auto"]
 """Value of `--resume`: not given; given alone, so that the run must be there; or `auto`, to go on or to start."""
 RUNS = Path("runs")
-_OF_A_RUN = ("recipe.yml", "metrics.jsonl", "checkpoints")
+RECIPE = "recipe.yml"
+_OF_A_RUN = (RECIPE, "metrics.jsonl", "checkpoints")
 
 
 def holds_run(run_dir: Path) -> bool:
@@ -26,18 +26,8 @@ def holds_run(run_dir: Path) -> bool:
 
 
 def check_run_dir(run_dir: Path | None, resume: Resume) -> bool:
-    """Check that the directory holds a run if it is to be resumed, and none if one is started.
-
-    Args:
-        run_dir: as given; None for a new one.
-        resume: with "auto" it may hold a run or not, also one without any complete file, but it must be given.
-
-    Returns:
-        whether the run of the directory is continued.
-
-    Raises:
-        RunError: it does not.
-    """
+    """Check that the directory can be resumed or started in, as `resume` asks; return whether its run is continued."""
+    # With "auto" it may hold a run or not, also one without any complete file, but it must be given.
     if run_dir is not None and str(run_dir) in {"", "."}:
         msg = "--run-dir: an empty path, or the working directory itself.\nName a folder for the run."
         raise RunError(msg)
@@ -51,7 +41,10 @@ def check_run_dir(run_dir: Path | None, resume: Resume) -> bool:
     if run_dir.exists() and not run_dir.is_dir():
         msg = f"--run-dir {run_dir}: not a directory."
         raise RunError(msg)
-    _check_writable(run_dir)
+    nearest = existing_folder(run_dir)
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        msg = f"--run-dir {run_dir}: {nearest} is not a writable folder.\nName another one."
+        raise RunError(msg)
     held = [name for name in _OF_A_RUN if (run_dir / name).exists()]
     if resume == "run" and "recipe.yml" not in held:
         msg = (
@@ -71,30 +64,18 @@ def check_run_dir(run_dir: Path | None, resume: Resume) -> bool:
 def new_run_dir(name: str) -> Path:
     """Create and return runs/NAME-DATE-TIME; a number is added if another run has just taken that."""
     stem = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    for attempt in itertools.count(1):
-        run_dir = RUNS / (stem if attempt == 1 else f"{stem}-{attempt}")
-        try:
+    run_dir, attempt = RUNS / stem, 1
+    while True:
+        with suppress(FileExistsError):
             run_dir.mkdir(parents=True)
-        except FileExistsError:
-            continue
-        return run_dir
-    raise AssertionError
-
-
-def _check_writable(run_dir: Path) -> None:
-    """Check that the directory exists or can be made."""
-    nearest = existing_folder(run_dir)
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-        msg = f"--run-dir {run_dir}: {nearest} is not a writable folder.\nName another one."
-        raise RunError(msg)
+            return run_dir
+        attempt += 1
+        run_dir = RUNS / f"{stem}-{attempt}"
 
 
 def _latest() -> str:
     runs = [path.parent for path in RUNS.glob("*/recipe.yml")]
     return f"\nThe latest here is {max(runs, key=lambda run: run.stat().st_mtime)}." if runs else ""
-
-
-RECIPE = "recipe.yml"
 
 
 def is_run(path: Path) -> bool:
@@ -103,11 +84,7 @@ def is_run(path: Path) -> bool:
 
 
 def recipe_of(path: Path) -> Path | None:
-    """Return the recipe of the run of a checkpoint; None if there is none nearby.
-
-    Args:
-        path: a run directory, the folder of its checkpoints, or the folder of one.
-    """
+    """Return the recipe of the run of a checkpoint (its folder, that of all, or the run's); None: not nearby."""
     folders = (path, *path.absolute().parents[:2])
     found = next((folder / RECIPE for folder in folders if is_run(folder)), None)
     if found is not None:
@@ -117,11 +94,7 @@ def recipe_of(path: Path) -> Path | None:
 
 
 def checkpoints_of(path: Path) -> Path:
-    """Return the folder in which a run saves its checkpoints, if the path is a run directory; else the path itself.
-
-    Raises:
-        RecipeError: the run's recipe cannot be read.
-    """
+    """Return the folder in which a run saves its checkpoints, if the path is a run directory; else the path itself."""
     if not is_run(path):
         return path
     from pretrain.checkpoint.folder import CheckpointFolder  # noqa: PLC0415  --help needs none of it

@@ -31,25 +31,16 @@ if TYPE_CHECKING:
 
 
 FILE = ".lock"
-BEAT = 5.0
-"""Seconds between two heartbeats."""
-PATIENCE = 30.0
-"""Seconds without a heartbeat after which a lock of another machine counts as abandoned."""
+BEAT = 5.0  # seconds between two heartbeats
+PATIENCE = 30.0  # seconds without a heartbeat after which a lock of another machine counts as abandoned
+_APPEARANCE_TIMEOUT = 60.0  # seconds that a network file system gets to show what another host has written
 _TAKEN = (errno.EACCES, errno.EAGAIN)
 
 
 @contextmanager
 def held(folder: Path, notify: Callable[[str], object] = click.echo, *, just_made: bool = False) -> Iterator[None]:
-    """Make and lock the folder for the duration of the context or of this process.
-
-    Args:
-        folder: of a run, or of its checkpoints.
-        notify: shows the user a line before a wait.
-        just_made: the caller has made it for this run; as one that is made here, it is removed if it stays empty.
-
-    Raises:
-        RunError: another run holds it; or it cannot be written.
-    """
+    """Make and lock the folder for the duration of the context or of this process."""
+    # A folder that is made here, or was `just_made` by the caller, is removed if it stays empty.
     is_new = just_made or not folder.exists()
     descriptor, is_certain, before = _take(folder)
     try:
@@ -59,7 +50,8 @@ def held(folder: Path, notify: Callable[[str], object] = click.echo, *, just_mad
             _watch(folder, before, notify)
             _lock(descriptor, folder)
         end = threading.Event()
-        record = {"machine": machine(), "host": socket.gethostname(), "process": os.getpid(), "since": _now()}
+        since, (host, process) = time.strftime("%Y-%m-%d %H:%M:%S"), this_process()
+        record = {"machine": machine(), "host": host, "process": process, "since": since}
         _write(descriptor, {**record, "beat": 0})
         beating = threading.Thread(target=_beat, args=(descriptor, record, end), daemon=True, name="run-lock")
         beating.start()
@@ -78,13 +70,8 @@ def held(folder: Path, notify: Callable[[str], object] = click.echo, *, just_mad
 
 
 def require_free(folder: Path) -> None:
-    """Check that no run holds the folder and that it can be written, and leave it as it is. Not for its holder.
-
-    A lock that this system does not know of, another machine's, is only found by `held`, which watches it.
-
-    Raises:
-        RunError: another run holds it; or it cannot be written.
-    """
+    """Check that no run holds the folder and that it can be written, and leave it as it is. Not for its holder."""
+    # A lock that this system does not know of, another machine's, is only found by `held`, which watches it.
     try:
         is_there = (folder / FILE).exists()
         if not is_there:
@@ -108,22 +95,13 @@ def remove_unused(folder: Path) -> None:
 
 
 def holder(folder: Path) -> tuple[str, int] | None:
-    """Return host and process id of the folder's holder, or of its last one if that has released it.
-
-    None if there never was one. Not to be called by the holder.
-    """
+    """Return host and process id of the folder's holder or last holder, None if there was none; not for its holder."""
     record = _content(folder)
     return (record["host"], record["process"]) if record else None
 
 
 def _take(folder: Path) -> tuple[int, bool, dict[str, Any]]:
-    """Open and lock the file; return its descriptor, whether the system has locked it, and what it said before.
-
-    Opened again if another process has removed it before it was locked: that one would lock nothing.
-
-    Raises:
-        RunError: as `held`.
-    """
+    """Open and lock the file; return its descriptor, whether the system has locked it, and what it said before."""
     while True:
         descriptor = _open(folder)
         try:
@@ -172,11 +150,7 @@ def _lock(descriptor: int, folder: Path) -> bool:
 
 
 def _watch(folder: Path, before: dict[str, Any], notify: Callable[[str], object]) -> None:
-    """Wait until the lock has not changed for long enough.
-
-    Raises:
-        RunError: its process still runs.
-    """
+    """Wait until the lock has not changed for long enough."""
     notify(
         f"{folder}: process {before.get('process')} on {before.get('host')} did not release its lock; "
         f"waiting {PATIENCE:.0f} s for a sign that it still runs"
@@ -225,29 +199,18 @@ def _release(descriptor: int, record: dict[str, Any]) -> None:
 
 
 def _read(folder: Path) -> dict[str, Any]:
-    """Return the holder's description, empty without a holder."""
     record = _content(folder)
     return {} if record.get("released") else record
 
 
 def _content(folder: Path) -> dict[str, Any]:
-    """Return what is in the file, empty without any; it is opened again, so that NFS reads it again.
-
-    Not to be called by the holder: a POSIX lock ends when its process closes any descriptor of the file.
-    """
+    """Return what is in the file, empty without any; it is opened again, so that NFS reads it again."""
+    # Not for the holder: a POSIX lock ends when its process closes any descriptor of the file.
     try:
         record = json.loads((folder / FILE).read_text())
     except (OSError, ValueError):
         return {}
     return record if isinstance(record, dict) else {}
-
-
-def _now() -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S")
-
-
-_APPEARANCE_TIMEOUT = 60.0
-"""Seconds that a network file system gets to show what another host has written."""
 
 
 def this_process() -> tuple[str, int]:
@@ -256,17 +219,9 @@ def this_process() -> tuple[str, int]:
 
 
 def require_shared(run_dir: Path, first: tuple[str, int]) -> None:
-    """Check that the lock of the directory is that of rank 0; not to be called by rank 0.
-
-    Args:
-        run_dir: the run directory, held by rank 0.
-        first: `this_process` of rank 0.
-
-    Raises:
-        RunError: there is no such directory on this host, or one that another process holds.
-    """
+    """Check that the lock of the directory is that of rank 0, whose `this_process` is given; not for rank 0."""
     deadline = time.monotonic() + _APPEARANCE_TIMEOUT
-    while not _is_held_by(run_dir, first):
+    while holder(run_dir) != first:
         if time.monotonic() > deadline:
             msg = (
                 f"{socket.gethostname()} does not see the run directory {run_dir} that rank 0 uses on {first[0]}.\n"
@@ -274,8 +229,3 @@ def require_shared(run_dir: Path, first: tuple[str, int]) -> None:
             )
             raise RunError(msg)
         time.sleep(1)
-
-
-def _is_held_by(run_dir: Path, first: tuple[str, int]) -> bool:
-    """Say whether rank 0 holds the directory, or was the last to hold it."""
-    return holder(run_dir) == first

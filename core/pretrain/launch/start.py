@@ -26,38 +26,22 @@ if TYPE_CHECKING:
 
 
 def start(placement: Placement, job: AnyJob, policy: RestartPolicy = NO_RESTARTS) -> Failure | None:
-    """Prepare the job, start this node's ranks, or those of all hosts of a hostfile, and wait for them.
-
-    Args:
-        placement: where they run.
-        job: what they do.
-        policy: of restarts after a failure, which trainings alone have.
-
-    Returns:
-        why a rank failed, or why the training has `stopped` before its end; None if it is complete.
-
-    Raises:
-        PretrainError: the run cannot be prepared; or raised by the training, in a world of one rank.
-        SystemExit: a signal stopped the ranks before they could leave by themselves.
-    """
+    """Prepare the job, start this node's ranks, or those of all hosts of a hostfile, and wait for them."""
+    # Returns why a rank failed, or why the training has `stopped` before its end; None if it is complete. SystemExit
+    # says that a signal stopped the ranks before they could leave by themselves.
     if placement.hosts is not None and isinstance(job, Job):
         from pretrain.launch.nodes.hosts import start_hosts  # noqa: PLC0415  most runs have no hostfile
 
         return start_hosts(placement.hosts, job, placement.recipe, policy)
     if placement.nodes.count > 1:
-        return _start_with_others(placement, job, policy)
+        from pretrain.launch.node_attempts import run_node  # noqa: PLC0415  one node starts its ranks without torch
+
+        return run_node(placement, job, policy, run_children)
     with ExitStack() as lock:
         prepared = job.prepared_by_launcher(placement.recipe, lock)
         if policy.limit and isinstance(prepared, Job):
             return _run_with_restarts(placement, prepared, policy)
         return run_ranks(prepared, node_worlds([placement.nproc], 0, LOCALHOST, free_port()))
-
-
-def _start_with_others(placement: Placement, job: AnyJob, policy: RestartPolicy) -> Failure | None:
-    """Start the ranks of one of several nodes."""
-    from pretrain.launch.node_attempts import run_node  # noqa: PLC0415  one node starts its ranks without torch
-
-    return run_node(placement, job, policy, run_children)
 
 
 def _run_with_restarts(placement: Placement, job: Job, policy: RestartPolicy) -> Failure | None:
@@ -72,10 +56,7 @@ def _run_with_restarts(placement: Placement, job: Job, policy: RestartPolicy) ->
 
 
 def run_ranks(job: AnyJob, worlds: Sequence[World]) -> Failure | None:
-    """Run the job on every rank of a run on one node; returns and raises as `pretrain.launch.start.start`.
-
-    A world of one rank is this process: it starts faster, and Ctrl-C and errors need no detour.
-    """
+    """Run the job on every rank of a run on one node; a world of one rank is this process, which starts faster."""
     if worlds[0].world_size == 1:
         end = job.run(worlds[0])
         return dataclasses.replace(Failure.of_stop(end), asked=True) if end.code else None

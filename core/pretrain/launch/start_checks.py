@@ -7,8 +7,6 @@ ranks is checked where it is used: abilities of the device, kernels, the content
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -28,26 +26,13 @@ if TYPE_CHECKING:
     from pretrain.recipe import Recipe
 
 
-class Where(Enum):
-    """Process of a run that makes a check."""
-
-    LAUNCHER = "before the ranks start, without torch; rank 0 where it has no launcher of ours"
-    RANK0 = "before it joins the others"
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Start:
-    """A run that is about to start.
-
-    Attributes:
-        recipe: complete.
-        run_dir: its directory; None for a new one.
-        resume: value of `--resume`.
-    """
+    """A run that is about to start."""
 
     recipe: Recipe
-    run_dir: Path | None
-    resume: Resume
+    run_dir: Path | None  # None: a new one
+    resume: Resume  # value of `--resume`
 
     @property
     def resumes(self) -> bool:
@@ -56,17 +41,11 @@ class Start:
 
 
 class StartCheck(NamedTuple):
-    """A check.
+    """A check."""
 
-    Attributes:
-        name: its subject, as the doctor calls it.
-        look: raises a PretrainError where the run cannot start.
-        where: see `Where`.
-    """
-
-    name: str
-    look: Callable[[Start], None]
-    where: Where = Where.LAUNCHER
+    name: str  # its subject, as the doctor calls it
+    look: Callable[[Start], None]  # raises where the run cannot start
+    on_rank0: bool = False  # before it joins the others; else before the ranks start, without torch
 
     def problem(self, start: Start) -> PretrainError | None:
         """Return what is wrong; None where nothing is."""
@@ -77,14 +56,10 @@ class StartCheck(NamedTuple):
         return None
 
 
-def require_startable(start: Start, where: Where) -> None:
-    """Make the checks of one process.
-
-    Raises:
-        PretrainError: of the first that finds something wrong.
-    """
+def require_startable(start: Start, *, on_rank0: bool) -> None:
+    """Make the checks of one process; the first problem is raised."""
     for check in CHECKS:
-        if check.where is where:
+        if check.on_rank0 == on_rank0:
             check.look(start)
 
 
@@ -161,29 +136,43 @@ CHECKS = (
     StartCheck("checkpoint folder", _checkpoint_folder),
     StartCheck("data", _inputs),
     StartCheck("sample indices", _sample_indices),
-    StartCheck("starting checkpoint", _starting_checkpoint, Where.RANK0),
+    StartCheck("starting checkpoint", _starting_checkpoint, on_rank0=True),
 )
 """All checks, the cheapest first."""
 
 
 def require_inputs(recipe: Recipe, samples: SampleCounts) -> None:
-    """Check the tokenizer and the token files; files that `data.corpus` builds may be missing.
-
-    Args:
-        recipe: of the run.
-        samples: that are read from each split.
-
-    Raises:
-        PretrainError: one is missing, damaged, too small, or of another tokenizer, and what to do; of several, one line
-            for each.
-    """
-    problems = [problem for look in _checks(recipe, samples) if (problem := _problem(look))]
+    """Check the tokenizer and token files of so many samples a split; what `data.corpus` builds may be missing."""
+    problems = [] if built_inputs(recipe) else _input_problems(recipe, samples)
     if len(problems) == 1:
         raise problems[0]
     if problems:
         lines = [str(problem).splitlines()[0] for problem in problems]
         msg = f"{len(problems)} inputs are missing or damaged; paths are relative to the working directory."
         raise DataError("\n".join([msg, *lines]))
+
+
+def _input_problems(recipe: Recipe, samples: SampleCounts) -> list[PretrainError]:
+    from pretrain.data.samples.checks import check_token_files, split_bounds  # noqa: PLC0415  --help needs none of them
+    from pretrain.data.token_files.reading import TokenFile  # noqa: PLC0415
+    from pretrain.data.tokenizers import load_tokenizer  # noqa: PLC0415
+
+    problems: list[PretrainError] = []
+    tokenizer = None
+    try:
+        tokenizer = load_tokenizer(recipe.tokenizer)
+    except DataError as error:
+        problems.append(error)
+    needed, bounds = (samples.train, samples.valid, samples.test), split_bounds(recipe.data)
+    for path in [recipe.data.path] if recipe.data.path else [part.path for part in recipe.data.blend or ()]:
+        try:
+            if tokenizer is None:
+                TokenFile.open(path)
+            else:
+                check_token_files(path, tokenizer, bounds, needed, recipe.model.seq_length)
+        except PretrainError as error:
+            problems.append(error)
+    return problems
 
 
 def built_inputs(recipe: Recipe) -> str:
@@ -194,37 +183,3 @@ def built_inputs(recipe: Recipe) -> str:
         return ""
     tokenizer = f" and {recipe.tokenizer.file}" if recipe.tokenizer.file else ""
     return f"data: the run builds {recipe.data.path}{tokenizer} from {recipe.data.corpus.source}, since they are absent"
-
-
-def _checks(recipe: Recipe, samples: SampleCounts) -> Iterator[Callable[[], object]]:
-    """Yield a check for each input, which raises if the input cannot be used."""
-    from pretrain.data.samples.checks import check_token_files, split_bounds  # noqa: PLC0415  --help needs none of them
-    from pretrain.data.token_files.reading import TokenFile  # noqa: PLC0415
-    from pretrain.data.tokenizers import load_tokenizer  # noqa: PLC0415
-
-    if built_inputs(recipe):
-        return
-    tokenizer = None
-    try:
-        tokenizer = load_tokenizer(recipe.tokenizer)
-    except DataError as error:
-        yield partial(_raise, error)
-    needed, bounds = (samples.train, samples.valid, samples.test), split_bounds(recipe.data)
-    for path in [recipe.data.path] if recipe.data.path else [part.path for part in recipe.data.blend or ()]:
-        if tokenizer is None:
-            yield partial(TokenFile.open, path)
-        else:
-            yield partial(check_token_files, path, tokenizer, bounds, needed, recipe.model.seq_length)
-
-
-def _raise(error: DataError) -> None:
-    raise error
-
-
-def _problem(look: Callable[[], object]) -> PretrainError | None:
-    """Return the reason why an input cannot be used; None if it can."""
-    try:
-        look()
-    except PretrainError as error:
-        return error
-    return None

@@ -18,37 +18,25 @@ if TYPE_CHECKING:
 
 LOCALHOST = "127.0.0.1"
 
-_PORTS = range(10_000, 30_000)
-"""Below the ports that Linux gives to outgoing connections (from 32768)."""
+_PORTS = range(10_000, 30_000)  # below the ports that Linux gives to outgoing connections (from 32768)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class World:
-    """Place of a process among all processes of a run.
-
-    Attributes:
-        rank: of all ranks.
-        world_size: number of ranks.
-        local_rank: within its node; which of the node's devices it takes.
-        local_world_size: ranks of its node.
-        node_rank: of all nodes.
-        master_addr: where rank 0 can be reached.
-        master_port: free on that host, or already served by the launcher's own store (torchrun).
-        tell_launcher: takes the reason for which this process is about to end by itself, and whether it is the cause
-            rather than a consequence; None where no launcher of ours shows it.
-        tell_error: takes the error with which this process will end once a checkpoint is written; None as before.
-        place_file: in which the launcher looks for the last place of a rank that has died; None without one of ours.
-    """
+    """Place of a process among all processes of a run."""
 
     rank: int
     world_size: int
-    local_rank: int
+    local_rank: int  # within its node; which of the node's devices it takes
     local_world_size: int
     node_rank: int
-    master_addr: str
-    master_port: int
+    master_addr: str  # where rank 0 can be reached
+    master_port: int  # free on that host, or served already by the launcher's store (torchrun)
+    # Takes why this process is about to end by itself, and whether it is the cause; None without a launcher of ours.
     tell_launcher: Callable[[str, bool], None] | None = field(default=None, compare=False, repr=False)
+    # Takes the error with which this process ends once a checkpoint is written; None as before.
     tell_error: Callable[[Exception], None] | None = field(default=None, compare=False, repr=False)
+    # In which the launcher looks for the last place of a rank that has died; None as before.
     place_file: Path | None = field(default=None, compare=False, repr=False)
 
     def environment(self) -> dict[str, str]:

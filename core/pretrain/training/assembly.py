@@ -24,14 +24,15 @@ from pretrain.training.rank_setup import RankSetup
 from pretrain.training.reporting import run_files
 from pretrain.training.reporting.meter import Meter
 from pretrain.training.reporting.run_logger import RunLogger
-from pretrain.training.safeguards import build
-from pretrain.training.safeguards.health import Health
+from pretrain.training.reporting.stragglers import LocalClock
+from pretrain.training.safeguards.health import BrokenSince, Health
 from pretrain.training.safeguards.rank_watch import rank_watch
+from pretrain.training.safeguards.replicas import ReplicaCheck
 from pretrain.training.safeguards.spike_response import SpikeResponse
-from pretrain.training.saving import open_saving
-from pretrain.training.starting import start_from
+from pretrain.training.safeguards.spike_watch import SpikeWatch
+from pretrain.training.saving import open_saving, start_from
 from pretrain.training.stopping import Stopping
-from pretrain.training.training_data import RewindableBatches, SkippedIterations, TrainingData
+from pretrain.training.training_data import RewindableBatches, TrainingData
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -46,8 +47,6 @@ if TYPE_CHECKING:
     from pretrain.report.timers import PhaseTimers
     from pretrain.training.event import Event
     from pretrain.training.progress import Progress
-    from pretrain.training.reporting.stragglers import LocalClock
-    from pretrain.training.safeguards.spike_watch import SpikeWatch
     from pretrain.training.saving import Saving
 
 
@@ -55,11 +54,9 @@ if TYPE_CHECKING:
 def assemble(
     recipe: Recipe, plugins: Plugins, run_dir: Path, world: World, *, resume: bool, started: float
 ) -> Iterator[Training]:
-    """Build a training on this rank, and take everything down again afterwards.
-
-    The backend's device is available, and the bridge is installed for it. With `resume` the run in `run_dir` continues;
-    it was `started` at these seconds since the epoch.
-    """
+    """Build a training on this rank, and take everything down again afterwards."""
+    # The backend's device is available, and the bridge is installed for it. With `resume` the run in `run_dir`
+    # continues; it was `started` at these seconds since the epoch.
     setup = RankSetup.of(recipe, plugins, world)
     with (
         groups.joined(plugins.backend, world.rank, world.world_size, recipe.parallel.distributed_timeout_minutes),
@@ -69,7 +66,7 @@ def assemble(
         with position.during(LOAD):
             data, progress, remark = _start(setup, engine, run_dir, resume=resume)
         length = Length.of(recipe, progress, setup.layout)
-        watch = build.spike_watch(recipe, setup.device, progress, pin_memory=setup.pin_memory)
+        watch = SpikeWatch.of(setup, progress)
         with (
             RunLogger(setup, run_dir, length.iterations, progress, resumed=resume) as logger,
             Stopping(recipe, *filter(None, (watch,))) as stopping,
@@ -80,15 +77,15 @@ def assemble(
             report_errors_to_launcher(world),
         ):
             run_files.describe(logger, setup, kernels.table, run_dir, remark, Begin(started, progress.iteration))
-            clock = build.local_clock(recipe, engine, setup.layout, setup.device)
+            clock = LocalClock.of(recipe, engine, setup.layout, setup.device)
             meter = Meter.of(setup, logger, position, garbage, clock, reads_data=engine.reads_data)
-            skipped = SkippedIterations.of(recipe, progress)
+            opened = partial(_opened, data, meter.timers)
             training = Training(
                 recipe=recipe,
                 length=length,
                 progress=progress,
                 engine=engine,
-                batches=RewindableBatches(partial(_opened, data, meter.timers), progress, skipped),
+                batches=RewindableBatches(opened, progress, recipe.train.iterations_to_skip),
                 stopping=stopping,
                 meter=meter,
             )
@@ -107,13 +104,11 @@ def _events(
     *,
     is_pending: bool,
 ) -> tuple[Event, ...]:
-    """Return the events of a training, in their order.
-
-    Spikes come before all that logs or keeps an iteration, since they may take it back; a checkpoint before the
-    evaluation, so that a run which is killed in that loses nothing.
-    """
+    """Return the events of a training, in their order."""
+    # Spikes come before all that logs or keeps an iteration, since they may take it back; a checkpoint before the
+    # evaluation, so that a run which is killed in that loses nothing.
     recipe, evaluation = training.recipe, training.recipe.evaluation
-    broken = build.broken_since(recipe, setup.device)
+    broken = None if recipe.precision.dtype == "fp16" else BrokenSince(setup.device)  # fp16 recovers
     health = Health(training, saving, broken)
     spikes = None if watch is None else SpikeResponse(training, watch, saving, broken)
     order = (
@@ -121,7 +116,7 @@ def _events(
         saving,
         broken,
         spikes,
-        build.replica_check(training, saving),
+        ReplicaCheck.of(training, saving),
         LogLines(training, health),
         None if saving is None else Checkpoints(training, saving, health, spikes),
         Evaluations(training, data.evaluation(), is_pending) if evaluation.interval else None,
@@ -144,21 +139,19 @@ def report_errors_to_launcher(world: World) -> Iterator[None]:
 
 def _build(setup: RankSetup, position: Position) -> tuple[Engine, Kernels, dict[str, Any]]:
     """Return the engine, its kernels, and the states of the random generators that it leaves."""
-    notify = partial(_notify, setup.world.rank)
-    recipe = _with_loaded_schedule(setup.recipe)
+
+    def notify(text: str) -> None:  # the logger is not open yet
+        if setup.world.rank == 0:
+            click.echo(text)
+
+    recipe, schedule = setup.recipe, setup.recipe.schedule
+    if recipe.train.train_iters == 0 and not schedule.override_opt_param_scheduler:
+        # No step will follow a loaded checkpoint: its schedule is taken, whatever it is.
+        schedule = schedule.model_copy(update={"use_checkpoint_opt_param_scheduler": True})
+        recipe = recipe.model_copy(update={"schedule": schedule})
     engine, kernels = build_engine(recipe, setup.plugins, setup.tokenizer.vocab_size, setup.device, notify)
     mark(engine.models, position)
     return engine, kernels, generators.states()
-
-
-def _with_loaded_schedule(recipe: Recipe) -> Recipe:
-    """Return the recipe with the schedule of a loaded checkpoint, whatever it is, where no step will follow it."""
-    schedule = recipe.schedule
-    if recipe.train.train_iters != 0 or schedule.override_opt_param_scheduler:
-        return recipe
-    return recipe.model_copy(
-        update={"schedule": schedule.model_copy(update={"use_checkpoint_opt_param_scheduler": True})}
-    )
 
 
 def _start(setup: RankSetup, engine: Engine, run_dir: Path, *, resume: bool) -> tuple[TrainingData, Progress, str]:
@@ -172,9 +165,3 @@ def _start(setup: RankSetup, engine: Engine, run_dir: Path, *, resume: bool) -> 
 def _opened(data: TrainingData, timers: PhaseTimers, progress: Progress) -> Generator[Batch] | None:
     resumed, _ = data.resume(progress)
     return resumed.training(progress.consumed_samples, timers)
-
-
-def _notify(rank: int, text: str) -> None:
-    """Show a line before the logger is open."""
-    if rank == 0:
-        click.echo(text)

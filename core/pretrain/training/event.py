@@ -11,29 +11,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Due:
-    """What is due after an iteration, equal on all ranks.
+    """What is due after an iteration, equal on all ranks."""
 
-    Attributes:
-        iteration: its number, from 1.
-        urgent: reason from outside to end the training here, such as "SIGTERM"; nothing is evaluated before.
-        reason: the same, or that of `train.exit_interval`; "" if the training continues.
-        line: a log line.
-        checkpoint: a checkpoint that is not the last one; `Event.end` writes that.
-        evaluation: an evaluation that is not the last one.
-    """
-
-    iteration: int
-    urgent: str = ""
-    reason: str = ""
+    iteration: int  # from 1
+    urgent: str = ""  # reason from outside to end here, such as "SIGTERM"; nothing is evaluated before
+    reason: str = ""  # the same, or that of `train.exit_interval`; "" if the training continues
     line: bool = False
-    checkpoint: bool = False
-    evaluation: bool = False
+    checkpoint: bool = False  # not the last one, which `Event.end` writes
+    evaluation: bool = False  # not the last one
 
 
 class Event:
-    """One thing that happens beside the steps. The loop calls all events in one order, on all ranks alike.
+    """One thing that happens beside the steps; a subclass overrides what it needs.
 
-    A subclass overrides what it needs. Nothing in `begin_step` and `end_step` may wait for the device.
+    The loop calls all events in one order, on all ranks alike. `begin_step` and `end_step` may not wait for the device.
     """
 
     @property

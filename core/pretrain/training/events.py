@@ -57,19 +57,12 @@ class LogLines(Event):
 
 @dataclass(frozen=True, slots=True)
 class Checkpoints(Event):
-    """Saves at an interval, before the training leaves, and at its end.
-
-    Attributes:
-        training: what is saved.
-        saving: writes the checkpoints.
-        health: has the error of weights that are not finite.
-        spikes: may take them back; None where losses are not watched.
-    """
+    """Saves at an interval, before the training leaves, and at its end."""
 
     training: Training
     saving: Saving
-    health: Health
-    spikes: SpikeResponse | None
+    health: Health  # has the error of weights that are not finite
+    spikes: SpikeResponse | None  # may take them back; None where losses are not watched
 
     def after_iteration(self, due: Due) -> bool:
         """Save if it is due; without a step since the latest checkpoint, only before the training leaves."""
@@ -99,17 +92,11 @@ class Checkpoints(Event):
 
 @dataclass(frozen=True, slots=True)
 class Evaluations(Event):
-    """Evaluates the validation split at an interval, and all splits at the end.
-
-    Attributes:
-        training: which is evaluated.
-        evaluation: of the recipe's samples.
-        is_pending: the run stopped after the loaded checkpoint but before its evaluation.
-    """
+    """Evaluates the validation split at an interval, and all splits at the end."""
 
     training: Training
     evaluation: Evaluation
-    is_pending: bool = False
+    is_pending: bool = False  # the run stopped after the loaded checkpoint but before its evaluation
 
     def begin(self) -> None:
         """Evaluate what was loaded, if that is pending."""

@@ -19,12 +19,6 @@ class GcControl(Event):
     """
 
     def __init__(self, interval: int, *, is_manual: bool) -> None:
-        """Prepare it.
-
-        Args:
-            interval: iterations between two collections.
-            is_manual: False leaves Python's collector as it is.
-        """
         self._interval, self._is_manual = interval, is_manual
         self._was_enabled = True
 

@@ -21,17 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sampling:
-    """Draws a token from logits, with a generator of its own, so that all ranks draw the same.
+    """Draws a token from logits, with a generator of its own, so that all ranks draw the same."""
 
-    Attributes:
-        temperature: logits are divided by it; 0 takes the most probable token, the first of equal ones.
-        top_p: only the fewest tokens whose probabilities reach this sum are drawn, in (0, 1]; nucleus sampling,
-            Holtzman et al. 2019, arXiv:1904.09751, section 3.1.
-        seed: of the generator.
-    """
-
-    temperature: float
-    top_p: float
+    temperature: float  # divides the logits; 0 takes the most probable token, the first of equal ones
+    top_p: float  # nucleus sampling, in (0, 1]: Holtzman et al. 2019, arXiv:1904.09751, section 3.1
     seed: int
     _generator: torch.Generator = field(default_factory=torch.Generator, init=False, repr=False, compare=False)
 
@@ -53,10 +46,7 @@ class Sampling:
 def next_tokens(
     engine: ForwardEngine, tokens: list[int], draw: Callable[[Tensor], int], eod: int, limit: int
 ) -> Iterator[int]:
-    """Yield up to `limit` tokens after `tokens`, and append them there; all ranks iterate together.
-
-    The end of the document ends them and is not among them.
-    """
+    """Yield up to `limit` tokens after `tokens`, without the document's end, and append them; all ranks together."""
     for _ in range(limit):
         token = draw(engine.next_token_logits(tokens).cpu())
         if token == eod:
@@ -68,11 +58,10 @@ def next_tokens(
 def generate_text(model: TrainedModel, prompt: str, max_new_tokens: int, sampling: Sampling) -> None:
     """Continue a prompt; rank 0 writes prompt and text as they come. All ranks call it together."""
     tokenizer, rank = model.setup.tokenizer, model.setup.world.rank
-    tokens = tokenizer.encode(prompt)
+    tokens = list(tokenizer.encode(prompt))
     stream = TextStream(tokenizer.decode, tokens)
     _show(rank, stream.certain())
-    for token in next_tokens(model.engine, tokens, sampling.draw, tokenizer.eod, max_new_tokens):
-        stream.append(token)
+    for _ in next_tokens(model.engine, tokens, sampling.draw, tokenizer.eod, max_new_tokens):
         _show(rank, stream.certain())
     _show(rank, f"{stream.rest()}\n")
 
@@ -82,25 +71,17 @@ def _show(rank: int, text: str) -> None:
         click.echo(text, nl=False)  # it flushes
 
 
-_INCOMPLETE = "\ufffd"
-"""What tokenizers decode incomplete bytes of a character to, once or for each byte."""
+_INCOMPLETE = "\ufffd"  # what tokenizers decode incomplete bytes of a character to, once or for each byte
 
-_LONGEST = 3
-"""Bytes of UTF-8 that can be there without their character's last one."""
+_LONGEST = 3  # bytes of UTF-8 that can be there without their character's last one
 
 
 class TextStream:
-    """Text of growing tokens; the end of it that the next token may still change is held back."""
+    """Text of a growing list of tokens; the end of it that the next token may still change is held back."""
 
-    def __init__(self, decode: Callable[[Sequence[int]], str], tokens: Sequence[int]) -> None:
-        """Begin with the tokens of a prompt."""
-        self._decode = decode
-        self._tokens = list(tokens)
+    def __init__(self, decode: Callable[[Sequence[int]], str], tokens: list[int]) -> None:
+        self._decode, self._tokens = decode, tokens
         self._shown = 0
-
-    def append(self, token: int) -> None:
-        """Take one more token."""
-        self._tokens.append(token)
 
     def certain(self) -> str:
         """Return the text that no later token will change, without what was returned before."""
@@ -123,11 +104,8 @@ TOP_TOKENS = 40
 
 
 def continue_prompt(engine: ForwardEngine, tokenizer: Tokenizer, prompt: str, num_tokens: int, seed: int) -> str:
-    """Return the prompt and `num_tokens` more tokens, fewer if the document ends; all ranks call it together.
-
-    Tokens are drawn from the 40 most probable at temperature 0.7, from a generator of its own: all ranks draw the
-    same, and training's generators stay as they are.
-    """
+    """Return the prompt and `num_tokens` more tokens, fewer if the document ends; all ranks call it together."""
+    # Tokens come from a generator of its own: all ranks draw the same, and training's generators stay as they are.
     tokens = list(tokenizer.encode(prompt))
     draw = partial(_draw, torch.Generator().manual_seed(seed))
     for _ in next_tokens(engine, tokens, draw, tokenizer.eod, num_tokens):

@@ -21,27 +21,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """Training from `progress` on, to its end or to the first reason to stop.
-
-    Attributes:
-        recipe: what is trained.
-        length: iterations of the training, and the batch of each.
-        progress: counters, moved on in place.
-        engine: takes the steps.
-        batches: this rank's micro-batches from `progress` on.
-        stopping: reasons to leave early.
-        meter: measures and logs.
-        events: in the order in which they are called, at each of the five points of `Event`.
-    """
+    """Training from `progress` on, to its end or to the first reason to stop."""
 
     recipe: Recipe
     length: Length
-    progress: Progress
+    progress: Progress  # moved on in place
     engine: Engine
-    batches: RewindableBatches
+    batches: RewindableBatches  # this rank's micro-batches from `progress` on
     stopping: Stopping
     meter: Meter
-    events: tuple[Event, ...] = ()
+    events: tuple[Event, ...] = ()  # in the order in which they are called, at each of the five points of `Event`
 
     def run(self) -> str:
         """Train; return the reason if it stopped before the last iteration, else an empty string."""
@@ -107,7 +96,6 @@ class Training:
         return next(filter(None, (event.keep_update for event in self.events)), None)
 
     def _due(self, urgent: str) -> Due:
-        """Return what is due after the iteration that was counted."""
         recipe, iteration = self.recipe, self.progress.iteration
 
         def is_at(every: int | None) -> bool:

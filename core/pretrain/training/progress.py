@@ -15,28 +15,16 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Progress:
-    """Counters since the training began, over all resumed parts; a checkpoint carries them.
+    """Counters since the training began, over all resumed parts; a checkpoint carries them."""
 
-    Attributes:
-        iteration: optimizer steps, skipped ones and those whose batch was left out included.
-        consumed_samples: sequences read, those that were left out included; the position in the data.
-        skipped_iterations: steps without an update, because of an fp16 overflow.
-        blend: token files and since when they are read, for `data.index: native` (see
-            pretrain.data.samples.native_samples); with `consumed_samples` it gives the samples read of each.
-        order: number and order of the samples, where `data.index` is megatron (pretrain.data.samples.megatron_order).
-        left_out: first and last iteration of each stretch that a rollback has left out after a loss spike.
-        equal_at: iteration after which `train.check_replicas_interval` last found equal replicas; None before.
-        losses: of the last steps, in nats per token, with which `train.loss_spike` compares; empty if it is off.
-    """
-
-    iteration: int = 0
-    consumed_samples: int = 0
-    skipped_iterations: int = 0
-    blend: dict[str, Any] | None = None
-    order: dict[str, Any] | None = None
-    left_out: list[list[int]] = field(default_factory=list)
-    equal_at: int | None = None
-    losses: list[float] = field(default_factory=list)
+    iteration: int = 0  # optimizer steps, skipped ones and those whose batch was left out included
+    consumed_samples: int = 0  # sequences read or left out; the position in the data
+    skipped_iterations: int = 0  # steps without an update, because of an fp16 overflow
+    blend: dict[str, Any] | None = None  # of `data.index: native` (pretrain.data.samples.native_samples)
+    order: dict[str, Any] | None = None  # of `data.index: megatron` (pretrain.data.samples.megatron_order)
+    left_out: list[list[int]] = field(default_factory=list)  # first and last of each stretch that a rollback left out
+    equal_at: int | None = None  # after which `train.check_replicas_interval` last found equal replicas
+    losses: list[float] = field(default_factory=list)  # of the last steps, nats per token, for `train.loss_spike`
 
     def to_mapping(self) -> dict[str, Any]:
         """Return the counters by name."""
@@ -67,15 +55,10 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class BatchSizes:
-    """Global batch sizes, as Megatron-LM's `--rampup-batch-size` counts them.
-
-    Attributes:
-        final: the global batch at the end.
-        rampup: start, increment and the samples over which it grows; None for a constant batch.
-    """
+    """Global batch sizes, as Megatron-LM's `--rampup-batch-size` counts them."""
 
     final: int
-    rampup: tuple[int, int, int] | None = None
+    rampup: tuple[int, int, int] | None = None  # start, increment, samples over which it grows; None: constant
 
     @classmethod
     def of(cls, recipe: Recipe) -> BatchSizes:
@@ -102,27 +85,12 @@ class BatchSizes:
             iterations += 1
         return iterations + max(0, samples - consumed) // self.final
 
-    def samples(self, iterations: int) -> int:
-        """Return the samples that so many steps from the start consume."""
-        consumed = 0
-        for done in range(iterations):
-            if self.at(consumed) == self.final:
-                return consumed + (iterations - done) * self.final
-            consumed += self.at(consumed)
-        return consumed
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Length:
-    """Iterations of a training, and the batch of each.
+    """Iterations of a training, and the batch of each."""
 
-    Attributes:
-        iterations: after which the training ends, those before a resume included.
-        sizes: the global batch by consumed samples.
-        layout: sizes of the parallel groups.
-    """
-
-    iterations: int
+    iterations: int  # after which the training ends, those before a resume included
     sizes: BatchSizes
     layout: Layout
 
@@ -137,10 +105,8 @@ class Length:
 
 
 def total_iterations(recipe: Recipe, progress: Progress) -> int:
-    """Return the length of the training in iterations, at least those that were taken.
-
-    Where it is given in samples, iterations that were taken count as taken, though their batch may have been another.
-    """
+    """Return the length of the training in iterations, at least those that were taken."""
+    # Where it is given in samples, iterations that were taken count as taken, though their batch may have been another.
     if recipe.train.train_iters is not None:
         return max(recipe.train.train_iters, progress.iteration)
     left = BatchSizes.of(recipe).iterations(recipe.train.train_samples or 0, progress.consumed_samples)
@@ -148,10 +114,8 @@ def total_iterations(recipe: Recipe, progress: Progress) -> int:
 
 
 def total_samples(recipe: Recipe, progress: Progress) -> int:
-    """Return the samples for which the training's index is made: at least what was read and what is left to read.
-
-    A training that became shorter keeps the index of before, because beyond one epoch a shorter one has another order.
-    """
+    """Return the samples for which the training's index is made: at least what was read and what is left to read."""
+    # A training that became shorter keeps the index of before: beyond one epoch a shorter one has another order.
     left = total_iterations(recipe, progress) - progress.iteration
     needed = recipe.train.train_samples or progress.consumed_samples + left * recipe.train.global_batch_size
     before = progress.order["samples"] if progress.order else 0

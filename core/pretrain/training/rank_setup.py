@@ -25,19 +25,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankSetup:
-    """What everything on a rank is built from.
-
-    Attributes:
-        recipe: what is trained.
-        plugins: the loaded backend, whose device is available and for which the bridge is installed.
-        world: this rank's place.
-        layout: sizes of the parallel groups.
-        device: of this rank.
-        tokenizer: the recipe's.
-    """
+    """What everything on a rank is built from."""
 
     recipe: Recipe
-    plugins: Plugins
+    plugins: Plugins  # the loaded backend, whose device is available and for which the bridge is installed
     world: World
     layout: Layout
     device: torch.device
@@ -45,11 +36,7 @@ class RankSetup:
 
     @classmethod
     def of(cls, recipe: Recipe, plugins: Plugins, world: World) -> RankSetup:
-        """Take this rank's device, and load the tokenizer.
-
-        Raises:
-            PretrainError: layout, device or tokenizer do not fit the recipe.
-        """
+        """Take this rank's device, and load the tokenizer; PretrainError if they or the layout do not fit."""
         return cls(
             recipe=recipe,
             plugins=plugins,
@@ -71,11 +58,7 @@ class RankSetup:
 
 
 def rank_device(recipe: Recipe, plugins: Plugins, local_rank: int) -> torch.device:
-    """Return this rank's device, which must know the recipe's dtype and for which layers compile if they are to.
-
-    Raises:
-        BackendError: it cannot do what the recipe asks.
-    """
+    """Return this rank's device, which must know the recipe's dtype and for which layers compile if they are to."""
     device = take_device(plugins, local_rank)
     for require in REQUIREMENTS:
         require(plugins, recipe)
@@ -92,11 +75,9 @@ REQUIREMENTS: tuple[Callable[[Plugins, Recipe], None], ...] = (_require_dtype, r
 
 @contextmanager
 def deterministic(*, is_wanted: bool) -> Iterator[None]:
-    """Allow only torch's deterministic algorithms, or any; restore the setting afterwards.
-
-    torch would also fill every tensor of torch.empty, which costs a pass over it; a read of uninitialized memory is a
-    bug in any mode.
-    """
+    """Allow only torch's deterministic algorithms, or any; restore the setting afterwards."""
+    # torch would also fill every tensor of torch.empty, which costs a pass over it; a read of uninitialized memory is a
+    # bug in any mode.
     algorithms, warns = (
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),

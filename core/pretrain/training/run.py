@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from pretrain.exit_codes import End
     from pretrain.launch.world import World
     from pretrain.plugins.host.manager import Plugins
     from pretrain.recipe import Recipe
-    from pretrain.training.trained_model import TrainedModel
     from pretrain.training.training_data import Split
 
 
 def train(recipe: Recipe, *, backend_name: str, run_dir: Path, resume: bool, world: World) -> End:
-    """Train as one rank of `world`, and return how that has ended; called once per process.
-
-    Raises:
-        PretrainError: a user error, before the first step where possible.
-    """
+    """Train as one rank of `world`, and return how that has ended; called once per process."""
     started = time.time()
     plugins = ready(recipe, backend_name)
     from pretrain.training.assembly import assemble  # noqa: PLC0415  imports megatron.core: after the bridge
@@ -54,17 +48,12 @@ def evaluate(
     iters: int | None,
     as_json: bool,
 ) -> None:
-    """Evaluate a checkpoint as one rank of `world`, and print the losses on rank 0; called once per process.
-
-    `checkpoint` is a folder, as `trained_model.load_weights` takes it; `iters` are global batches, None the recipe's.
-
-    Raises:
-        PretrainError: a user error.
-    """
+    """Evaluate a checkpoint as one rank of `world`, and print the losses on rank 0; called once per process."""
+    # `checkpoint` is a folder, as `trained_model.load_weights` takes it; `iters` are global batches, None the recipe's.
     plugins = ready(recipe, backend_name)
-    from pretrain.training.trained_model import evaluate_checkpoint, with_evaluation  # noqa: PLC0415
+    from pretrain.training.trained_model import evaluate_checkpoint, trained_model, with_evaluation  # noqa: PLC0415
 
-    with _model(with_evaluation(recipe, iters), plugins, world, checkpoint) as model:
+    with trained_model(with_evaluation(recipe, iters), plugins, checkpoint, world) as model:
         evaluate_checkpoint(model, splits, as_json=as_json)
 
 
@@ -78,46 +67,20 @@ def generate(
     max_new_tokens: int,
     **sampling: Any,
 ) -> None:
-    """Continue a prompt as one rank of `world`, and print the text on rank 0 as it comes; called once per process.
-
-    `checkpoint` is a folder, as `trained_model.load_weights` takes it; `sampling` has the fields of
-    `generation.Sampling`.
-
-    Raises:
-        PretrainError: a user error.
-    """
+    """Continue a prompt as one rank of `world`, and print the text on rank 0 as it comes; called once per process."""
     plugins = ready(recipe, backend_name)
     from pretrain.training.generation import Sampling, generate_text  # noqa: PLC0415  after the bridge
+    from pretrain.training.trained_model import trained_model  # noqa: PLC0415
 
-    with _model(recipe, plugins, world, checkpoint) as model:
+    with trained_model(recipe, plugins, checkpoint, world) as model:
         generate_text(model, prompt, max_new_tokens, Sampling(**sampling))
 
 
-@contextmanager
-def _model(recipe: Recipe, plugins: Plugins, world: World, checkpoint: str) -> Iterator[TrainedModel]:
-    from pretrain.training.rank_setup import deterministic  # noqa: PLC0415
-    from pretrain.training.trained_model import trained_model  # noqa: PLC0415  after the bridge
-
-    with (
-        deterministic(is_wanted=recipe.train.deterministic_mode),
-        trained_model(recipe, plugins, checkpoint, world) as model,
-    ):
-        yield model
-
-
 def ready(recipe: Recipe, backend_name: str) -> Plugins:
-    """Load the backend, whose device must be there, and install the bridge for it; called once per process.
-
-    Raises:
-        BackendError: the backend is missing or broken, or its device is not there.
-    """
+    """Load the backend, whose device must be there, and install the bridge for it; called once per process."""
     from pretrain.bridge import megatron  # noqa: PLC0415  nothing here is imported before it is needed
     from pretrain.plugins.host.manager import load  # noqa: PLC0415
-    from pretrain.plugins.host.members import (  # noqa: PLC0415
-        environment,
-        require_device,
-        require_module,
-    )
+    from pretrain.plugins.host.members import environment, require_device, require_module  # noqa: PLC0415
 
     plugins = load(backend_name)
     for name, value in environment(plugins, recipe).items():

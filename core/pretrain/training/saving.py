@@ -1,4 +1,4 @@
-"""Checkpoints of a run, from the loop's point of view."""
+"""Checkpoints of a run, from the loop's point of view: the one that it starts from, and those that it saves."""
 
 from __future__ import annotations
 
@@ -12,45 +12,112 @@ import torch.distributed as dist
 from pretrain.checkpoint import generators, storage
 from pretrain.checkpoint.background import BackgroundSaves
 from pretrain.checkpoint.folder import LATEST, CheckpointFolder, claim
+from pretrain.checkpoint.foreign_checkpoints import foreign_checkpoints
 from pretrain.checkpoint.snapshot import Snapshot
-from pretrain.checkpoint.starting_checkpoint import nothing_to_load
+from pretrain.checkpoint.starting_checkpoint import is_own_empty_folder, nothing_to_load, own_latest
 from pretrain.collectives import on_rank0
-from pretrain.errors import CheckpointError
+from pretrain.errors import CheckpointError, DamageError, MisnamedError
 from pretrain.training.event import Event
 from pretrain.training.progress import Progress
-from pretrain.training.starting import load_latest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from pretrain.checkpoint.contents import Saved
+    from pretrain.checkpoint.contents import Loaded, Saved
     from pretrain.engine.protocol import Step
+    from pretrain.recipe import Recipe
     from pretrain.training.event import Due
     from pretrain.training.rank_setup import RankSetup
+
+_FRESH = "no checkpoint yet: started from the beginning"
+
+
+def start_from(recipe: Recipe, engine: Saved, run_dir: Path, *, resume: bool) -> tuple[Progress, str]:
+    """Load the checkpoint that the run starts from; return the progress and a remark for the user."""
+    # A resumed run takes its own latest checkpoint; without one, and for a new run, `checkpoint.load` counts.
+    own = CheckpointFolder.of(recipe, run_dir)
+    if resume and (loaded := load_latest(own, engine, latest=own_latest)):
+        return Progress.from_mapping(loaded[1].progress), _remark("resumed", *loaded)
+    if recipe.checkpoint.load is None:
+        return Progress(), _FRESH if resume else ""
+    given = CheckpointFolder(type(run_dir)(recipe.checkpoint.load))
+    finetune = recipe.checkpoint.finetune
+    others = foreign_checkpoints()
+    if foreign := on_rank0(partial(others.foreign_summary, given.path)):
+        taken = others.load(engine, given.path, finetune=finetune)
+        return Progress.from_mapping(taken.progress), _remark("weights", foreign.path, taken)
+    loaded = load_latest(given, engine, weights_only=finetune)
+    if loaded is None:
+        if is_own_empty_folder(given.path, own.path):
+            # The first start of a command that a scheduler repeats: load and save are one folder.
+            return Progress(), f"{given.path}: {_FRESH}"
+        raise nothing_to_load(given.path)
+    progress = Progress() if finetune else Progress.from_mapping(loaded[1].progress)
+    return progress, _remark("weights" if finetune else "continued", *loaded)
+
+
+def load_latest(
+    folder: CheckpointFolder,
+    engine: Saved,
+    *,
+    weights_only: bool = False,
+    latest: Callable[[CheckpointFolder], int | None] = CheckpointFolder.latest,
+) -> tuple[Path, Loaded] | None:
+    """Load the folder's latest checkpoint; return its path and the result, or None if there is none."""
+    iteration = None
+    try:
+        iteration = on_rank0(partial(latest, folder))
+        if iteration is None:
+            return None
+        directory = folder.directory(iteration)
+        return directory, storage.load(engine, directory, weights_only=weights_only)
+    except MisnamedError:  # it is intact, and the message says what to do
+        raise
+    except DamageError as error:  # every rank has it
+        msg = f"{error}\n{_newest_intact(folder, iteration)}"
+        raise DamageError(msg) from error
+
+
+def _newest_intact(folder: CheckpointFolder, damaged: int | None) -> str:
+    """Return the advice after a damaged checkpoint, or damaged LATEST (None); all ranks call it together."""
+    # Later ones than the damaged one come last: they belong to a part that was abandoned.
+    unverified = []
+    there = [each for each in on_rank0(folder.iterations) if each != damaged]
+    for iteration in sorted(there, key=lambda each: (damaged is None or each <= damaged, each), reverse=True):
+        try:
+            common = storage.opened(folder.directory(iteration))
+        except CheckpointError:  # damaged too, or of a later format
+            continue
+        if storage.has_checksums(common):
+            return (
+                f"The newest intact checkpoint is iteration {iteration}: write {iteration} into "
+                f"{folder.path / LATEST}, and start again."
+            )
+        unverified.append(iteration)
+    if unverified:
+        return (
+            f"No checkpoint with checksums is intact. Iteration {unverified[0]} has none and may be: "
+            f"write {unverified[0]} into {folder.path / LATEST}, and start again."
+        )
+    return f"No checkpoint in {folder.path} is intact: restore a copy, or start a new run."
+
+
+def _remark(how: str, directory: Path, loaded: Loaded) -> str:
+    return "\n".join((f"{how} from {directory}", *loaded.notices))
 
 
 @dataclass(slots=True)
 class Saving(Event):
-    """Writes checkpoints into one folder, each iteration once; a context that is left when nothing is being written.
-
-    Attributes:
-        folder: where.
-        rank: of this process; rank 0 makes and removes folders.
-        background: writes while the training goes on; None if it waits.
-        latest: iteration of the latest checkpoint that this run has saved, begun to save, or was resumed from.
-        has_new_step: whether a step was taken since then.
-        trained_until: iteration of the first checkpoint with the weights of the latest, which a later one has too where
-            batches are left out; None if this process has saved no step.
-        seeded: states of the random generators before a checkpoint was loaded; None leaves them.
-    """
+    """Writes checkpoints into one folder, each iteration once; a context that is left when nothing is being written."""
 
     folder: CheckpointFolder
-    rank: int
-    background: BackgroundSaves | None = None
-    seeded: dict[str, Any] | None = None
-    latest: int | None = field(default=None, init=False)
-    has_new_step: bool = field(default=False, init=False)
+    rank: int  # 0 makes and removes folders
+    background: BackgroundSaves | None = None  # writes while the training goes on; None: it waits
+    seeded: dict[str, Any] | None = None  # states of the random generators before a checkpoint was loaded; None: left
+    latest: int | None = field(default=None, init=False)  # iteration saved, begun to be saved, or resumed from
+    has_new_step: bool = field(default=False, init=False)  # a step was taken since then
+    # The first checkpoint with the weights of the latest; None: no step saved.
     trained_until: int | None = field(default=None, init=False)
     _saved: int | None = field(default=None, init=False)
     _distrusts: bool = field(default=False, init=False)
@@ -61,16 +128,7 @@ class Saving(Event):
         return self._saved == progress.iteration
 
     def save(self, engine: Saved, progress: Progress, *, trains_on: bool = False) -> Path | None:
-        """Write a checkpoint and return its folder; all ranks together.
-
-        Args:
-            engine: what is saved.
-            progress: its progress.
-            trains_on: whether a step follows, beside which the checkpoint may be written: then None is returned.
-
-        Raises:
-            CheckpointError: it cannot be written; or the one before, that was being written.
-        """
+        """Write a checkpoint and return its folder; all ranks together."""
         saved = None
         if self.background is not None and trains_on:
             take = partial(Snapshot.take, engine, progress=progress.to_mapping(), copies=True)
@@ -89,21 +147,13 @@ class Saving(Event):
         self.has_new_step = True
 
     def after_iteration(self, due: Due) -> bool:  # noqa: ARG002  as above
-        """Report a checkpoint that has become complete beside the steps.
-
-        Raises:
-            CheckpointError: it could not be written; on all ranks.
-        """
+        """Report a checkpoint that has become complete beside the steps; raise on all ranks what was not written."""
         if self.background is not None:
             self.background.poll()
         return False
 
     def settle(self) -> None:
-        """Wait until nothing is being written; all ranks together.
-
-        Raises:
-            CheckpointError: it could not be written; on all ranks.
-        """
+        """Wait until nothing is being written, and raise what could not be; all ranks together."""
         if self.background is not None:
             self.background.wait()
 
@@ -113,16 +163,8 @@ class Saving(Event):
             self.background.finish()
 
     def distrust_after(self, trusted: int | None) -> str:
-        """Let no run resume by itself from a checkpoint after an iteration; on all ranks.
-
-        One that is being written is named by no LATEST either, once this context is left.
-
-        Args:
-            trusted: the iteration; None trusts no checkpoint.
-
-        Returns:
-            What a user must do to go on; empty if there is no such checkpoint.
-        """
+        """Let no run resume by itself from a checkpoint after an iteration (None: any); return what a user must do."""
+        # One that is being written is named by no LATEST either, once this context is left. Called on all ranks.
         if not self._is_after(self.latest, trusted):
             return ""
         self._distrusts, self._trusted = True, trusted
@@ -173,13 +215,8 @@ class Saving(Event):
         self._saved = progress.iteration
 
     def load_latest(self, engine: Saved) -> tuple[Progress, list[str]]:
-        """Take the engine back to the latest checkpoint; return its progress, and notices; all ranks together.
-
-        The random generators are as after a start from it, also where its layout was another one.
-
-        Raises:
-            CheckpointError: it cannot be read; or the one that was being written, written.
-        """
+        """Take the engine back to the latest checkpoint; return its progress, and notices; all ranks together."""
+        # The random generators are as after a start from it, also where its layout was another one.
         self.settle()
         if self.seeded is not None:
             generators.restore(self.seeded)

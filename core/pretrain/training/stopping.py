@@ -22,21 +22,15 @@ if TYPE_CHECKING:
 
 
 class SyncedValues(Protocol):
-    """Numbers of each rank whose sums all ranks get, one iteration later.
-
-    Attributes:
-        size: how many, always the same.
-    """
+    """Numbers of each rank, `size` of them, whose sums all ranks get, one iteration later."""
 
     size: int
 
     def own(self) -> list[float]:
         """Return this rank's numbers, `size` of them."""
-        ...
 
     def agreed(self, sums: Sequence[float]) -> None:
         """Take their sums over all ranks, the same on every rank."""
-        ...
 
 
 class Exchange:
@@ -47,7 +41,6 @@ class Exchange:
     """
 
     def __init__(self, *values: SyncedValues, timeout_minutes: int) -> None:
-        """Make the group between the hosts, whose collectives time out after so many minutes; collective."""
         self._values = values
         self._group = between_hosts("agreement", timeout_minutes)
         self._sums: torch.Tensor | None = None
@@ -112,7 +105,6 @@ class Stopping:
     size = len(REASONS) - 1
 
     def __init__(self, recipe: Recipe, *values: SyncedValues) -> None:
-        """Take the recipe's reasons, and what else rides in the exchange; collective. The clock starts now."""
         train = recipe.train
         minutes = train.exit_duration_in_mins
         self._deadline = None if minutes is None else time.monotonic() + 60 * minutes
@@ -178,12 +170,7 @@ class Stopping:
 
 
 def end_of(reason: str, *, saves: bool) -> End:
-    """Return how a training has ended.
-
-    Args:
-        reason: to stop before the last iteration; "" if it came to its end.
-        saves: whether it writes checkpoints.
-    """
+    """Return how a training has ended that left for this reason, "" at its end; `saves`: it writes checkpoints."""
     number = _SIGNALS.get(reason)
     if number is None and reason != _TIME_LIMIT:
         return End(ExitCode.COMPLETE, reason)

@@ -19,8 +19,8 @@ from pretrain.engine.build import build_forward_engine
 from pretrain.errors import DamageError
 from pretrain.plugins.negotiation.kernels import naming_kernels
 from pretrain.report.metrics import number
-from pretrain.training.rank_setup import RankSetup
-from pretrain.training.starting import start_from
+from pretrain.training.rank_setup import RankSetup, deterministic
+from pretrain.training.saving import start_from
 from pretrain.training.training_data import TrainingData
 
 if TYPE_CHECKING:
@@ -36,13 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainedModel:
-    """A model with the weights of a checkpoint.
-
-    Attributes:
-        setup: of this rank.
-        engine: the model, distributed over the ranks.
-        origin: of the weights.
-    """
+    """A model with the weights of a checkpoint."""
 
     setup: RankSetup
     engine: ForwardEngine
@@ -51,20 +45,20 @@ class TrainedModel:
 
 @contextmanager
 def trained_model(recipe: Recipe, plugins: Plugins, checkpoint: str, world: World) -> Iterator[TrainedModel]:
-    """Build the model on this rank and load its weights; take everything down again afterwards.
+    """Build the model on this rank and load its weights; take everything down again afterwards."""
 
-    Rank 0 says on standard error what was loaded. The backend's device is available, and the bridge is installed for
-    it; `checkpoint` is a folder, as `load_weights` takes it.
+    def notify(text: str) -> None:  # standard output is for results
+        if world.rank == 0 and text:
+            click.echo(text, err=True)
 
-    Raises:
-        PretrainError: the device, the layout, a kernel, or the checkpoint does not fit the recipe.
-    """
     setup = RankSetup.of(recipe, plugins, world)
-    notify = partial(_notify, world.rank)
     for line in (*plugins.notices, *recipe.notices):
         notify(line)
     minutes = recipe.parallel.distributed_timeout_minutes
-    with groups.joined(plugins.backend, world.rank, world.world_size, minutes):
+    with (
+        deterministic(is_wanted=recipe.train.deterministic_mode),
+        groups.joined(plugins.backend, world.rank, world.world_size, minutes),
+    ):
         engine, kernels = build_forward_engine(recipe, plugins, setup.tokenizer.vocab_size, setup.device, notify)
         with naming_kernels(kernels):
             origin = load_weights(engine, Path(checkpoint))
@@ -74,61 +68,30 @@ def trained_model(recipe: Recipe, plugins: Plugins, checkpoint: str, world: Worl
         engine.close()
 
 
-def _notify(rank: int, text: str) -> None:
-    """Show a line; standard output is for results."""
-    if rank == 0 and text:
-        click.echo(text, err=True)
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WeightsOrigin:
-    """Origin of loaded weights.
+    """Origin of loaded weights."""
 
-    Attributes:
-        path: the folder of the one checkpoint.
-        format: its format's name.
-        iteration: of the training; None where the files do not tell.
-        notices: what the user should know.
-    """
-
-    path: Path
+    path: Path  # the folder of the one checkpoint
     format: str
-    iteration: int | None
+    iteration: int | None  # None where the files do not tell
     notices: Sequence[str] = ()
 
 
 def load_weights(engine: ForwardEngine, path: Path) -> WeightsOrigin:
-    """Load weights alone; all ranks together. Nothing is written.
-
-    Args:
-        engine: the model.
-        path: the folder of a run, of its checkpoints (the latest is taken), or of one checkpoint.
-
-    Raises:
-        DamageError: the content of a file has changed.
-        CheckpointError: there is no checkpoint, an incomplete one, or one of another model.
-    """
+    """Load weights alone from the folder of a run, of its checkpoints (the latest), or of one; all ranks together."""
     found = on_rank0(partial(foreign_checkpoints().summary_of, path))
     notices: Sequence[str] = ()
     if found.format == "pretrain":
-        notices = _load_ours(engine, found.path)
+        try:
+            notices = storage.load(engine, found.path, weights_only=True).notices
+        except DamageError as error:
+            msg = f"{error}\nName another checkpoint by its own folder, such as {found.path.parent}/iter_0000100."
+            raise DamageError(msg) from error
     else:  # its remarks are about a training that would follow; `path` is not where a run of that directory saves
-        start_from(_weights_alone(engine.recipe, path), engine, path, resume=False)
+        section = engine.recipe.checkpoint.model_copy(update={"load": str(path), "finetune": True, "save": False})
+        start_from(engine.recipe.model_copy(update={"checkpoint": section}), engine, path, resume=False)
     return WeightsOrigin(path=found.path, format=found.format, iteration=found.iteration, notices=notices)
-
-
-def _load_ours(engine: ForwardEngine, directory: Path) -> Sequence[str]:
-    try:
-        return storage.load(engine, directory, weights_only=True).notices
-    except DamageError as error:
-        msg = f"{error}\nName another checkpoint by its own folder, such as {directory.parent}/iter_0000100."
-        raise DamageError(msg) from error
-
-
-def _weights_alone(recipe: Recipe, path: Path) -> Recipe:
-    """Return the recipe of a run that starts from these weights and saves nothing."""
-    section = recipe.checkpoint.model_copy(update={"load": str(path), "finetune": True, "save": False})
-    return recipe.model_copy(update={"checkpoint": section})
 
 
 def with_evaluation(recipe: Recipe, iters: int | None) -> Recipe:

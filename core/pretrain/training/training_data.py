@@ -18,12 +18,11 @@ from pretrain.report.metrics import EvalRecord
 from pretrain.training.progress import total_iterations, total_samples
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
     from pretrain.data.needed import SampleCounts
     from pretrain.data.samples.datasets import Datasets
     from pretrain.engine.protocol import Batch, ForwardEngine
-    from pretrain.recipe import Recipe
     from pretrain.report.timers import PhaseTimers
     from pretrain.training.progress import Progress
     from pretrain.training.rank_setup import RankSetup
@@ -34,21 +33,13 @@ Split = Literal["valid", "test"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evaluation:
-    """Evaluates the same samples every time, so that the losses of one run can be compared.
-
-    Attributes:
-        engine: computes the loss.
-        batches: makes a fresh iterator over a split's micro-batches of this rank; None where the rank reads no data.
-        splits: those that hold samples.
-        num_microbatches: of this rank in a global batch.
-        iters: global batches.
-    """
+    """Evaluates the same samples every time, so that the losses of one run can be compared."""
 
     engine: ForwardEngine
-    batches: Callable[[Split], Iterator[Batch] | None]
-    splits: tuple[Split, ...]
-    num_microbatches: int
-    iters: int
+    batches: Callable[[Split], Iterator[Batch] | None]  # a fresh iterator over this rank's; None where it reads no data
+    splits: tuple[Split, ...]  # those that hold samples
+    num_microbatches: int  # of this rank in a global batch
+    iters: int  # global batches
 
     def run(self, split: Split, iteration: int) -> EvalRecord:
         """Return loss and perplexity of a split; all ranks call it together."""
@@ -59,19 +50,12 @@ class Evaluation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingData:
-    """The datasets of a run, as one rank reads them.
-
-    Attributes:
-        setup: of the rank.
-        engine: says whether this rank reads data at all.
-        datasets: None for a split that is not used, and on ranks that read none.
-        needed: training samples that all parts of the run read together.
-    """
+    """The datasets of a run, as one rank reads them."""
 
     setup: RankSetup
-    engine: ForwardEngine
-    datasets: Datasets
-    needed: int
+    engine: ForwardEngine  # says whether this rank reads data at all
+    datasets: Datasets  # None for a split that is not used, and on ranks that read none
+    needed: int  # training samples that all parts of the run read together
 
     @classmethod
     def of(cls, setup: RankSetup, engine: ForwardEngine, progress: Progress) -> TrainingData:
@@ -113,10 +97,7 @@ class TrainingData:
         return replace(self, datasets=replace(self.datasets, train=train)), notices if is_new else []
 
     def training(self, consumed_samples: int, timers: PhaseTimers) -> Generator[Batch] | None:
-        """Return the micro-batches that follow `consumed_samples`, or None where the rank reads no data.
-
-        The timers measure waiting for them as the phase "data". Closing the generator ends the workers.
-        """
+        """Return the micro-batches that follow `consumed_samples`, or None where the rank reads no data."""
         batches = self._batches(self.datasets.train, consumed_samples=consumed_samples)
         return None if batches is None else _timed(batches, timers)
 
@@ -160,60 +141,35 @@ def _timed(batches: MicroBatches, timers: PhaseTimers) -> Generator[Batch]:
 
 
 class RewindableBatches:
-    """The micro-batches that follow a progress.
+    """The micro-batches that follow a progress, whose blend `open_at` may update.
 
-    Attributes:
-        following: the next ones; None where this rank's stages read no data.
+    Those of some iterations, numbered as in the log, are skipped: read and dropped, so that iteration and samples
+    advance, and weights, optimizer and schedule do not. These are the semantics of Megatron-LM's --iterations-to-skip,
+    which counts from 0 (training_loop in megatron/training/training.py).
     """
 
     def __init__(
         self,
         open_at: Callable[[Progress], Generator[Batch] | None],
         progress: Progress,
-        skipped: SkippedIterations,
+        skipped: Iterable[int | str] = (),
     ) -> None:
-        """Open the data at a progress; `open_at` may update its blend."""
-        self._open_at, self._skipped = open_at, skipped
-        self.following = open_at(progress)
+        self._open_at, self._progress = open_at, progress
+        self._skipped = ranges(skipped)  # of `train.iterations_to_skip`; rollbacks add to those of the progress
+        self.following = open_at(progress)  # None where this rank's stages read no data
 
     def skips_next(self) -> bool:
         """Say whether the batch of the next iteration is skipped."""
-        return self._skipped.has_next()
+        number = self._progress.iteration + 1
+        return any(first <= number <= last for first, last in (*self._skipped, *self._progress.left_out))
 
     def skip(self, num_microbatches: int) -> None:
         """Read so many micro-batches, and drop them."""
         for _ in islice(self.following or (), num_microbatches):
             pass
 
-    def go_back(self, progress: Progress) -> None:
-        """End the workers that read ahead, and open the data at an earlier progress."""
+    def go_back(self) -> None:
+        """End the workers that read ahead, and open the data again: the progress has gone back."""
         if self.following is not None:
             self.following.close()
-        self.following = self._open_at(progress)
-
-
-@dataclass(frozen=True, slots=True)
-class SkippedIterations:
-    """Iterations whose batches are skipped, numbered as in the log: the first of a training is 1.
-
-    Their batches are read and dropped: iteration and samples advance, weights, optimizer and schedule do not. These are
-    the semantics of Megatron-LM's --iterations-to-skip, which counts from 0 (training_loop in
-    megatron/training/training.py).
-
-    Attributes:
-        given: first and last ones of `train.iterations_to_skip`.
-        progress: with the stretches that rollbacks have left out.
-    """
-
-    given: tuple[tuple[int, int], ...]
-    progress: Progress
-
-    @classmethod
-    def of(cls, recipe: Recipe, progress: Progress) -> SkippedIterations:
-        """Return those of a recipe and of a training's rollbacks."""
-        return cls(tuple(ranges(recipe.train.iterations_to_skip)), progress)
-
-    def has_next(self) -> bool:
-        """Say whether the next iteration is skipped."""
-        number = self.progress.iteration + 1
-        return any(first <= number <= last for first, last in (*self.given, *self.progress.left_out))
+        self.following = self._open_at(self._progress)

@@ -14,10 +14,9 @@ import pytest
 from launch.rank_processes import wait_for
 from pretrain.errors import LaunchError
 from pretrain.exit_codes import End, ExitCode
-from pretrain.launch.nodes import attempt, quorum, rendezvous, store_client
-from pretrain.launch.nodes.attempt import AttemptPlan
+from pretrain.launch.nodes import attempt, rendezvous, store_client
+from pretrain.launch.nodes.attempt import AttemptPlan, Heartbeat, NodesAbsent, RunEnded
 from pretrain.launch.nodes.nodes import Nodes
-from pretrain.launch.nodes.quorum import Heartbeat, NodesAbsent, RunEnded
 from pretrain.launch.nodes.rendezvous import Rendezvous
 from pretrain.launch.nodes.reports import signalled_node
 from pretrain.launch.nodes.store_client import StoreSilenceError
@@ -57,8 +56,8 @@ def all_of(nodes, _):
 @pytest.fixture
 def quick(monkeypatch):
     """Signs follow each other quickly."""
-    monkeypatch.setattr(quorum, "_BEAT", 0.02)
-    monkeypatch.setattr(quorum, "_SILENCE", 0.5)
+    monkeypatch.setattr(attempt, "_BEAT", 0.02)
+    monkeypatch.setattr(attempt, "_ABSENCE", 0.5)
 
 
 def begin(first, *others):
@@ -226,7 +225,7 @@ def test_a_node_more_than_the_run_needs_waits_for_a_restart_and_the_end_releases
 
 
 def test_nodes_that_do_not_come_are_a_mistake_at_first_and_a_loss_as_any_other_at_a_restart(first, monkeypatch):
-    monkeypatch.setattr(quorum, "ARRIVAL_TIMEOUT", timedelta(0))
+    monkeypatch.setattr(attempt, "ARRIVAL_TIMEOUT", timedelta(0))
     for exit_code in (USER_ERROR, CRASH):
         with pytest.raises(NodesAbsent, match="1 of 2 nodes have come within") as absent:
             first.meet(1, all_of)
@@ -239,11 +238,11 @@ def test_nodes_that_have_come_go_on_to_the_attempt_after_one_that_others_miss(po
     joined = []
     thread = threading.Thread(target=lambda: joined.append(second.join(1)))
     thread.start()
-    monkeypatch.setattr(quorum, "ARRIVAL_TIMEOUT", timedelta(seconds=0.3))
+    monkeypatch.setattr(attempt, "ARRIVAL_TIMEOUT", timedelta(seconds=0.3))
     with pytest.raises(NodesAbsent) as absent:
         first.meet(1, all_of)
     assert first.settle(absent.value.failure, lambda _: Decision(wait=0.0))[1].wait == 0
-    monkeypatch.setattr(quorum, "ARRIVAL_TIMEOUT", timedelta(minutes=1))
+    monkeypatch.setattr(attempt, "ARRIVAL_TIMEOUT", timedelta(minutes=1))
     third = member(port, count=3)
     begin(first, third)
     thread.join(30)
@@ -256,7 +255,7 @@ def test_a_short_silence_of_node_0_costs_only_time(first, port, monkeypatch, end
     second = member(port)
     if ends == "settle":
         begin(first, second)
-        first._attempt.store.set("verdict", json.dumps([None, {"wait": None, "text": ""}]))
+        first._attempt._store.set("verdict", json.dumps([None, {"wait": None, "text": ""}]))
     monkeypatch.setattr(store_client, "_PATIENCE", 0.05)
     monkeypatch.setattr(store_client, "_SHORT_PATIENCE", 0.01)
     resumed = threading.Event()

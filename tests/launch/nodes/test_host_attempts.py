@@ -10,8 +10,8 @@ import pytest
 from pretrain.errors import LaunchError, RecipeError
 from pretrain.launch import restarts
 from pretrain.launch.job import Job
-from pretrain.launch.nodes.hostfile import Host, Hosts
 from pretrain.launch.nodes.hosts import run_host_attempts
+from pretrain.launch.nodes.nodes import Host, Hosts
 from pretrain.launch.nodes.pdsh import UnreachedError
 from pretrain.launch.processes.failure import CRASH, USER_ERROR, Failure
 from pretrain.launch.restarts import RestartPolicy

@@ -1,7 +1,7 @@
 import pytest
 
 from pretrain.errors import LaunchError
-from pretrain.launch.nodes.hostfile import Host, read_hostfile
+from pretrain.launch.nodes.nodes import Host, read_hostfile
 
 
 @pytest.fixture

@@ -10,12 +10,10 @@ import pytest
 from launch.rank_processes import alive, pids_of_ranks, wait_for
 from pretrain.errors import RunError
 from pretrain.exit_codes import ExitCode
-from pretrain.launch.nodes import hosts, launcher_member, remote_nodes
-from pretrain.launch.nodes.hostfile import read_hostfile
+from pretrain.launch.nodes import hosts, remote_nodes
 from pretrain.launch.nodes.hosts import start_hosts
-from pretrain.launch.nodes.launcher_member import LauncherMember
-from pretrain.launch.nodes.nodes import Nodes
-from pretrain.launch.nodes.remote_nodes import RemoteNodes
+from pretrain.launch.nodes.nodes import Nodes, read_hostfile
+from pretrain.launch.nodes.remote_nodes import LauncherMember, RemoteNodes
 from pretrain.launch.nodes.rendezvous import Rendezvous
 from pretrain.launch.processes.failure import CRASH, USER_ERROR
 from pretrain.launch.processes.supervision import supervise
@@ -152,7 +150,7 @@ def test_the_loss_of_the_node_that_serves_the_rendezvous_is_a_crash_that_ends_th
 
     port = free_port()
     first = [Rendezvous(Nodes(count=2, rendezvous=f"{LOCALHOST}:{port}", rank=0, run="7f"))]
-    monkeypatch.setattr(launcher_member, "_REJOIN_TIMEOUT", 0.2)
+    monkeypatch.setattr(remote_nodes, "_REJOIN_TIMEOUT", 0.2)
     monkeypatch.setattr(remote_nodes, "_END_TIMEOUT", 0.2)
     monkeypatch.setattr(remote_nodes, "_ORPHANS_TIMEOUT", 0.2)
     with Losing(["sleep", "600"], {}, member(port)) as nodes:

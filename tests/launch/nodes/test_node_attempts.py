@@ -16,9 +16,9 @@ from pretrain.errors import RecipeError
 from pretrain.exit_codes import End, ExitCode
 from pretrain.launch import node_attempts, restarts
 from pretrain.launch.node_attempts import run_node
-from pretrain.launch.nodes import quorum
+from pretrain.launch.nodes import attempt
+from pretrain.launch.nodes.attempt import RunEnded
 from pretrain.launch.nodes.nodes import Nodes
-from pretrain.launch.nodes.quorum import RunEnded
 from pretrain.launch.nodes.rendezvous import Rendezvous
 from pretrain.launch.placement import Placement
 from pretrain.launch.processes.failure import CRASH, USER_ERROR, Failure
@@ -60,8 +60,8 @@ def test_nodes_that_are_down_at_two_restarts_in_a_row_end_the_run_which_says_how
 
     def run_ranks(*_):
         others[0]._heartbeat.stop()
-        monkeypatch.setattr(quorum, "_SILENCE", 0.0)
-        monkeypatch.setattr(quorum, "ARRIVAL_TIMEOUT", timedelta(0))
+        monkeypatch.setattr(attempt, "_ABSENCE", 0.0)
+        monkeypatch.setattr(attempt, "ARRIVAL_TIMEOUT", timedelta(0))
         return Failure(rank=1, when=1.0, exit_code=CRASH, text="a crash")
 
     thread = threading.Thread(target=join)

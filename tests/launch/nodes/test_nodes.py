@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pretrain.errors import LaunchError, RecipeError
+from pretrain.launch.nodes.attempt import Arrival, in_order
 from pretrain.launch.nodes.nodes import Nodes, largest_fitting
-from pretrain.launch.nodes.quorum import Arrival, in_order
 from pretrain.launch.processes.failure import Failure
 from pretrain.launch.world import free_port
 

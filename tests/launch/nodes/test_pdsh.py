@@ -15,8 +15,8 @@ import pytest
 from launch.rank_processes import alive, pids_of_ranks, wait_for
 from pretrain.errors import LaunchError
 from pretrain.launch.nodes import pdsh as module
-from pretrain.launch.nodes.hostfile import read_hostfile
 from pretrain.launch.nodes.hosts import run_on_hosts
+from pretrain.launch.nodes.nodes import read_hostfile
 from pretrain.launch.nodes.pdsh import (
     UnreachedError,
     host_addresses,

@@ -9,10 +9,9 @@ import time
 import pytest
 
 from launch.rank_processes import wait_for
-from pretrain.launch.nodes import launcher_member, remote_nodes
-from pretrain.launch.nodes.launcher_member import LauncherMember
+from pretrain.launch.nodes import remote_nodes
 from pretrain.launch.nodes.nodes import Nodes
-from pretrain.launch.nodes.remote_nodes import RemoteNodes
+from pretrain.launch.nodes.remote_nodes import LauncherMember, RemoteNodes
 from pretrain.launch.nodes.rendezvous import Rendezvous
 from pretrain.launch.processes.failure import CRASH, USER_ERROR
 from pretrain.launch.world import LOCALHOST, free_port
@@ -92,7 +91,7 @@ def test_nodes_that_have_lost_the_first_host_get_the_time_to_notice_before_a_res
     """The launcher finds the loss itself, later than the end of its program."""
     waits, port = [], free_port()
     node = [Rendezvous(Nodes(count=2, rendezvous=f"{LOCALHOST}:{port}", rank=0, run="7f"))]
-    monkeypatch.setattr(launcher_member, "_REJOIN_TIMEOUT", 0.3)
+    monkeypatch.setattr(remote_nodes, "_REJOIN_TIMEOUT", 0.3)
     monkeypatch.setattr(remote_nodes, "_ORPHANS_TIMEOUT", 0.7 if may_restart else 600)
     monkeypatch.setattr(remote_nodes, "_END_TIMEOUT", 0.0)
     member = LauncherMember((LOCALHOST, port), ["host-a", "host-b"], "7f")

@@ -12,12 +12,12 @@ from torch.distributed import DistError, TCPStore
 from launch.rank_processes import wait_for
 from pretrain.errors import LaunchError, RecipeError
 from pretrain.launch.node_attempts import run_node_of_hostfile
-from pretrain.launch.nodes import joining, launcher_member, quorum, store_client
+from pretrain.launch.nodes import attempt, joining, remote_nodes, store_client
 from pretrain.launch.nodes import rendezvous as module
+from pretrain.launch.nodes.attempt import RunEnded
 from pretrain.launch.nodes.joining import RUN, is_of_run
-from pretrain.launch.nodes.launcher_member import LauncherMember
 from pretrain.launch.nodes.nodes import Nodes
-from pretrain.launch.nodes.quorum import RunEnded
+from pretrain.launch.nodes.remote_nodes import LauncherMember
 from pretrain.launch.nodes.rendezvous import Rendezvous
 from pretrain.launch.nodes.reports import lost_node_0, signalled_node
 from pretrain.launch.processes.failure import CRASH, USER_ERROR, Failure
@@ -106,7 +106,7 @@ def test_a_failure_without_a_launcher_is_shown_by_the_node(port, monkeypatch, en
 
 
 def test_a_host_that_sends_no_word_is_a_failure_that_names_it(port, monkeypatch):
-    monkeypatch.setattr(launcher_member, "HOSTFILE_TIMEOUT", timedelta(0))
+    monkeypatch.setattr(remote_nodes, "HOSTFILE_TIMEOUT", timedelta(0))
     node = Rendezvous(Nodes(count=2, rendezvous=f"{LOCALHOST}:{port}", rank=0, run="7f"))
     with running(LauncherMember((LOCALHOST, port), ["host-a", "host-b"], "7f")) as launcher:
         wait_for(lambda: launcher.failure, "the launcher's patience to end")
@@ -118,7 +118,7 @@ def test_a_host_that_sends_no_word_is_a_failure_that_names_it(port, monkeypatch)
 
 
 def test_hosts_that_are_late_are_named_before_the_run_ends(port, monkeypatch, capsys):
-    monkeypatch.setattr(launcher_member, "_NOTICE_AFTER", 0.0)
+    monkeypatch.setattr(remote_nodes, "_NOTICE_AFTER", 0.0)
     nodes = [Rendezvous(Nodes(count=2, rendezvous=f"{LOCALHOST}:{port}", rank=0, run="7f"))]
     came, said = [], []
     member = LauncherMember((LOCALHOST, port), ["host-a", "host-b"], "7f", all_came=lambda: came.append(1))
@@ -329,7 +329,7 @@ def test_a_port_that_a_node_of_an_attempt_before_still_has_is_waited_for(port, m
     monkeypatch.setattr(joining, "LINGERING", 0.0)
     with pytest.raises(LaunchError, match="no rendezvous"):
         Rendezvous(Nodes(count=1, rendezvous=f"{LOCALHOST}:{port}", rank=0, run="80"))
-    monkeypatch.setattr(launcher_member, "LINGERING", 0.0)
+    monkeypatch.setattr(remote_nodes, "LINGERING", 0.0)
     with running(LauncherMember((LOCALHOST, port), ["host-a"], "80", at_restart=True)) as launcher:
         wait_for(lambda: launcher.failure, "the failure")
     assert launcher.failure.passing
@@ -395,7 +395,7 @@ def test_a_surplus_node_that_is_signalled_before_the_attempt_begins_ends_nothing
 
 
 def test_a_node_does_not_wait_for_others_without_end_in_a_run_without_restarts(port, monkeypatch):
-    monkeypatch.setattr(quorum, "ARRIVAL_TIMEOUT", timedelta(seconds=0.2))
+    monkeypatch.setattr(attempt, "ARRIVAL_TIMEOUT", timedelta(seconds=0.2))
     monkeypatch.setattr(module, "LOSS_AFTER", 0.1)
     nodes = [Nodes(count=2, rendezvous=f"{LOCALHOST}:{port}", rank=rank) for rank in range(2)]
     first, second = map(Rendezvous, nodes)

@@ -10,7 +10,7 @@ import pytest
 
 from pretrain.errors import DataError
 from pretrain.exit_codes import End
-from pretrain.launch.job import EXAMINE, ForwardJob
+from pretrain.launch.job import EXAMINE, ForwardJob, job_of
 from pretrain.launch.processes.children import Processes, _Child
 from pretrain.launch.processes.failure import Failure
 from pretrain.launch.processes.rank import write_end
@@ -59,7 +59,7 @@ def test_ranks_that_all_run_or_have_all_ended_are_left_alone(ranks):
 
 
 def test_a_job_says_how_long_its_ranks_may_stay():
-    assert ForwardJob.from_json(JOB.to_json()) == JOB
+    assert job_of(JOB.to_json()) == JOB
     assert ForwardJob(recipe="r.yml", backend="cpu", function=EXAMINE, reads_data=False).patience is None
 
 

@@ -48,17 +48,17 @@ def test_what_a_rank_has_told_first_stays(tmp_path):
 
 
 def test_an_error_counts_from_the_moment_in_which_it_was_told(tmp_path, monkeypatch):
-    file, codes = tmp_path / "0.json", []
+    file, codes, told = tmp_path / "0.json", [], []
     monkeypatch.setattr(os, "_exit", codes.append)
 
     def run(_world):
         error = DataError("sample 4711 is damaged")
         rank._tell_error(0, file, error)
-        monkeypatch.setattr("pretrain.launch.processes.failure.time.time", lambda: 1e12)  # a checkpoint was written
+        told.append(Failure.read(file).when)  # then a checkpoint is written
         raise error
 
     rank.train(SimpleNamespace(run=run), node_worlds([1], 0, LOCALHOST, 0)[0], file)
-    assert (codes, Failure.read(file).when < 1e12) == ([USER_ERROR], True)
+    assert (codes, Failure.read(file).when) == ([USER_ERROR], told[0])
 
 
 @pytest.mark.parametrize("code", [ExitCode.COMPLETE, ExitCode.SAVED])

@@ -198,9 +198,9 @@ def test_under_torchrun_the_report_is_on_the_output(tmp_path, tokens):
     script = tmp_path / "one_rank.py"
     script.write_text(
         "import sys\n"
-        "from pretrain.launch.job import Job\n"
+        "from pretrain.launch.job import job_of\n"
         "from pretrain.launch.schedulers import current_world\n"
-        "Job.from_json(sys.argv[1]).run(current_world())\n"
+        "job_of(sys.argv[1]).run(current_world())\n"
     )
     job = Job(
         recipe=str(recipe), backend="cpu", run_dir=str(tmp_path / "run"), prepared=True, train="faulty_training:train"

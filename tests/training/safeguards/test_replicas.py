@@ -14,7 +14,7 @@ from pretrain.checkpoint.folder import CheckpointFolder
 from pretrain.errors import CheckpointError, TrainingError
 from pretrain.recipe.layout import lay_out
 from pretrain.training.progress import Progress
-from pretrain.training.safeguards import build, replicas
+from pretrain.training.safeguards import replicas
 from pretrain.training.safeguards.replicas import ReplicaCheck, WeightHash, describe, multipliers
 from pretrain.training.saving import Saving
 
@@ -79,13 +79,13 @@ def test_whatever_differs_is_told_in_one_sentence_or_two(hashes):
 
 @pytest.mark.parametrize("overlaps", [False, True])
 def test_a_gather_right_before_the_comparison_is_told_at_the_start(make, monkeypatch, overlaps):
-    monkeypatch.setattr(build.groups, "data_parallel_group", lambda: None)
+    monkeypatch.setattr(replicas.groups, "data_parallel_group", lambda: None)
     zero = ("parallel={use_distributed_optimizer: true, overlap_grad_reduce: true, overlap_param_gather: true}",)
     recipe, notes = make("train.check_replicas_interval=5", *zero * overlaps), []
     meter = SimpleNamespace(logger=SimpleNamespace(note=notes.append), interval=None)
     length = SimpleNamespace(layout=lay_out(recipe, 2))
     training = SimpleNamespace(recipe=recipe, engine=None, progress=Progress(), meter=meter, length=length)
-    assert build.replica_check(training, None) is not None
+    assert ReplicaCheck.of(training, None) is not None
     assert [("gathered once more right before they are compared" in note) for note in notes] == [True] * overlaps
 
 

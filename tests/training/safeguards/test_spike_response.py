@@ -6,6 +6,7 @@ import json
 import math
 from dataclasses import replace
 from itertools import count
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,10 +16,10 @@ from pretrain.checkpoint.contents import Loaded
 from pretrain.engine.protocol import Step
 from pretrain.errors import TrainingError
 from pretrain.training.progress import Progress
-from pretrain.training.safeguards import build as safeguards
 from pretrain.training.safeguards.spike_response import MOST_IN_A_ROW, MOST_ROLLBACKS, SpikeResponse
+from pretrain.training.safeguards.spike_watch import SpikeWatch
 from pretrain.training.stopping import Stopping
-from pretrain.training.training_data import RewindableBatches, SkippedIterations
+from pretrain.training.training_data import RewindableBatches
 from training.made_up_training import FakeEngine, Log, events_of
 
 pytestmark = pytest.mark.usefixtures("alone")
@@ -77,12 +78,10 @@ def watched(training):
         run = training("train.train_iters=30", *QUIET, *overrides, engine=Engine(losses), progress=progress)
         object.__setattr__(run.meter, "logger", Events())
         progress = run.progress
-        batches = RewindableBatches(
-            lambda at: (number for number in count(at.consumed_samples // 2)),
-            progress,
-            SkippedIterations.of(run.recipe, progress),
-        )
-        watch = safeguards.spike_watch(run.recipe, torch.device("cpu"), progress, pin_memory=False)
+        to_skip = run.recipe.train.iterations_to_skip
+        batches = RewindableBatches(lambda at: (each for each in count(at.consumed_samples // 2)), progress, to_skip)
+        setup = SimpleNamespace(recipe=run.recipe, device=torch.device("cpu"), pin_memory=False)
+        watch = SpikeWatch.of(setup, progress)
         stopping = Stopping(run.recipe, watch)
         reasons = iter(said)
         stopping.reason = lambda: (stopping.exchange.turn(), next(reasons, ""))[1]

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from pretrain.plugins.backend import Backend
 
 
-_APPEARANCE_TIMEOUT = 60
-"""Seconds that a network file system gets to show the file on another host."""
+_APPEARANCE_TIMEOUT = 60  # seconds that a network file system gets to show the file on another host
 _OPEN = """\
 fail() { echo "$(uname -n): $1" >&2; exit 2; }
 (n=SECONDS; until [ -e "$0" ] || [ $n -le 0 ]; do n=$((n - 1)); sleep 1; done)
@@ -37,17 +36,12 @@ _REQUIRE_OWNER = """\
 [ -O /dev/fd/3 ] || fail "$0 is not owned by $(id -un): log in there as the user who starts the run."
 """
 _SET_AND_EXECUTE = '. /dev/fd/3; exec 3<&-; exec "$@"'
-NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-"""Names that a shell can set."""
+NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)  # names that a shell can set
 _PREFIXES = ("PRETRAIN_", "PYTHON", "UCX", "MLFLOW", "MV2")
 
 
 def exported_variables(environ: Mapping[str, str], backend: Backend) -> dict[str, str]:
-    """Return the variables for all nodes: those of .deepspeed_env win over those of this process.
-
-    Raises:
-        LaunchError: .deepspeed_env has a malformed line.
-    """
+    """Return the variables for all nodes: those of .deepspeed_env win over those of this process."""
     prefixes = (*_PREFIXES, *backend.exported_variables)
     found = {
         name: value
@@ -91,11 +85,7 @@ def _variables_of_files(environ: Mapping[str, str]) -> dict[str, str]:
 
 @contextmanager
 def variables_file(folder: Path, variables: Mapping[str, str]) -> Iterator[Path]:
-    """Write a shell script that exports the variables, for its owner alone; remove it when the block ends.
-
-    Raises:
-        LaunchError: the folder cannot be written, or is full.
-    """
+    """Write a shell script that exports the variables, for its owner alone; remove it when the block ends."""
     try:
         path = _write(folder.absolute(), variables)
     except OSError as error:

@@ -7,7 +7,6 @@ import itertools
 import os
 import secrets
 import sys
-import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pretrain.launch.job import Job
-    from pretrain.launch.nodes.hostfile import Hosts
+    from pretrain.launch.nodes.nodes import Hosts
     from pretrain.launch.restarts import RestartPolicy
     from pretrain.recipe import Recipe
 
@@ -46,16 +45,7 @@ torch a while ago."""
 def start_hosts(
     hosts: Hosts, job: Job, recipe: Recipe | None = None, policy: RestartPolicy = NO_RESTARTS
 ) -> Failure | None:
-    """Check what can be checked here, and run the job on every host; rank 0 will prepare the run.
-
-    Args:
-        hosts: of the run.
-        job: of their ranks.
-        recipe: of the job; needed for restarts.
-        policy: of restarts.
-
-    Returns and raises as `pretrain.launch.start.start`.
-    """
+    """Check what can be checked here, and run the job on every host, whose rank 0 prepares the run."""
     require_pdsh()
     check_run_dir(Path(job.run_dir) if job.run_dir else None, job.resume)
     if policy.limit and recipe is not None:
@@ -66,15 +56,9 @@ def start_hosts(
 def run_on_hosts(
     hosts: Hosts, job: Job, attempt: int = 0, patience: float | None = None, *, may_restart: bool = False
 ) -> Failure | None:
-    """Run `pretrain run --nnodes ...` on every host, and wait for all.
-
-    Args:
-        hosts: of the run.
-        job: of their ranks.
-        attempt: number of starts before.
-        patience: seconds that hosts get to join; None: as long as their first start may take.
-        may_restart: whether another attempt may follow, which must not meet nodes of this one.
-    """
+    """Run `pretrain run --nnodes ...` on every host, and wait for all."""
+    # `attempt` counts the starts before; hosts get `patience` seconds to join, None: as long as a first start may take.
+    # Where another attempt may follow, it must not meet nodes of this one.
     backend = load_alone(find_backend(job.backend)).backend
     identity = secrets.token_hex(8)
     slots = ",".join(str(host.slots) for host in hosts.members)
@@ -85,8 +69,7 @@ def run_on_hosts(
     run = [sys.executable, "-P", "-m", "pretrain.cli.main", *job.arguments(), *nodes]
     # ssh may be configured to hand variables on.
     environment = {name: value for name, value in os.environ.items() if name not in backend.own_variables}
-    from pretrain.launch.nodes.launcher_member import LauncherMember  # noqa: PLC0415  torch is slow: after the checks
-    from pretrain.launch.nodes.remote_nodes import RemoteNodes  # noqa: PLC0415
+    from pretrain.launch.nodes.remote_nodes import LauncherMember, RemoteNodes  # noqa: PLC0415  torch is slow
 
     folder = existing_folder(Path(job.run_dir) if job.run_dir else RUNS)
     with variables_file(folder, variables) as file:
@@ -101,75 +84,47 @@ def run_on_hosts(
 def run_host_attempts(
     hosts: Hosts, job: Job, recipe: Recipe, policy: RestartPolicy, run_on_hosts: RunOnHosts
 ) -> Failure | None:
-    """Run the job on the hosts, again after a failure; this process names the run directory if the user does not.
-
-    Returns:
-        why the last attempt failed; None if it did not.
-
-    Raises:
-        PretrainError: the hosts cannot be reached, or those that are left do not fit the recipe.
-        SystemExit: a signal asked the run to end.
-    """
+    """Run the job on the hosts, again after a failure; this process names the run directory if the user does not."""
     made = None if job.run_dir else new_run_dir(Path(recipe.source).stem)
     job = job if made is None else dataclasses.replace(job, run_dir=str(made))
-    restarts = Restarts.of_run(policy, recipe, Path(str(job.run_dir)))
-    attempt = _Attempt(hosts, job, recipe, policy, restarts, run_on_hosts)
+    restarts, starts = Restarts.of_run(policy, recipe, Path(str(job.run_dir))), itertools.count()
+
+    def attempt() -> Failure | None:
+        if not restarts.count:
+            return run_on_hosts(hosts, job, next(starts), None)
+        again, left = dataclasses.replace(job, resume="auto"), hosts
+        patience = None if policy.fewest_nodes is None else _PATIENCE
+        while True:
+            failure = _run_again(partial(run_on_hosts, left, again, next(starts), patience))
+            if failure is None or not failure.absent or policy.fewest_nodes is None:
+                return failure
+            click.echo(failure.text.splitlines()[0], err=True)
+            left = _without_absent(left, failure, recipe, policy.fewest_nodes)
+
     try:
-        return run_attempts(attempt.run, restarts)
+        return run_attempts(attempt, restarts)
     finally:
         if made is not None:
             remove_unused(made)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Attempt:
-    hosts: Hosts
-    job: Job
-    recipe: Recipe
-    policy: RestartPolicy
-    restarts: Restarts
-    run_on_hosts: RunOnHosts
-    starts: itertools.count[int] = dataclasses.field(default_factory=itertools.count)
+def _run_again(run: Callable[[], Failure | None]) -> Failure | None:
+    """Run on the hosts; that some cannot be reached is no user's mistake now: the run had begun."""
+    try:
+        failure = run()
+    except UnreachedError as error:
+        failure = Failure(text=str(error), absent=error.hosts)
+    return dataclasses.replace(failure, exit_code=CRASH) if failure is not None and failure.passing else failure
 
-    def run(self) -> Failure | None:
-        """Run the job on all hosts; at a restart that may, without those that do not join."""
-        count = self.restarts.count
-        if not count:
-            return self.run_on_hosts(self.hosts, self.job, next(self.starts), None)
-        again = dataclasses.replace(self.job, resume="auto")
-        if self.policy.fewest_nodes is None:
-            return self._run_on(self.hosts, again, None)
-        hosts = self.hosts
-        while True:
-            failure = self._run_on(hosts, again, _PATIENCE)
-            if failure is None or not failure.absent:
-                return failure
-            click.echo(failure.text.splitlines()[0], err=True)
-            hosts = self._smaller(hosts, failure)
 
-    def _run_on(self, hosts: Hosts, job: Job, patience: float | None) -> Failure | None:
-        try:
-            failure = self.run_on_hosts(hosts, job, next(self.starts), patience)
-        except UnreachedError as error:
-            failure = Failure(rank=0, when=time.time(), exit_code=CRASH, text=str(error), absent=error.hosts)
-        if failure is not None and failure.passing:  # no user's mistake: the run had begun
-            return dataclasses.replace(failure, exit_code=CRASH)
-        return failure
-
-    def _smaller(self, hosts: Hosts, failure: Failure) -> Hosts:
-        """Return as many of the hosts that can take part as the layout takes.
-
-        Raises:
-            LaunchError: they are fewer than allowed.
-            RecipeError: no number of them fits.
-        """
-        left = hosts.without(failure.absent)
-        fewest = self.policy.fewest_nodes or 1
-        if left is None or len(left.members) < fewest:
-            msg = f"{failure.text.splitlines()[0]}\n--allow-fewer-nodes {fewest}: fewer than that are left."
-            raise LaunchError(msg)
-        members = left.members
-        count = largest_fitting([host.slots for host in members], fewest, partial(lay_out, self.recipe))
-        fitting = left.without([host.name for host in members[count:]]) or left
-        click.echo(f"restart without {', '.join(failure.absent)}: {fitting}", err=True)
-        return fitting
+def _without_absent(hosts: Hosts, failure: Failure, recipe: Recipe, fewest: int) -> Hosts:
+    """Return as many of the hosts that can take part as the layout takes."""
+    left = hosts.without(failure.absent)
+    if left is None or len(left.members) < fewest:
+        msg = f"{failure.text.splitlines()[0]}\n--allow-fewer-nodes {fewest}: fewer than that are left."
+        raise LaunchError(msg)
+    members = left.members
+    count = largest_fitting([host.slots for host in members], fewest, partial(lay_out, recipe))
+    fitting = left.without([host.name for host in members[count:]]) or left
+    click.echo(f"restart without {', '.join(failure.absent)}: {fitting}", err=True)
+    return fitting

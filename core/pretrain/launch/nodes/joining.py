@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import socket
 import time
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]
 
 from pretrain.errors import LaunchError
-from pretrain.launch.nodes.quorum import ARRIVAL_TIMEOUT
+from pretrain.launch.nodes.attempt import ARRIVAL_TIMEOUT
 from pretrain.launch.nodes.store_client import StoreClient, StoreSilenceError, connect_within, is_here
-from pretrain.machine import machine
 
 if TYPE_CHECKING:
     from pretrain.launch.nodes.nodes import Nodes
@@ -24,35 +23,27 @@ network file system may take minutes."""
 LINGERING = 45.0
 """Seconds after which a node that serves has left, also where it has to notice that all others are lost."""
 _PERIOD = 0.2
-RUN = "run"
-"""Key of the store: the run, which the serving node says."""
+RUN = "run"  # key of the store: the run, which the serving node says
 LAUNCHER, STOP, READ = "launcher", "stop", "read"
 """Keys of the launcher of a hostfile: it has joined; its stop request; it has read a failure."""
-GONE = "gone"
-"""Key: how many nodes have left."""
+GONE = "gone"  # key: how many nodes have left
 _BY_HAND = "by hand:"  # then the options in which all nodes must agree
 
 
 def join_store(nodes: Nodes, policy: RestartPolicy, patience: float) -> tuple[StoreClient, bool]:
-    """Serve the store, or connect to it; return a client, and whether this is node 0.
-
-    Args:
-        nodes: of the run.
-        policy: of its restarts; the same on all nodes.
-        patience: seconds that the store gets for an answer: a thousand nodes may join at once.
-
-    Raises:
-        LaunchError: node 0 does not come, or serves another run; it is there twice, or a node of a hostfile is; or the
-            nodes of one run were given different commands.
-    """
-    own = _identity(nodes, policy)
+    """Serve the store, or connect to it; return a client, and whether this is node 0."""
+    # The store gets `patience` seconds for an answer: a thousand nodes may join at once.
+    fewer = "" if policy.fewest_nodes is None else f" --allow-fewer-nodes {policy.fewest_nodes}"
+    own = nodes.run or f"{_BY_HAND} --nnodes {nodes.count} --max-restarts {policy.limit}{fewer}"
     try:
         tcp_store, serves = _open(nodes)
-        store = StoreClient(tcp_store)
+        store, rank = StoreClient(tcp_store), 0 if serves else nodes.rank or 0
         with store.patient(patience):
-            _require_same(nodes.rendezvous, _run_of(store, nodes, own, serves=serves), own)
-            if serves or nodes.of_hostfile:
-                _take(store, nodes, 0 if serves else nodes.rank or 0)
+            if serves:
+                store.set(RUN, own)
+            _require_same(nodes.rendezvous, _run_of(store, nodes), own)
+            if (serves or nodes.of_hostfile) and store.add(taken_key(rank), 1) > 1:
+                raise LaunchError(too_many_nodes(nodes, f"node {rank} of {nodes.count} is"))
     except DistError as exc:
         msg = f"--rdzv {nodes.rendezvous}: no rendezvous with the other nodes ({str(exc).splitlines()[0]})."
         raise LaunchError(msg) from exc
@@ -70,28 +61,8 @@ def ended_key(node: int) -> str:
 
 
 def is_of_run(store: TCPStore, run: str) -> bool:
-    """Say whether the store is that of the run, for which the serving node must have said which it is.
-
-    Raises:
-        DistError: it did not within the store's timeout.
-    """
+    """Say whether the store is that of the run; DistError if the serving node does not say which in time."""
     return bool(store.get(RUN).decode() == run)
-
-
-def require_own_machine(store: StoreClient, place: int) -> None:
-    """Check that no other node of the hostfile is on this machine: both would take its devices from 0 on.
-
-    Raises:
-        LaunchError: the hostfile has two names of it.
-    """
-    other = int(store.compare_set(f"machine/{machine()} {socket.gethostname()}", "", str(place)))
-    if other != place:
-        first, second = sorted([other + 1, place + 1])
-        msg = (
-            f"hosts {first} and {second} of the hostfile are one machine, {socket.gethostname()}: "
-            "their ranks would share its devices.\nGive it one line with all its ranks."
-        )
-        raise LaunchError(msg)
 
 
 def another_run(endpoint: str) -> str:
@@ -113,54 +84,39 @@ def too_many_nodes(nodes: Nodes, who: str) -> str:
 def _open(nodes: Nodes) -> tuple[TCPStore, bool]:
     host, port = nodes.endpoint()
     serves = nodes.rank == 0 if nodes.rank is not None else is_here(host)
-    timeout = HOSTFILE_TIMEOUT if nodes.of_hostfile else ARRIVAL_TIMEOUT
     # A node of an attempt before, which has lost its launcher program, may still have the port of a hostfile's run.
     deadline = time.monotonic() + (LINGERING if nodes.of_hostfile else 0)
     while serves:
         try:
-            return TCPStore(host, port, is_master=True, timeout=timeout, wait_for_workers=False), True
+            return TCPStore(host, port, is_master=True, timeout=_timeout(nodes), wait_for_workers=False), True
         except DistError:
             # Two nodes on one machine: the other one came first.
             serves = nodes.rank is not None
             if serves and time.monotonic() > deadline:
                 raise
         time.sleep(_PERIOD if serves else 0)
-    return connect_within((host, port), timeout), False
+    return connect_within((host, port), _timeout(nodes)), False
 
 
-def _run_of(store: StoreClient, nodes: Nodes, own: str, *, serves: bool) -> str:
-    """Return which run the store is of, once the serving node has said it.
-
-    Raises:
-        DistError: it did not say it in time, or has left.
-    """
-    timeout = HOSTFILE_TIMEOUT if nodes.of_hostfile else ARRIVAL_TIMEOUT
-    if serves:
-        store.set(RUN, own)
+def _run_of(store: StoreClient, nodes: Nodes) -> str:
+    """Return which run the store is of, once the serving node has said it."""
+    timeout = _timeout(nodes)
     deadline = time.monotonic() + timeout.total_seconds()
-    while not _is_said(store):
+    while True:
+        with suppress(StoreSilenceError):  # the deadline counts
+            if store.check([RUN]):
+                return store.get(RUN).decode()
         if time.monotonic() > deadline:
             msg = f"the server at {nodes.rendezvous} did not identify its run within {timeout}"
             raise DistError(msg)
         time.sleep(_PERIOD)
-    return store.get(RUN).decode()
 
 
-def _is_said(store: StoreClient) -> bool:
-    try:
-        return store.check([RUN])
-    except StoreSilenceError:  # the deadline counts
-        return False
-
-
-def _identity(nodes: Nodes, policy: RestartPolicy) -> str:
-    """Return the identity of a node's run: of its hostfile, or the options that all nodes must have been given."""
-    fewer = "" if policy.fewest_nodes is None else f" --allow-fewer-nodes {policy.fewest_nodes}"
-    return nodes.run or f"{_BY_HAND} --nnodes {nodes.count} --max-restarts {policy.limit}{fewer}"
+def _timeout(nodes: Nodes) -> timedelta:
+    return HOSTFILE_TIMEOUT if nodes.of_hostfile else ARRIVAL_TIMEOUT
 
 
 def _require_same(endpoint: str | None, theirs: str, own: str) -> None:
-    """Check that the serving node is of this node's run."""
     if theirs == own:
         return
     if not theirs.startswith(_BY_HAND) or not own.startswith(_BY_HAND):
@@ -170,8 +126,3 @@ def _require_same(endpoint: str | None, theirs: str, own: str) -> None:
         f"with{own.removeprefix(_BY_HAND)}.\nGive the same command on every node; or another run meets there."
     )
     raise LaunchError(msg)
-
-
-def _take(store: StoreClient, nodes: Nodes, rank: int) -> None:
-    if store.add(taken_key(rank), 1) > 1:
-        raise LaunchError(too_many_nodes(nodes, f"node {rank} of {nodes.count} is"))

@@ -16,38 +16,29 @@ from pretrain.errors import LaunchError
 from pretrain.exit_codes import of_signal
 from pretrain.launch.nodes.host_environment import with_variables
 from pretrain.launch.processes.signals import stop_signals_handled
-from pretrain.launch.scheduler_variables import port_variable
+from pretrain.launch.schedulers import port_variable
 from pretrain.launch.world import port_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pretrain.launch.nodes.hostfile import Hosts
+    from pretrain.launch.nodes.nodes import Hosts
 
-_MAX_FANOUT = 1024
-"""Hosts that pdsh reaches at the same time; the others would start only when those have ended."""
-_RANK = "%n"
-"""pdsh's word for the number of a host among those of -w."""
+_MAX_FANOUT = 1024  # hosts that pdsh reaches at the same time; the others would start only when those have ended
+_RANK = "%n"  # pdsh's word for the number of a host among those of -w
 _TIMEOUT = 60.0
 """Seconds that all hosts get to answer; a thousand processes of ssh keep a login node busy for some of them."""
 _PERIOD = 0.1
-_END_TIMEOUT = 5.0
-"""Seconds that pdsh then gets to end them."""
+_END_TIMEOUT = 5.0  # seconds that pdsh then gets to end them
 _SSH_OPTIONS = "-o BatchMode=yes -o ConnectTimeout=20"
 _ANSWER = re.compile(r"pretrain-node (\d+)(.*)")
-_NAMED = 8
-"""Hosts that an error names at most."""
+_NAMED = 8  # hosts that an error names at most
 
 
 class UnreachedError(LaunchError):
-    """Hosts have not answered.
-
-    Attributes:
-        hosts: their names.
-    """
+    """Hosts have not answered."""
 
     def __init__(self, why: dict[str, str]) -> None:
-        """Name the hosts, each with what ssh says."""
         self.hosts = tuple(why)
         named = ", ".join(f"{name} ({reason})" for name, reason in list(why.items())[:_NAMED])
         more = f" and {len(why) - _NAMED} more" if len(why) > _NAMED else ""
@@ -58,11 +49,7 @@ class UnreachedError(LaunchError):
 
 
 def require_pdsh() -> None:
-    """Check that the programs that reach the hosts are installed here.
-
-    Raises:
-        LaunchError: one is not.
-    """
+    """Check that the programs that reach the hosts are installed here."""
     if missing := [program for program in ("pdsh", "ssh") if shutil.which(program) is None]:
         msg = (
             f"--hostfile: not on the PATH: {', '.join(missing)}.\n"
@@ -73,18 +60,9 @@ def require_pdsh() -> None:
 
 
 def rendezvous_endpoint(hosts: Hosts, environ: Mapping[str, str], attempt: int = 0) -> tuple[str, int]:
-    """Return address and port of the rendezvous, on the first host; all hosts must answer.
-
-    Args:
-        hosts: of the run.
-        environ: MASTER_ADDR and MASTER_PORT count, if the user has set them; MASTER_ADDR while its host is there.
-        attempt: number of starts before; each has a port of its own, unless the user has set one, since a node of
-            one before may still serve that one's.
-
-    Raises:
-        UnreachedError: ssh does not reach a host.
-        LaunchError: MASTER_PORT is no port, or the first host has no address.
-    """
+    """Return address and port of the rendezvous, on the first host; all hosts must answer."""
+    # MASTER_ADDR and MASTER_PORT count, if the user has set them; MASTER_ADDR while its host is there. Each attempt has
+    # a port of its own, unless the user has set one, since a node of one before may still serve that one's.
     port = port_variable(environ, port_of(os.getpid() + attempt))
     first = host_addresses(_pdsh(hosts), hosts.names)[0]  # names may be known to ssh alone
     if environ.get("MASTER_ADDR") and not hosts.is_first_lost:
@@ -99,13 +77,7 @@ def rendezvous_endpoint(hosts: Hosts, environ: Mapping[str, str], attempt: int =
 
 
 def pdsh_command(hosts: Hosts, run: Sequence[str], variables: Path) -> list[str]:
-    """Return pdsh and its arguments.
-
-    Args:
-        hosts: of the run.
-        run: the command of all nodes, to which each adds --node-rank.
-        variables: file of the environment variables of every node; see `variables_file`.
-    """
+    """Return pdsh and its arguments, for the command of all nodes, to which each adds --node-rank."""
     node = with_variables(variables, [*run, "--node-rank", _RANK])
     return [*_pdsh(hosts), f"cd {_quoted(str(Path.cwd()))} && {' '.join(map(_quoted, node))}"]
 
@@ -120,18 +92,7 @@ def _quoted(word: str) -> str:
 
 
 def host_addresses(pdsh: Sequence[str], names: Sequence[str]) -> list[list[str]]:
-    """Return the addresses of each host, as `hostname -I` gives them there.
-
-    Args:
-        pdsh: the program with its options and the hosts.
-        names: of the hosts.
-
-    Must be called in the main thread.
-
-    Raises:
-        UnreachedError: a host does not answer.
-        SystemExit: Ctrl-C, SIGTERM or SIGHUP has come.
-    """
+    """Return the addresses of each host, as `hostname -I` gives them there; called in the main thread."""
     options = " ".join(filter(None, [os.environ.get("PDSH_SSH_ARGS_APPEND"), _SSH_OPTIONS]))
     environment = os.environ | {"PDSH_SSH_ARGS_APPEND": options}
     answers, errors = _output([*pdsh, "-b", "echo pretrain-node %n $(hostname -I)"], environment)
@@ -143,10 +104,8 @@ def host_addresses(pdsh: Sequence[str], names: Sequence[str]) -> list[list[str]]
 
 
 def _output(command: Sequence[str], environment: Mapping[str, str]) -> tuple[bytes, bytes]:
-    """Return what pdsh writes in time; after the timeout, or a signal to this process, no ssh is left.
-
-    Each ssh has a session of its own. With -b, pdsh ends all of them on SIGINT.
-    """
+    """Return what pdsh writes in time; after the timeout, or a signal to this process, no ssh is left."""
+    # Each ssh has a session of its own. With -b, pdsh ends all of them on SIGINT.
     stopped: list[int] = []  # an exception of a handler could come before the program is known here
     deadline, pipe = time.monotonic() + _TIMEOUT, subprocess.PIPE
     with (
@@ -168,7 +127,6 @@ def _output(command: Sequence[str], environment: Mapping[str, str]) -> tuple[byt
 
 
 def _written(program: subprocess.Popen[bytes], seconds: float) -> tuple[bool, tuple[bytes, bytes]]:
-    """Return whether a program ends in time, and what it has written by then."""
     try:
         return True, program.communicate(timeout=seconds)
     except subprocess.TimeoutExpired as late:

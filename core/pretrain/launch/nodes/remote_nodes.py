@@ -1,36 +1,219 @@
-"""Nodes of a hostfile from the starting process: a launcher program and a rendezvous."""
+"""Nodes of a hostfile from the starting process: pdsh, and a member of the nodes' rendezvous that talks to them."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
+import math
 import os
 import signal
 import subprocess
+import sys
+import threading
 import time
 from contextlib import suppress
+from datetime import timedelta
 from typing import TYPE_CHECKING, Self
 
+from torch.distributed import DistError, PrefixStore  # type: ignore[attr-defined]
+
 from pretrain.exit_codes import WELL, of_signal
-from pretrain.launch.nodes.joining import LINGERING
-from pretrain.launch.nodes.launcher_member import LOSS_TIMEOUT
+from pretrain.launch.nodes import joining
+from pretrain.launch.nodes.attempt import attempt_prefix
+from pretrain.launch.nodes.joining import HOSTFILE_TIMEOUT, LINGERING
+from pretrain.launch.nodes.reports import REQUESTS, Reports
+from pretrain.launch.nodes.store_client import connect
 from pretrain.launch.processes.failure import CRASH, USER_ERROR, Failure
 from pretrain.launch.processes.signals import REPORT_SIGNAL
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from pretrain.launch.nodes.launcher_member import LauncherMember
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-_END_TIMEOUT = 15.0
-"""Seconds that the nodes get to end, and the launcher program to notice it, before it is killed."""
-_ORPHANS_TIMEOUT = LINGERING
-"""Seconds after which nodes that have lost the first host have ended their ranks."""
-_BY_SIGNAL = 128
-"""Exit codes of nodes above this: a signal has asked one to end."""
+_PERIOD = 0.25
+_TIMEOUT = timedelta(seconds=30)
+_NOTICE_AFTER = 60.0  # seconds after which hosts that have not joined are named
+_REJOIN_TIMEOUT = 15.0  # seconds that a broken connection gets: the node that serves the rendezvous may still be there
+_TIMES_FOR_FIRST = 2
+"""Patience for the first host, which serves the rendezvous that the others wait for, in that for the others."""
+LOSS_TIMEOUT = 60.0
+"""Seconds after which the loss of the first host is known: `_TIMEOUT`, `_REJOIN_TIMEOUT`, and a last try."""
+_NAMES = 8  # hosts that an error names at most
+_END_TIMEOUT = 15.0  # seconds that the nodes get to end, and the launcher program to notice it, before it is killed
+_ORPHANS_TIMEOUT = LINGERING  # seconds after which nodes that have lost the first host have ended their ranks
+_BY_SIGNAL = 128  # exit codes of nodes above this: a signal has asked one to end
+
+
+class LauncherMember(threading.Thread):
+    """Thread that talks to the nodes: a node that does not answer must not block the launcher's signal handling.
+
+    `start` joins the rendezvous of a node on each of `hosts` as soon as it is there; `all_came` is called once, by this
+    thread. Hosts get `patience` seconds to join, None: `HOSTFILE_TIMEOUT` from the first one on, for which there is no
+    limit. At a restart a node of an attempt before may still serve that one's rendezvous.
+    """
+
+    def __init__(
+        self,
+        endpoint: tuple[str, int],
+        hosts: Sequence[str],
+        run: str,
+        all_came: Callable[[], object] = lambda: None,
+        patience: float | None = None,
+        *,
+        at_restart: bool = False,
+    ) -> None:
+        super().__init__(daemon=True, name="rendezvous")
+        self.joined = False  # the rendezvous is there, and the launcher has joined it
+        self.failure: Failure | None = None  # as nodes report it, or the launcher finds
+        self.exit_codes: list[int] | None = None  # of all nodes, once all have ended
+        self.stopped: Failure | None = None  # why ranks left early, without a failure; with `exit_codes`
+        self.orphaned = False  # the first host's node is lost; nothing more is known of the others
+        self._endpoint = endpoint
+        self._address = ":".join(map(str, endpoint))
+        self._hosts = hosts
+        self._run = run
+        self._all_came = all_came
+        self._patience = patience
+        self._lingering = LINGERING if at_restart else 0.0
+        self._reports = self._reports_sent = 0
+        self._await_nodes = True
+        self._arrival = self._notice = math.inf
+        self._taken_keys = [joining.taken_key(node) for node in range(len(hosts))]
+        self._ended_keys = [joining.ended_key(node) for node in range(len(hosts))]
+        self._request = self._request_sent = ""
+        self._closed = threading.Event()
+
+    def stop_nodes(self, number: int, times: int) -> None:
+        """Ask every node to act as if it had received the signal `times` times."""
+        self._request = json.dumps([int(number), times])
+
+    def ask_for_report(self) -> None:
+        """Have every node pass SIGUSR1 on to its ranks."""
+        self._reports += 1
+
+    def wait_for_exit_codes(self, seconds: float) -> None:
+        """Wait until all nodes have ended, or the rendezvous is lost."""
+        deadline = time.monotonic() + seconds
+        while self.exit_codes is None and self.is_alive() and time.monotonic() < deadline:
+            time.sleep(_PERIOD)
+
+    def close(self) -> None:
+        """Leave the rendezvous soon."""
+        self._closed.set()
+
+    def run(self) -> None:
+        """Join, exchange requests for reports, and leave."""
+        patience = HOSTFILE_TIMEOUT.total_seconds() if self._patience is None else self._patience
+        store = self._join(math.inf if self._patience is None else _TIMES_FOR_FIRST * patience)
+        if store is None and not self._closed.is_set():
+            self.failure = self.failure or self._absence([self._hosts[0]], _TIMES_FOR_FIRST * patience)
+        self._notice = time.monotonic() + _NOTICE_AFTER
+        self._arrival = time.monotonic() + patience
+        self._seconds = patience
+        while store is not None:
+            try:
+                while self.exit_codes is None and not self._closed.is_set():
+                    self._exchange(store)
+                    if self._await_nodes:
+                        self._look_for_nodes(store)
+                    self._closed.wait(_PERIOD)
+                self._exchange(store)
+                store.add(joining.GONE, 1)
+                store = None
+            except DistError:
+                if self.exit_codes is not None:
+                    return
+                self._request_sent = ""
+                store = self._join(_REJOIN_TIMEOUT)
+                if store is None and not self._closed.is_set():
+                    self.orphaned = len(self._hosts) > 1
+                    self.failure = self.failure or self._loss()
+
+    def _look_for_nodes(self, store: TCPStore) -> None:
+        """Notice that all nodes have come; name those that have not after a while, and fail after the timeout."""
+        if store.check(self._taken_keys):
+            self._await_nodes = False
+            self._all_came()
+        elif time.monotonic() > self._arrival and (absent := self._absent(store)):
+            self._await_nodes = False
+            self.failure = self.failure or self._absence(absent, self._seconds)
+        elif time.monotonic() > self._notice and (absent := self._absent(store)):
+            self._notice = math.inf
+            sys.stderr.write(
+                f"--hostfile: {_names(absent)} did not join within {_NOTICE_AFTER:g} s; "
+                f"the run ends after {self._seconds:.0f} s.\n"
+            )
+
+    def _join(self, seconds: float = math.inf) -> TCPStore | None:
+        """Return the rendezvous; None if it stays another run's, cannot be reached in time, or `close` was called."""
+        now = time.monotonic()
+        deadline, others_leave = now + seconds, now + self._lingering
+        while not self._closed.is_set() and time.monotonic() < deadline:
+            with suppress(DistError):
+                store = connect(self._endpoint, _TIMEOUT)
+                if not joining.is_of_run(store, self._run):
+                    if time.monotonic() < others_leave:
+                        self._closed.wait(_PERIOD)
+                        continue
+                    text = joining.another_run(self._address)
+                    self.failure = Failure(exit_code=USER_ERROR, text=text, passing=True)
+                    return None
+                store.set(joining.LAUNCHER, "joined")
+                self.joined = True
+                return store
+            self._closed.wait(_PERIOD)
+        return None
+
+    def _absent(self, store: TCPStore) -> list[str]:
+        return [host for host, key in zip(self._hosts, self._taken_keys, strict=True) if not store.check([key])]
+
+    def _absence(self, absent: list[str], seconds: float) -> Failure:
+        text = (
+            f"--hostfile: {_names(absent)} did not join within {seconds:.0f} s.\n"
+            "The output above may say why. Check that the launcher program reaches each of them and starts "
+            f"{sys.executable} there, and that they reach {self._address}."
+        )
+        return Failure(exit_code=USER_ERROR, text=text, absent=tuple(absent))
+
+    def _loss(self) -> Failure:
+        text = (
+            f"--hostfile: {self._hosts[0]}, which serves the rendezvous {self._address}, cannot be reached any more.\n"
+            "The node there was killed, the host is down, or the network between is: look at the output above, and at "
+            "the host."
+        )
+        return Failure(text=text, of_launcher=True)
+
+    def _better(self, reported: Failure) -> Failure:
+        """Return the failure of the run: the first one, unless it is a consequence of which a node knows the cause."""
+        # The end of a node that was asked to end explains nothing: this launcher asks all when it has a failure.
+        first = self.failure
+        return first if first is not None and (not first.lost_peer or reported.asked) else reported
+
+    def _exchange(self, store: TCPStore) -> None:
+        request = self._request
+        if request != self._request_sent:
+            store.set(joining.STOP, request)
+            self._request_sent = request
+        while self._reports_sent < self._reports:
+            store.add(REQUESTS, 1)
+            self._reports_sent += 1
+        ended = store.check(self._ended_keys)
+        reports = Reports(PrefixStore(attempt_prefix(0), store))
+        if reported := reports.failure():
+            self.failure = self._better(reported)
+            store.set(joining.READ, "by the launcher")
+        if ended and self.exit_codes is None:
+            self.stopped = reports.stopped()
+            self.exit_codes = [int(store.get(key)) for key in self._ended_keys]
 
 
 class RemoteNodes:
-    """Nodes that are started on entering a with-block; none is left when it ends, unless a host does not answer."""
+    """Nodes that are started on entering a with-block; none is left when it ends, unless a host does not answer.
+
+    `command` is pdsh with its arguments; `member`, of the nodes' rendezvous, is not started yet. Where the nodes may be
+    started again, they must not meet those that are left of these.
+    """
 
     def __init__(
         self,
@@ -40,21 +223,10 @@ class RemoteNodes:
         *,
         may_restart: bool = False,
     ) -> None:
-        """Describe the launcher program and the rendezvous of the nodes that it starts.
-
-        Args:
-            command: pdsh, mpirun or srun with its arguments.
-            environment: of the program.
-            member: of the nodes' rendezvous, not started yet.
-            may_restart: whether nodes may be started again, and must not meet those that are left of these.
-        """
-        self._command = command
-        self._environment = environment
-        self._member = member
-        self._stop_signal = 0
+        self._command, self._environment, self._member = command, environment, member
         self._may_restart = may_restart
-        self._asked = False
-        self._are_alone = False
+        self._stop_signal = 0
+        self._asked = self._are_alone = False
 
     def __enter__(self) -> Self:
         self._member.start()  # first: a failure here must not leave a program behind
@@ -121,10 +293,7 @@ class RemoteNodes:
             self._end_program(_END_TIMEOUT if member.joined else 0.0)
 
     def _wait_for_nodes(self) -> None:
-        """Wait for nodes that no program ends: pdsh was killed, or they must notice the loss of the first host.
-
-        A signal ends the wait: it is no longer one that `supervise` counts.
-        """
+        """Wait for nodes that no program ends: pdsh was killed, or they must notice the loss of the first host."""
         if self._are_alone:
             self._member.wait_for_exit_codes(LOSS_TIMEOUT if self._may_restart else _END_TIMEOUT)
         if self._member.orphaned and self._may_restart:
@@ -134,7 +303,6 @@ class RemoteNodes:
                 self._has_ended(_ORPHANS_TIMEOUT)
 
     def _end_program(self, patience: float) -> None:
-        """End the launcher program, if it does not end by itself."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             if self._has_ended(patience):
                 return
@@ -162,4 +330,9 @@ class RemoteNodes:
         )
         # A host that was lost may be there next time.
         code = CRASH if self._member.joined else USER_ERROR
-        return [Failure(rank=0, when=0.0, exit_code=code, text=text, of_launcher=True, passing=not self._member.joined)]
+        return [Failure(when=0.0, exit_code=code, text=text, of_launcher=True, passing=not self._member.joined)]
+
+
+def _names(hosts: list[str]) -> str:
+    more = f" and {len(hosts) - _NAMES} more" if len(hosts) > _NAMES else ""
+    return ", ".join(hosts[:_NAMES]) + more

@@ -10,6 +10,7 @@ import json
 import math
 import secrets
 import signal
+import socket
 import sys
 import time
 from contextlib import contextmanager, suppress
@@ -21,19 +22,19 @@ from torch.distributed import DistError
 
 from pretrain.errors import LaunchError
 from pretrain.exit_codes import of_signal
-from pretrain.launch.nodes import joining, quorum
-from pretrain.launch.nodes.attempt import Attempt
-from pretrain.launch.nodes.quorum import Heartbeat, HeartbeatWatch, Quorum, RunEnded
+from pretrain.launch.nodes import attempt as attempts
+from pretrain.launch.nodes import joining
+from pretrain.launch.nodes.attempt import Attempt, Heartbeat, HeartbeatWatch, RunEnded
 from pretrain.launch.nodes.reports import SharedReportRequests, lost_node_0
 from pretrain.launch.processes.failure import Failure
 from pretrain.launch.restarts import NO_RESTARTS, Decision
+from pretrain.machine import machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from pretrain.launch.nodes.attempt import AttemptPlan
+    from pretrain.launch.nodes.attempt import Arrival, AttemptPlan
     from pretrain.launch.nodes.nodes import Nodes
-    from pretrain.launch.nodes.quorum import Arrival
     from pretrain.launch.restarts import RestartPolicy
     from pretrain.launch.world import World
 
@@ -42,41 +43,24 @@ _ATTEMPT, _END, _SPARES = "attempt", "end", "spares"
 
 _LAUNCHER_TIMEOUT = timedelta(minutes=1)
 _PERIOD = 0.2
-_CAUSE_TIMEOUT = 5.0
-"""Seconds that a node whose ranks only lost a peer waits for the failure of that peer's node."""
+_CAUSE_TIMEOUT = 5.0  # seconds that a node whose ranks only lost a peer waits for the failure of that peer's node
 _READ_TIMEOUT = 10.0
-LOSS_AFTER = 30.0
-"""Seconds that ranks get to end by themselves when node 0 is gone, and that it gets to answer again."""
-_LEAVE_TIMEOUT = 30.0
-"""Seconds that node 0 waits for the others when it has finished."""
-_SPARES_TIMEOUT = 5.0
-"""Seconds that waiting nodes get to read that the run is over."""
+LOSS_AFTER = 30.0  # seconds that ranks get to end by themselves when node 0 is gone, and that it gets to answer again
+_LEAVE_TIMEOUT = 30.0  # seconds that node 0 waits for the others when it has finished
+_SPARES_TIMEOUT = 5.0  # seconds that waiting nodes get to read that the run is over
 
 
 class Rendezvous:
-    """One node as a member of the rendezvous.
-
-    Attributes:
-        serves: this is node 0.
-        place: node rank in the present attempt, or the one that this node wants; None: any.
-        asked_to_stop: the ranks here have been asked to save and end.
-        report_requests: those for a report of all ranks.
-    """
+    """One node as a member of the rendezvous, which it joins, waiting for the node that serves the store."""
 
     def __init__(self, nodes: Nodes, policy: RestartPolicy = NO_RESTARTS, *, trains: bool = True) -> None:
-        """Join, waiting for the node that serves the store; raises as `join_store`.
-
-        Args:
-            nodes: of the run.
-            policy: of its restarts; the same on all nodes.
-            trains: it is a training, which can be resumed.
-        """
         self._nodes, self._trains = nodes, trains
         self._restarts = policy.limit > 0
         self._fewest = policy.fewest_nodes
         self._store, self.serves = joining.join_store(nodes, policy, LOSS_AFTER)
+        # Node rank in the present attempt, or the one it wants; None: any.
         self.place = 0 if self.serves else nodes.rank
-        self.asked_to_stop = False
+        self.asked_to_stop = False  # the ranks here have been asked to save and end
         self._members = nodes.count if nodes.of_hostfile else 1
         self._spare = self._over = self._arrived = False
         self._lost: float | None = None
@@ -88,12 +72,7 @@ class Rendezvous:
         self.report_requests = SharedReportRequests(self._store)
 
     def wait_for_launcher(self) -> None:
-        """Wait for the launcher of the hostfile.
-
-        Raises:
-            LaunchError: it did not join within a minute: it has ended, or cannot reach the rendezvous.
-            RunEnded: another node has failed.
-        """
+        """Wait for the launcher of the hostfile; LaunchError: it has ended, or cannot reach the rendezvous."""
         msg = (
             f"--hostfile: the launcher did not join the rendezvous {self._nodes.rendezvous} within "
             f"{_LAUNCHER_TIMEOUT.seconds} s: it has ended, or cannot reach it.\n"
@@ -107,57 +86,39 @@ class Rendezvous:
             raise LaunchError(msg) from error
 
     def require_own_machine(self) -> None:
-        """Check that no other node of the hostfile is on this machine: both would take its devices from 0 on.
-
-        Raises:
-            LaunchError: the hostfile has two names of it.
-        """
-        joining.require_own_machine(self._store, self.place or 0)
+        """Check that no other node of the hostfile is on this machine: both would take its devices from 0 on."""
+        place = self.place or 0
+        other = int(self._store.compare_set(f"machine/{machine()} {socket.gethostname()}", "", str(place)))
+        if other != place:
+            first, second = sorted([other + 1, place + 1])
+            msg = (
+                f"hosts {first} and {second} of the hostfile are one machine, {socket.gethostname()}: "
+                "their ranks would share its devices.\nGive it one line with all its ranks."
+            )
+            raise LaunchError(msg)
 
     def meet(self, ranks: int, choose: Callable[[Sequence[Arrival], int], Sequence[Arrival]]) -> Sequence[Arrival]:
-        """Open the next attempt and wait for its nodes; node 0 alone calls it, and then `begin`.
-
-        Args:
-            ranks: of this node.
-            choose: returns the nodes that take part, of those that are there and all that are wanted.
-
-        Raises:
-            NodesAbsent: nodes have not come.
-            RunEnded: a node was asked to end, or two have one place.
-            RecipeError: of `choose`.
-        """
+        """Open the next attempt and wait for its nodes; node 0 alone calls it, and then `begin`."""
+        # `choose` returns the nodes that take part, of those that are there and all that are wanted.
         with self._until_lost():
             attempt = self._enter(self._next)
             attempt.arrive(0, ranks, self._launcher)
             self._store.set(_ATTEMPT, str(attempt.number))
-            arrivals = Quorum(attempt.store, attempt.number, self._nodes, self._watch, self._require_no_end)
             try:
-                nodes = arrivals.wait(self._fewest)
+                nodes = attempt.gather(self._nodes, self._fewest, self._require_no_end)
             finally:
                 if not self._nodes.of_hostfile:  # of whom each joins, and its launcher waits for that
-                    self._members = arrivals.there
+                    self._members = attempt.there
         return choose(nodes, self._nodes.count)
 
     def begin(self, members: Sequence[Arrival], plan: AttemptPlan | None = None) -> list[World]:
-        """Let the attempt begin with these nodes; return the places of this node's ranks.
-
-        Raises:
-            RunEnded: this node's own store does not answer.
-        """
+        """Let the attempt begin with these nodes; return the places of this node's ranks."""
         with self._until_lost():
             self._attempt.begin(members, plan)
             return self._placed()
 
     def join(self, ranks: int) -> tuple[list[World], AttemptPlan | None]:
-        """Take part in the next attempt that takes this node; nodes other than node 0 call it.
-
-        Returns:
-            the places of this node's ranks, and what node 0 has decided.
-
-        Raises:
-            RunEnded: the run is over, or node 0 is gone.
-            LaunchError: in a run without restarts, all nodes were there already, or have not come in time.
-        """
+        """Take part in the next attempt that takes this node, not node 0; return its ranks' places and the plan."""
         with self._until_lost():
             while not self._has_joined(ranks):
                 pass
@@ -166,7 +127,7 @@ class Rendezvous:
     def _has_joined(self, ranks: int) -> bool:
         """Wait for an attempt to begin; return whether it has taken this node."""
         # With restarts node 0 prepares the run before the attempt begins: there is no limit for that.
-        limit = quorum.ARRIVAL_TIMEOUT + timedelta(seconds=LOSS_AFTER)  # node 0, which can count them, says it before
+        limit = attempts.ARRIVAL_TIMEOUT + timedelta(seconds=LOSS_AFTER)  # node 0, which can count them, says it before
         deadline = math.inf if self._restarts else time.monotonic() + limit.total_seconds()
         late = f"--rdzv {self._nodes.rendezvous}: not all {self._nodes.count} nodes have come within {limit}."
         self._wait_until(lambda: self._opened() >= self._next, deadline, late)
@@ -184,7 +145,6 @@ class Rendezvous:
         return True
 
     def _arrive(self, ranks: int) -> int:
-        """Announce this node; return the number of its arrival."""
         number = self._attempt.arrive(self.place, ranks, self._launcher)
         self._arrived = True
         if number > self._nodes.count:  # one too many, unless another is gone
@@ -192,10 +152,8 @@ class Rendezvous:
         return number
 
     def report(self, failure: Failure) -> Failure:
-        """Report the failure of this node's ranks; return the failure of the run.
-
-        Ranks that only lost a peer wait a moment for the report of that peer's node.
-        """
+        """Report the failure of this node's ranks; return the failure of the run."""
+        # Ranks that only lost a peer wait a moment for the report of that peer's node.
         deadline = time.monotonic() + _CAUSE_TIMEOUT
         while failure.lost_peer and time.monotonic() < deadline:
             reported = self.poll()
@@ -231,13 +189,8 @@ class Rendezvous:
         return False
 
     def poll(self) -> Failure | None:
-        """Return the failure that a node has reported, or the loss of one; None if there is none.
-
-        A stop request of the hostfile's launcher becomes that signal in this process.
-
-        Raises:
-            SystemExit: that launcher asks for the end at once.
-        """
+        """Return the failure that a node has reported, or the loss of one; None if there is none."""
+        # A stop request of the hostfile's launcher becomes that signal here, or SystemExit for an end at once.
         try:
             failure = self._failure_elsewhere()
         except DistError:
@@ -258,15 +211,7 @@ class Rendezvous:
         return failure or self._attempt.reports.failure() or (self._attempt.lost_node() if watches else None)
 
     def settle(self, failure: Failure | None, judge: Callable[[Failure], Decision]) -> tuple[Failure | None, Decision]:
-        """Return the failure as node 0 knows it, and what follows on all nodes, which node 0 decides by `judge`.
-
-        Args:
-            failure: of the run, or why the ranks here have stopped; None if they came to the end.
-            judge: decides on a failure.
-
-        Raises:
-            RunEnded: node 0 is gone.
-        """
+        """Return the failure as node 0 knows it, and what follows on all nodes, which node 0 decides by `judge`."""
         try:
             with self._until_lost():
                 if self.serves:
@@ -284,31 +229,22 @@ class Rendezvous:
             return ended.failure or failure, Decision()
 
     def back_off(self, seconds: float) -> None:
-        """Wait before the next attempt, on node 0.
-
-        Raises:
-            RunEnded: a node was asked to end.
-        """
+        """Wait before the next attempt, on node 0."""
         deadline = time.monotonic() + seconds
         with self._until_lost():
             self._wait_until(lambda: time.monotonic() >= deadline)
 
     def end(self, failure: Failure | None) -> None:
-        """Say to all nodes that the run is over: why, or None if it is complete; the first word counts.
-
-        A node that takes no part has no say; and that it is complete, or has stopped, only node 0 knows.
-        """
+        """Say to all nodes that the run is over: why, or None if it is complete; the first word counts."""
+        # A node that takes no part has no say; and that it is complete, or has stopped, only node 0 knows.
         if self._spare or ((failure is None or failure.stopped) and not self.serves):
             return
         with suppress(DistError):
             self._store.compare_set(_END, "", json.dumps(failure and asdict(failure)))
 
     def leave(self, exit_code: int = 0) -> None:
-        """Leave; node 0 ends the run with that, if nothing else has, and waits until all others have read the reports.
-
-        Args:
-            exit_code: of this node, for the launcher of a hostfile.
-        """
+        """Leave, with the exit code for the launcher of a hostfile."""
+        # Node 0 ends the run with that, if nothing else has, and waits until all others have read the reports.
         if self.serves:
             self.end(None)
         with suppress(DistError):
@@ -323,7 +259,6 @@ class Rendezvous:
         self._heartbeat.stop()
 
     def _wait_for(self, condition: Callable[[], bool], seconds: float) -> None:
-        """Wait on node 0, which is about to end."""
         deadline = time.monotonic() + seconds
         while self.serves and not condition() and time.monotonic() < deadline:
             time.sleep(_PERIOD / 2)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import signal
 import socket
-import time
 from contextlib import suppress
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch.distributed import DistError
 
@@ -27,15 +26,13 @@ _FAILURE, _STOPPED, _TOLD = "failure", "stopped", "told"
 """Keys of an attempt: the failure that says most about its end so far; why the ranks have stopped without one; the
 failure of a rank that writes a checkpoint before it ends, which ends no other rank."""
 
-REQUESTS = "reports"
-"""Key of the run: how many times a report has been asked for."""
+REQUESTS = "reports"  # key of the run: how many times a report has been asked for
 
 
 class Reports:
     """Reports of one attempt; every method raises DistError where the store is lost or silent."""
 
     def __init__(self, store: StoreClient | PrefixStore) -> None:
-        """Use the store of the attempt's keys."""
         self._store = store
 
     def failure(self) -> Failure | None:
@@ -51,10 +48,8 @@ class Reports:
         return self._read(_TOLD)
 
     def keep(self, own: Failure) -> Failure:
-        """Return the failure that was reported before; this node's replaces it if it says more about the end.
-
-        A node that was asked to end has the last word; and a cause says more than its consequence.
-        """
+        """Return the failure that was reported before; this node's replaces it if it says more about the end."""
+        # A node that was asked to end has the last word; and a cause says more than its consequence.
         text = json.dumps(asdict(own))
         kept = self._store.compare_set(_FAILURE, "", text).decode()
         first = Failure(**json.loads(kept))
@@ -85,7 +80,6 @@ class SharedReportRequests:
     """Requests for a report of the ranks of all nodes, which SIGUSR1 makes at any launcher."""
 
     def __init__(self, store: StoreClient) -> None:
-        """Begin; requests of before do not count."""
         self._store = store
         self._wanted = False
         self._passed_on = self._count(0) or 0
@@ -111,12 +105,11 @@ class SharedReportRequests:
 
 def silent_node(place: int, host: str, seconds: float) -> Failure:
     """Return the loss of a node whose launcher has sent no heartbeat for so long."""
-    return _failure(
+    text = (
         f"Node {place} ({host}) has sent no heartbeat for {seconds:.0f} s: "
-        "its launcher was killed, or the host or the network between is down.",
-        place=place,
-        host=host,
+        "its launcher was killed, or the host or the network between is down."
     )
+    return Failure(text=text, of_launcher=True, place=place, host=host)
 
 
 def lost_node_0(nodes: Nodes, *, trains: bool) -> Failure:
@@ -124,43 +117,35 @@ def lost_node_0(nodes: Nodes, *, trains: bool) -> Failure:
     lost, again = f"--rdzv {nodes.rendezvous}: node 0", "It cannot be replaced: give the command again on all nodes"
     if nodes.of_hostfile:
         lost, again = f"--hostfile: the first host, {nodes.endpoint()[0]}", "Give the command again"
-    return _failure(
+    text = (
         f"{lost}, which serves the rendezvous, cannot be reached any more from {socket.gethostname()}.\n"
         f"{again}{', with --resume auto' if trains else ''}."
     )
+    return Failure(text=text, of_launcher=True)
 
 
-def absent_nodes(endpoint: str | None, there: int, wanted: int, waited: timedelta, *, at_restart: bool) -> Failure:
+def absent_nodes(nodes: Nodes, there: int, waited: timedelta, *, at_restart: bool) -> Failure:
     """Return the failure of nodes that have not come: a user error at first, a loss at a restart."""
     fewer = "; --allow-fewer-nodes restarts without some" if at_restart else ""
     text = (
-        f"--rdzv {endpoint}: {there} of {wanted} nodes have come within {waited}.\n"
+        f"--rdzv {nodes.rendezvous}: {there} of {nodes.count} nodes have come within {waited}.\n"
         f"Give the same command on every node{fewer}."
     )
-    return _failure(text, CRASH if at_restart else USER_ERROR)
+    return Failure(exit_code=CRASH if at_restart else USER_ERROR, text=text, of_launcher=True)
 
 
-def shared_node_rank(endpoint: str | None, rank: int | None, hosts: Sequence[str]) -> Failure:
+def shared_node_rank(nodes: Nodes, rank: int | None, hosts: Sequence[str]) -> Failure:
     """Return the user error of nodes that have the same --node-rank."""
     text = (
-        f"--rdzv {endpoint}: --node-rank {rank} was given on {len(hosts)} nodes ({', '.join(hosts)}).\n"
+        f"--rdzv {nodes.rendezvous}: --node-rank {rank} was given on {len(hosts)} nodes ({', '.join(hosts)}).\n"
         "Give each node its own, or none."
     )
-    return _failure(text, USER_ERROR)
+    return Failure(exit_code=USER_ERROR, text=text, of_launcher=True)
 
 
 def signalled_node(place: int | None, code: int) -> Failure:
-    """Return the reason that other nodes show when a signal has ended this one.
-
-    Args:
-        place: of this node; None if it has none yet.
-        code: 128 + the signal's number.
-    """
+    """Return the reason that other nodes show when a signal has ended this one; `code` is 128 + its number."""
     name = signal.Signals(code - 128).name if code > 128 else f"exit code {code}"
     here = socket.gethostname()
     node = f"The node on {here}" if place is None else f"Node {place} ({here})"
-    return _failure(f"{node} was asked to end by {name}.", asked=True)
-
-
-def _failure(text: str, exit_code: int = CRASH, **more: Any) -> Failure:
-    return Failure(rank=0, when=time.time(), exit_code=exit_code, text=text, of_launcher=True, **more)
+    return Failure(text=f"{node} was asked to end by {name}.", of_launcher=True, asked=True)

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 import weakref
+from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -21,12 +22,10 @@ if TYPE_CHECKING:
 
     from torch.distributed import Store  # type: ignore[attr-defined]
 
-_PATIENCE = 5.0
-"""Seconds that the store gets for an answer."""
+_PATIENCE = 5.0  # seconds that the store gets for an answer
 _SHORT_PATIENCE = 0.1
 """Seconds for an answer while the question before has none: a caller that asks again and again is not held up."""
-_TRY = 5.0
-"""Seconds for one try to connect."""
+_TRY = 5.0  # seconds for one try to connect
 _PERIOD = 0.2
 
 
@@ -34,28 +33,14 @@ class StoreSilenceError(DistError):
     """A store that has not answered in time; perhaps it does later."""
 
 
-class _Answer:
-    def __init__(self) -> None:
-        self.there = threading.Event()
-        self.wanted = True
-        self.value: Any = None
-        self.problem: str | None = None
-
-
 class _StoreThread:
-    """The thread that asks a store, one question after the other; a call into torch cannot be interrupted.
-
-    Attributes:
-        broken: why the connection is lost, for which there is no remedy; None so far.
-        silent: a question was not answered in time, and still is not.
-        patience: seconds for each answer, whatever was before; None: `_PATIENCE`.
-    """
+    """The thread that asks a store, one question after the other; a call into torch cannot be interrupted."""
 
     def __init__(self) -> None:
-        self.broken: str | None = None
-        self.silent = False
-        self.patience: float | None = None
-        self._questions: queue.SimpleQueue[tuple[Callable[[], Any], _Answer] | None] = queue.SimpleQueue()
+        self.broken: str | None = None  # why the connection is lost, for which there is no remedy
+        self.silent = False  # a question was not answered in time, and still is not
+        self.patience: float | None = None  # seconds for each answer, whatever was before
+        self._questions: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
         weakref.finalize(self, self._questions.put, None)
         # The thread knows this object only while it asks, so that it ends with its last user.
         threading.Thread(target=_ask, args=(self._questions, weakref.ref(self)), daemon=True, name="store").start()
@@ -63,32 +48,32 @@ class _StoreThread:
     def ask(self, question: Callable[[], Any]) -> Any:
         if self.broken is not None:
             raise DistError(self.broken)
-        answer = _Answer()
+        answer: Future[Any] = Future()
         self._questions.put((question, answer))
         patience = (_SHORT_PATIENCE if self.silent else _PATIENCE) if self.patience is None else self.patience
-        # Signals are handled during this wait.
-        if not answer.there.wait(patience):
-            answer.wanted, self.silent = False, True
+        try:
+            return answer.result(patience)  # signals are handled during this wait
+        except TimeoutError:
+            self.silent = True
+            answer.cancel()
             msg = "the store does not answer"
-            raise StoreSilenceError(msg)
-        if answer.problem is not None:
-            raise DistError(answer.problem)
-        return answer.value
+            raise StoreSilenceError(msg) from None
 
 
 def _ask(questions: queue.SimpleQueue[Any], thread_of: weakref.ref[_StoreThread]) -> None:
     while (asked := questions.get()) is not None:
         question, answer = asked
         thread = thread_of()
-        if answer.wanted and thread is not None and thread.broken is None:
+        if thread is not None and answer.set_running_or_notify_cancel():
             try:
-                answer.value = question()
+                value = None if thread.broken else question()
             except Exception as error:  # noqa: BLE001  it is the asker's
-                answer.problem = thread.broken = str(error) or type(error).__name__
+                thread.broken = str(error) or type(error).__name__
             thread.silent = False
-        elif thread is not None:
-            answer.problem = thread.broken
-        answer.there.set()
+            if thread.broken is None:
+                answer.set_result(value)
+            else:
+                answer.set_exception(DistError(thread.broken))
         del asked, question, answer, thread
 
 
@@ -99,7 +84,6 @@ class StoreClient:
     """
 
     def __init__(self, store: Store, thread: _StoreThread | None = None) -> None:
-        """Take over a connected store; `thread` is given if another one shares its connection."""
         self._store = store
         self._thread = thread or _StoreThread()
 
@@ -142,15 +126,7 @@ class StoreClient:
 
 
 def connect(endpoint: tuple[str, int], timeout: timedelta) -> TCPStore:
-    """Connect once.
-
-    Args:
-        endpoint: host and port.
-        timeout: of the store's calls.
-
-    Raises:
-        DistError: nothing answers there, or no store.
-    """
+    """Connect once; DistError if nothing answers there, or no store."""
     # A socket of its own first: the store's constructor waits for its timeout, and is deaf to signals meanwhile.
     try:
         socket.create_connection(endpoint, timeout=_TRY).close()
@@ -162,11 +138,7 @@ def connect(endpoint: tuple[str, int], timeout: timedelta) -> TCPStore:
 
 
 def connect_within(endpoint: tuple[str, int], timeout: timedelta) -> TCPStore:
-    """Connect as soon as the store is there.
-
-    Raises:
-        DistError: it did not come in time.
-    """
+    """Connect as soon as the store is there; DistError if it does not come in time."""
     deadline = time.monotonic() + timeout.total_seconds()
     while True:
         try:
@@ -179,13 +151,7 @@ def connect_within(endpoint: tuple[str, int], timeout: timedelta) -> TCPStore:
 
 
 def is_served_again(endpoint: tuple[str, int], timeout: timedelta, notice: str) -> bool:
-    """Wait until a host can be reached that is cut off; return False if it never can, or nothing serves there any more.
-
-    Args:
-        endpoint: host and port.
-        timeout: of the wait.
-        notice: written once if there is something to wait for.
-    """
+    """Wait until a host that is cut off can be reached; return False if it never can, or nothing serves there now."""
     deadline = time.monotonic() + timeout.total_seconds()
     while time.monotonic() < deadline:
         try:
@@ -202,11 +168,7 @@ def is_served_again(endpoint: tuple[str, int], timeout: timedelta, notice: str) 
 
 
 def is_here(host: str) -> bool:
-    """Say whether the host's address is one of this machine's, so that a socket can be bound to it.
-
-    Raises:
-        LaunchError: the host is not known here.
-    """
+    """Say whether the host's address is one of this machine's, so that a socket can be bound to it."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
     except OSError as exc:

@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 _AFTER_REPORT = 0.9
 """Seconds that ranks have to end once one has reported what is wrong: less than a rank that has lost the others waits
 before it reports too (`pretrain.tools.doctor.ranks.step_sequence`)."""
-_LETTING_GO = 60.0
-"""Seconds that a device has to let go of a process that was killed."""
+_LETTING_GO = 60.0  # seconds that a device has to let go of a process that was killed
 _ENDLESS = (
     "rank {rank} still runs {seconds:g} s after SIGKILL (process {pid}): a file system or a driver does not answer it. "
     "It may hold its device until it ends, or the host is started again.\n"
@@ -66,9 +65,7 @@ class Processes:
     """Rank processes that are started on entering a with-block, and all ended on leaving it."""
 
     def __init__(self, job: AnyJob, worlds: Sequence[World]) -> None:
-        """Describe the ranks of this node; `worlds` holds the place of each."""
-        self._job = job
-        self._worlds = worlds
+        self._job, self._worlds = job, worlds
         self._children: list[_Child] = []
         self._endless: set[int] = set()
         self._first_end: float | None = None
@@ -91,7 +88,7 @@ class Processes:
 
     def running(self) -> bool:
         """Say whether any rank still runs."""
-        return any(child.process.poll() is None for child in self._children)
+        return bool(self._running())
 
     def failures(self) -> list[Failure]:
         """Return the failures of ranks."""
@@ -104,16 +101,13 @@ class Processes:
 
     def told(self) -> list[Failure]:
         """Return the failures that ranks have told which still run, as they write a checkpoint first."""
-        running = (child for child in self._children if child.process.poll() is None)
-        return [told for child in running if (told := Failure.read(child.failure_file))]
+        return [told for child in self._running() if (told := Failure.read(child.failure_file))]
 
     def left_behind(self, patience: float) -> Failure | None:
-        """Return the failure of a rank that still runs `patience` seconds after another was first seen to have ended.
-
-        Asked again and again; a rank that is stopped, or hangs at its end, would keep the launcher waiting without end.
-        Where one of the ranks that have ended has reported, its report is returned, and soon: it names the others.
-        """
-        running = [child for child in self._children if child.process.poll() is None]
+        """Return the failure of a rank that still runs so many seconds after another was first seen to have ended."""
+        # A rank that is stopped, or hangs at its end, would keep the launcher waiting without end. Where one of the
+        # ranks that have ended has reported, its report is returned, and soon: it names the others.
+        running = self._running()
         if not running or len(running) == len(self._children):
             return None
         self._first_end = self._first_end or time.monotonic()
@@ -132,9 +126,7 @@ class Processes:
 
     def kill(self) -> None:
         """End every rank that still runs, and what it started, at once; name those that the system does not end."""
-        running = [
-            child for child in self._children if child.rank not in self._endless and child.process.poll() is None
-        ]
+        running = [child for child in self._running() if child.rank not in self._endless]
         for child in running:
             with suppress(ProcessLookupError):
                 os.killpg(child.process.pid, signal.SIGKILL)
@@ -146,12 +138,22 @@ class Processes:
                 self._endless.add(child.rank)
                 sys.stderr.write(_ENDLESS.format(rank=child.rank, pid=child.process.pid, seconds=_LETTING_GO))
 
+    def _running(self) -> list[_Child]:
+        return [child for child in self._children if child.process.poll() is None]
+
     def _start(self, world: World) -> _Child:
         failure_file = self._folder.path / f"{world.rank}.json"
         process = subprocess.Popen(
             # -P: a file in the working directory must not hide a module of the same name.
             [sys.executable, "-P", "-m", "pretrain.launch.processes.rank", self._job.to_json()],
-            env=_environment(world) | {PARENT: str(os.getpid()), FAILURE_FILE: str(failure_file)},
+            env={
+                **default_variables(world.local_world_size),
+                **os.environ,  # what the user has set stays
+                **world.environment(),
+                COMMAND: os.environ.get(COMMAND) or shlex.join(sys.argv),
+                PARENT: str(os.getpid()),
+                FAILURE_FILE: str(failure_file),
+            },
             stdin=subprocess.DEVNULL,
             # A session of its own: Ctrl-C on the terminal reaches the launcher only, which passes it on once.
             start_new_session=True,
@@ -159,28 +161,13 @@ class Processes:
         return _Child(world.rank, process, failure_file)
 
 
-def _environment(world: World) -> dict[str, str]:
-    """Return a rank's variables; what the user has set stays."""
-    return {
-        **default_variables(world.local_world_size),
-        **os.environ,
-        **world.environment(),
-        COMMAND: os.environ.get(COMMAND) or shlex.join(sys.argv),
-    }
-
-
 _PREFIX, _MARK = "pretrain-ranks-", "lock"
 
 
 class RankFolder:
-    """Folder of this launcher.
-
-    Attributes:
-        path: of the folder.
-    """
+    """Folder of this launcher."""
 
     def __init__(self) -> None:
-        """Remove the folders of killed launchers, and make this one."""
         _remove_left()
         made = Path(tempfile.mkdtemp(prefix="pretrain-new-"))
         (made / _MARK).touch()  # without it the folder is somebody else's

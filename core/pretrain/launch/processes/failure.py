@@ -8,7 +8,7 @@ import re
 import signal
 import time
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pretrain.atomic_files import replacing
@@ -23,48 +23,30 @@ if TYPE_CHECKING:
     from pretrain.exit_codes import End
 
 
-USER_ERROR, CRASH = ExitCode.USER_ERROR, ExitCode.FAILURE
-"""Exit codes of failures: a user error; anything else."""
+USER_ERROR, CRASH = ExitCode.USER_ERROR, ExitCode.FAILURE  # exit codes of failures: a user error; anything else
 _INTERRUPTED = {sign for number in STOP_SIGNALS for sign in (-number, of_signal(number))}
 _LOST_PEER = re.compile(r"connection (was )?(closed|reset|refused)|broken pipe|gloo/transport", re.IGNORECASE)
-
 _TIMEOUT = re.compile(r"(?:timed out (?:waiting|after)|wait timeout after) (\d+) ?(ms|s)", re.IGNORECASE)
 """Timeout messages of gloo and torch's stores."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Failure:
-    """The end of one rank.
+    """The end of one rank."""
 
-    Attributes:
-        rank: of all ranks.
-        when: seconds since the epoch.
-        exit_code: `USER_ERROR` or `CRASH`; another one says that ranks have not failed, but stopped.
-        text: what to show.
-        lost_peer: the rank lost its connection to another one, which is a consequence rather than the cause.
-        interrupted: Ctrl-C, SIGTERM or SIGHUP ended the rank.
-        asked: a launcher had got such a signal, which asks the run to end, before that; or its time is over.
-        of_launcher: a host or the launcher program failed, and the text names it; `rank` has no meaning.
-        reported: the rank has printed itself what is wrong; there is nothing more to show.
-        passing: the cause may be gone at a restart: a host is down, a device is missing, the run directory is in use.
-        absent: hosts of a hostfile that have not joined, which is `passing` too.
-        place: of the node that failed rather than a rank of it; None otherwise.
-        host: name of that node; "" otherwise.
-    """
-
-    rank: int
-    when: float
-    exit_code: int
+    rank: int = 0
+    when: float = field(default_factory=time.time)  # seconds since the epoch
+    exit_code: int = CRASH  # `USER_ERROR` or `CRASH`; another one: the ranks have not failed, but stopped
     text: str
-    lost_peer: bool = False
-    interrupted: bool = False
-    asked: bool = False
-    of_launcher: bool = False
-    reported: bool = False
-    passing: bool = False
-    absent: tuple[str, ...] = ()
-    place: int | None = None
-    host: str = ""
+    lost_peer: bool = False  # it lost its connection to another rank: a consequence rather than the cause
+    interrupted: bool = False  # Ctrl-C, SIGTERM or SIGHUP ended the rank
+    asked: bool = False  # a launcher had got such a signal before, which asks the run to end; or its time is over
+    of_launcher: bool = False  # a host or the launcher program failed, which the text names; `rank` has no meaning
+    reported: bool = False  # the rank has printed itself what is wrong
+    passing: bool = False  # may be gone at a restart: a host is down, a device is missing, the run directory is in use
+    absent: tuple[str, ...] = ()  # hosts of a hostfile that have not joined, which is `passing` too
+    place: int | None = None  # of the node that failed rather than a rank of it
+    host: str = ""  # name of that node
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "absent", tuple(self.absent))  # JSON has lists
@@ -72,17 +54,14 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException, rank: int, *, with_traceback: bool) -> Failure:
-        """Describe an exception: a known error by its message, anything else (or if asked) by its traceback.
-
-        A timeout of a wait for another rank is known too: its traceback does not name that rank.
-        """
+        """Describe an exception: a known error by its message, anything else (or if asked) by its traceback."""
+        # A timeout of a wait for another rank is known too: its traceback does not name that rank.
         known, lost_peer = isinstance(error, PretrainError), _is_lost_peer(error)
         names_ranks = isinstance(error, NotFiniteError | LostRanksError)
         message = str(error) if known else _timeout_message(str(error)) if lost_peer else ""
         plain = bool(message) and not with_traceback
         return cls(
             rank=rank,
-            when=time.time(),
             exit_code=exit_code_of(error),
             text=message if plain else "".join(traceback.format_exception(error)).rstrip(),
             lost_peer=isinstance(error, OtherRankError) or (not known and lost_peer),
@@ -92,13 +71,7 @@ class Failure:
 
     @classmethod
     def from_exit_code(cls, rank: int, returncode: int, last_place: str = "") -> Failure:
-        """Describe a rank that left no failure file.
-
-        Args:
-            rank: of all ranks.
-            returncode: as of `subprocess.Popen`: negative is a signal.
-            last_place: where it was in the training; empty if that is not known.
-        """
+        """Describe a rank that left no failure file; a negative code is a signal, as of `subprocess.Popen`."""
         if returncode in WELL:
             text = (
                 f"It left with exit code {returncode} before it had done its work: a plugin or a library has ended the "
@@ -112,14 +85,13 @@ class Failure:
                 text += " On Linux the usual cause is the out-of-memory killer: see `dmesg`."
         if last_place:
             text += f"\nIt was last in {last_place}."
-        interrupted = returncode in _INTERRUPTED
-        return cls(rank=rank, when=time.time(), exit_code=CRASH, text=text, interrupted=interrupted)
+        return cls(rank=rank, text=text, interrupted=returncode in _INTERRUPTED)
 
     @classmethod
     def of_report(cls, rank: int) -> Failure:
         """Describe a rank that has printed what is wrong; a failure of another rank is shown rather than it."""
         text = "It has reported what is wrong: look at its output above."
-        return cls(rank=rank, when=time.time(), exit_code=CRASH, text=text, lost_peer=True, reported=True)
+        return cls(rank=rank, text=text, lost_peer=True, reported=True)
 
     @classmethod
     def left_behind(cls, rank: int, pid: int, seconds: float) -> Failure:
@@ -128,22 +100,14 @@ class Failure:
             f"It still runs {seconds:g} s after another rank of this node has ended, and was ended (process {pid}).\n"
             "It was stopped (`kill -STOP`, a debugger), or a library of its device hangs at the end of a process."
         )
-        return cls(rank=rank, when=time.time(), exit_code=CRASH, text=text)
+        return cls(rank=rank, text=text)
 
     @classmethod
     def of_stop(cls, end: End) -> Failure:
         """Describe ranks that have left before the end of the training without a failure."""
-        what = (
-            "all ranks have saved and left" if end.code == ExitCode.SAVED else "all ranks have left, and saved nothing"
-        )
-        return cls(
-            rank=0,
-            when=time.time(),
-            exit_code=end.code,
-            text=f"{'A rank got ' if end.by_signal else ''}{end.reason}: {what}.",
-            of_launcher=True,
-            asked=not end.by_signal,
-        )
+        what = "saved and left" if end.code == ExitCode.SAVED else "left, and saved nothing"
+        text = f"{'A rank got ' if end.by_signal else ''}{end.reason}: all ranks have {what}."
+        return cls(exit_code=end.code, text=text, of_launcher=True, asked=not end.by_signal)
 
     @property
     def stopped(self) -> bool:
@@ -156,11 +120,7 @@ class Failure:
         return self.exit_code == USER_ERROR
 
     def write(self, path: Path) -> None:
-        """Write the failure for the parent process, completely or not at all.
-
-        Raises:
-            OSError: the disk is full, or the parent has ended and removed the folder.
-        """
+        """Write the failure for the parent, completely or not at all; OSError: no room, or the parent has ended."""
         with replacing(path, error=None, durable=False, make_folders=False) as stream:
             stream.write(json.dumps(dataclasses.asdict(self)).encode())
 
@@ -178,10 +138,7 @@ class Failure:
 
 
 def root_cause(failures: Iterable[Failure]) -> Failure:
-    """Return the failure to show: the first one that is not the consequence of another.
-
-    Of equal texts, that of the lowest rank is taken.
-    """
+    """Return the first failure that is not the consequence of another; of equal texts, that of the lowest rank."""
     ordered = sorted(failures, key=lambda failure: (failure.lost_peer, failure.when))
     first = ordered[0]
     lowest = min((failure for failure in ordered if failure.text == first.text), key=lambda failure: failure.rank)

@@ -1,4 +1,4 @@
-"""Exit of a child process with its parent, also after kill -9."""
+"""Exit of a child process with its parent, also after kill -9; `tools/align` sends this text to other versions."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def kill_on_parent_exit(parent: int) -> None:
-    """Let the system kill this process when its parent ends, also after kill -9.
-
-    On Linux the kernel does it, elsewhere a thread that checks once a second.
-    """
+    """Have this process killed when its parent ends, also after kill -9: by the kernel, elsewhere by a thread."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     else:

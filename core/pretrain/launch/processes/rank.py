@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import sys
-import time
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -51,10 +50,7 @@ def main() -> None:
 
 
 def train(job: AnyJob, world: World, failure_file: Path) -> int:
-    """Train as one rank; return the exit code, which the file of the end confirms to the launcher.
-
-    If that fails, write the failure file, which the launcher shows, and end the process.
-    """
+    """Train as one rank; return the exit code, which the file of the end confirms to the launcher."""
     try:
         return _train(job, world, failure_file)
     except KeyboardInterrupt:  # perhaps while a failure, itself a consequence of the interruption, is described
@@ -86,12 +82,7 @@ def place_file(failure_file: Path) -> Path:
 
 
 def read_end(failure_file: Path, code: int) -> End | None:
-    """Return how a rank has ended, from the file beside that of its failure; None if it has not said so.
-
-    Args:
-        failure_file: of the rank.
-        code: with which it has ended; an empty file confirms one of `WELL`.
-    """
+    """Return how a rank has ended, from the file beside that of its failure; an empty one confirms a code of `WELL`."""
     file = failure_file.with_suffix(_END)
     if not file.exists():
         return None
@@ -101,10 +92,8 @@ def read_end(failure_file: Path, code: int) -> End | None:
 
 
 def write_end(end: End, failure_file: Path) -> None:
-    """Write how this rank has ended, for `read_end`; an empty file where there is no room for more.
-
-    The launcher then does not know that a signal to this rank alone ended the run, and does not start it again.
-    """
+    """Write how this rank has ended, for `read_end`; an empty file where there is no room for more."""
+    # The launcher then does not know that a signal to this rank alone ended the run, and does not start it again.
     file = failure_file.with_suffix(_END)
     try:
         with replacing(file, error=None, durable=False, make_folders=False) as stream:
@@ -115,17 +104,10 @@ def write_end(end: End, failure_file: Path) -> None:
 
 
 def _tell(rank: int, failure_file: Path, text: str, is_cause: bool) -> None:
-    """Write why this rank is about to end, in words that name the ranks themselves; what it has told before stays.
-
-    Raises:
-        OSError: as `Failure.write`.
-    """
+    """Write why this rank is about to end, in words that name the ranks themselves; what it has told before stays."""
     if failure_file.exists():
         return
-    failure = Failure(
-        rank=rank, when=time.time(), exit_code=CRASH, text=text, lost_peer=not is_cause, of_launcher=is_cause
-    )
-    failure.write(failure_file)
+    Failure(rank=rank, text=text, lost_peer=not is_cause, of_launcher=is_cause).write(failure_file)
 
 
 def _tell_error(rank: int, failure_file: Path, error: Exception) -> None:
@@ -135,10 +117,8 @@ def _tell_error(rank: int, failure_file: Path, error: Exception) -> None:
 
 
 def claim_report() -> bool:
-    """Say whether this rank may print the report of all: the first one of its launcher that asks may.
-
-    Ranks that have lost each other cannot agree in another way. Without pretrain's launcher every one may.
-    """
+    """Say whether this rank may print the report of all: the first one of its launcher that asks may."""
+    # Ranks that have lost each other cannot agree in another way. Without pretrain's launcher every one may.
     file = os.environ.get(FAILURE_FILE)
     try:
         if file:
@@ -151,24 +131,13 @@ def claim_report() -> bool:
 
 
 def note_report(rank: int) -> None:
-    """Tell the launcher, if there is one, that this rank has printed what is wrong and will end with an exit code.
-
-    Args:
-        rank: of this process.
-
-    Raises:
-        OSError: the disk is full, or the launcher has ended.
-    """
+    """Tell the launcher, if there is one, that this rank has printed what is wrong and will end with an exit code."""
     if file := os.environ.get(FAILURE_FILE):
         Failure.of_report(rank).write(Path(file))
 
 
 def note_end() -> None:
-    """Tell the launcher, if there is one, that this rank has done its work, and will end by `os._exit(0)`.
-
-    Raises:
-        OSError: as `note_report`.
-    """
+    """Tell the launcher, if there is one, that this rank has done its work, and will end by `os._exit(0)`."""
     if file := os.environ.get(FAILURE_FILE):
         write_end(End(), Path(file))
 

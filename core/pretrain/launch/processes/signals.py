@@ -38,10 +38,8 @@ def children_ignoring_report_signal() -> Iterator[None]:
 
 @contextmanager
 def stop_signals_handled(handler: Callable[[int, Any], object]) -> Iterator[None]:
-    """Have Ctrl-C, SIGTERM and SIGHUP call `handler` in a block; those that were ignored stay ignored.
-
-    Under nohup, or in a background job of a script, some are. Must be entered in the main thread.
-    """
+    """Have Ctrl-C, SIGTERM and SIGHUP call `handler` in a block of the main thread."""
+    # Those that were ignored stay ignored: under nohup, or in a background job of a script, some are.
     handled = [number for number in STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
     before: dict[int, Any] = {number: signal.signal(number, handler) for number in handled}
     try:

@@ -29,48 +29,34 @@ class Ranks(Protocol):
 
     def running(self) -> bool:
         """Say whether any rank still runs."""
-        ...
 
     def failures(self) -> list[Failure]:
         """Return the failures of ranks."""
-        ...
 
     def told(self) -> list[Failure]:
         """Return the failures that ranks have told which still run, as they write a checkpoint first, or nodes."""
-        ...
 
     def stop(self) -> Failure | None:
         """Return why ranks that have all ended without a failure have left early; None at the end of the training."""
-        ...
 
     def send(self, number: int) -> None:
         """Pass a signal on."""
-        ...
 
     def kill(self) -> None:
         """End every rank that still runs."""
-        ...
 
 
 def supervise(
     ranks: Ranks, poll: Callable[[], Failure | None] | None = None, *, failure_ends: bool = True
 ) -> Failure | None:
-    """Wait until all ranks have ended.
+    """Wait until all ranks have ended; return why the run failed, or has `stopped`, None if it is complete.
 
-    Ctrl-C, SIGTERM or SIGHUP is passed on to the ranks, which save and exit; a second one (`StopRequest`) kills them.
-    SIGUSR1 is passed on each time, and changes nothing here. Must be called in the main thread.
+    Ctrl-C, SIGTERM or SIGHUP is passed on to the ranks, which save and exit; a second one (`StopRequest`) kills them,
+    and raises SystemExit with 128 + its number. SIGUSR1 is passed on each time. A failure while the ranks save because
+    they were asked to end is one that is `asked`; a rank that another process ended is not. Called in the main thread.
 
-    Args:
-        ranks: all of them, or those of this node.
-        poll: called once a second; returns why another node has failed, or None. A failure ends the ranks here.
-        failure_ends: whether the failure of one rank here ends the others; False: they go on until `poll` ends them.
-
-    Returns:
-        the reason that the run failed, or has `stopped`; None if it is complete. A failure while the ranks save because
-        they were asked to end is one that is `asked`; a rank that another process ended is not.
-
-    Raises:
-        SystemExit: the ranks were stopped by a signal before they could exit by themselves; 128 + its number.
+    `poll`, called once a second, returns why another node has failed, which ends the ranks here, or None. Without
+    `failure_ends` the other ranks go on after a failure until `poll` ends them.
     """
     with _passing_on(ranks) as stop:
         elsewhere = _wait_for_event(ranks, stop, poll or (lambda: None), failure_ends=failure_ends)

@@ -33,30 +33,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Totals:
-    """Result of an interval, equal on all ranks.
+    """Result of an interval, equal on all ranks."""
 
-    Attributes:
-        lm_loss: mean over the iterations that were not skipped and whose loss was finite; None if there was none.
-        nan_iterations: iterations whose loss was not finite on some rank, and that were not skipped.
-    """
-
-    lm_loss: float | None
-    nan_iterations: int
+    lm_loss: float | None  # mean over iterations not skipped whose loss was finite; None if there was none
+    nan_iterations: int  # not skipped, and not finite on some rank
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TakenStep:
-    """A step, and what it was taken with.
-
-    Attributes:
-        step: its result.
-        batch: its global batch, samples.
-        learning_rate: of its update.
-    """
+    """A step, and what it was taken with."""
 
     step: Step
-    batch: int
-    learning_rate: float
+    batch: int  # global batch, samples
+    learning_rate: float  # of its update
 
 
 class Interval:
@@ -120,19 +109,7 @@ class Interval:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Meter:
-    """Loss, time, speed and memory of the iterations since the last logged line.
-
-    Attributes:
-        recipe: what is trained.
-        logger: where records go.
-        timers: phase timers.
-        interval: sums over the iterations.
-        speedometer: turns an interval into throughput.
-        device: where the engine's tensors are.
-        memory_peak: bytes, or None where the device cannot tell.
-        garbage: collected where no step waits.
-        stragglers: names the slowest rank; None if there is one rank alone, or if it is switched off.
-    """
+    """Loss, time, speed and memory of the iterations since the last logged line."""
 
     recipe: Recipe
     logger: RunLogger
@@ -140,9 +117,9 @@ class Meter:
     interval: Interval
     speedometer: Speedometer
     device: torch.device
-    memory_peak: Callable[[], int | None]
-    garbage: GcControl
-    stragglers: Stragglers | None = None
+    memory_peak: Callable[[], int | None]  # bytes; None where the device cannot tell
+    garbage: GcControl  # collected where no step waits
+    stragglers: Stragglers | None = None  # None: one rank alone, or switched off
 
     @classmethod
     def of(
@@ -184,16 +161,12 @@ class Meter:
         self.interval.resume()
 
     def log(self, totals: Totals, taken: TakenStep, engine: Engine, progress: Progress) -> None:
-        """Log the interval and begin a new one; all ranks call it together.
-
-        Args:
-            totals: of the interval, whose clock is stopped.
-            taken: its last step.
-            engine: took it.
-            progress: at its end.
-        """
+        """Log the interval, whose clock is stopped, and begin a new one; all ranks call it together."""
         seconds = self.timers.take()
-        slow = self._slow_ranks(seconds["data"])
+        interval, slow = self.interval, []
+        if self.stragglers is not None:
+            pace = interval.seconds / interval.iterations
+            slow = self.stragglers.of_interval(seconds["data"], interval.iterations, pace)
         self.logger.train(self._record(totals, taken, engine, progress, slow[0] if slow else None))
         if self.recipe.logging.log_timers:
             spreads = across_ranks(seconds, self.interval.iterations, device=self.device)
@@ -207,13 +180,6 @@ class Meter:
         self.timers.take()
         self.interval.start()
         self.interval.skipped_in_a_row = 0
-
-    def _slow_ranks(self, data_seconds: float) -> list[SlowRank]:
-        """Return the ranks that are behind the others, the slowest first; empty if it is switched off."""
-        interval = self.interval
-        if self.stragglers is None:
-            return []
-        return self.stragglers.of_interval(data_seconds, interval.iterations, interval.seconds / interval.iterations)
 
     def _warn(self, slow: Sequence[SlowRank], progress: Progress) -> None:
         if self.stragglers is None:
@@ -238,7 +204,6 @@ class Meter:
         )
 
     def _of_interval(self, totals: Totals, slowest: SlowRank | None) -> dict[str, Any]:
-        """Return the metrics of all iterations together, by the names of the table."""
         interval = self.interval
         return {
             "lm_loss": totals.lm_loss,
@@ -251,7 +216,6 @@ class Meter:
         }
 
     def _of_last_step(self, taken: TakenStep, engine: Engine) -> dict[str, Any]:
-        """Return the metrics of the last iteration, by the names of the table."""
         step = taken.step
         return {
             "grad_norm": None if step.grad_norm is None else step.grad_norm.item(),

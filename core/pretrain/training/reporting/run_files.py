@@ -33,10 +33,7 @@ REPORT = "report.html"
 
 
 def describe(logger: RunLogger, setup: RankSetup, table: KernelTable, run_dir: Path, remark: str, begin: Begin) -> None:
-    """Write the files that describe a run, and log its head, on rank 0; all ranks call it together.
-
-    The remark is on the checkpoint that the run starts from, "" without one.
-    """
+    """Write the files that describe a run, and log its head, on rank 0; all ranks call it together."""
     devices: list[str] = [""] * setup.world.world_size
     dist.all_gather_object(devices, setup.plugins.backend.describe().get("device", str(setup.device)))
     if setup.world.rank == 0:
@@ -45,10 +42,7 @@ def describe(logger: RunLogger, setup: RankSetup, table: KernelTable, run_dir: P
 
 
 def write(setup: RankSetup, table: KernelTable, run_dir: Path, devices: Sequence[str], begin: Begin) -> None:
-    """Write the resolved recipe and environment.json.
-
-    Where the run goes on as it was, what it has logged before counts on (`pretrain plan --measured`).
-    """
+    """Write the resolved recipe and environment.json."""
     run_dir.mkdir(parents=True, exist_ok=True)
     text = to_yaml(setup.recipe).encode()
     environment = describe_environment(
@@ -104,21 +98,13 @@ def log_head(logger: RunLogger, setup: RankSetup, table: KernelTable, run_dir: P
 def finish(logger: RunLogger, run_dir: Path, reason: str, iteration: int) -> None:
     """Write the report and log the run directory; what cannot be read or written is a warning: the training is over."""
     try:
-        _finish(logger, run_dir, reason, iteration)
+        try:
+            if (run_dir / METRICS).stat().st_size:  # a run that had nothing left to do has nothing to report
+                write_report([run_dir], run_dir / REPORT)
+        except RunError as error:  # of a full disk: the training is complete all the same
+            logger.note(f"warning: {error}\nWrite it later: pretrain report {run_dir}")
+        logger.note(f"stopped after iteration {iteration}: {reason}" if reason else f"done: {iteration} iterations")
+        files = sorted(entry.name for entry in run_dir.iterdir() if not entry.name.startswith("."))
+        logger.note(f"run directory: {run_dir} ({', '.join(files)})")
     except OSError as error:
         logger.note(f"warning: {error}\nThe run directory cannot be looked at; its checkpoints are written.")
-
-
-def _finish(logger: RunLogger, run_dir: Path, reason: str, iteration: int) -> None:
-    if (run_dir / METRICS).stat().st_size:  # a run that had nothing left to do has nothing to report
-        _write_report(logger, run_dir)
-    logger.note(f"stopped after iteration {iteration}: {reason}" if reason else f"done: {iteration} iterations")
-    files = sorted(entry.name for entry in run_dir.iterdir() if not entry.name.startswith("."))
-    logger.note(f"run directory: {run_dir} ({', '.join(files)})")
-
-
-def _write_report(logger: RunLogger, run_dir: Path) -> None:
-    try:
-        write_report([run_dir], run_dir / REPORT)
-    except RunError as error:  # of a full disk: the training is complete all the same
-        logger.note(f"warning: {error}\nWrite it later: pretrain report {run_dir}")

@@ -26,7 +26,6 @@ class RunLogger:
     def __init__(
         self, setup: RankSetup, run_dir: Path, total_iterations: int, progress: Progress, *, resumed: bool
     ) -> None:
-        """Open the run's files on rank 0; a resumed run's later lines are dropped from them."""
         recipe, rank = setup.recipe, setup.world.rank
         self._console = Console(total_iterations, start_iteration=progress.iteration, rank=rank)
         self._metrics: MetricsWriter | None = None

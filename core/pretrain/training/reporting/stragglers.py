@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from statistics import median
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 
@@ -23,55 +23,35 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.utils.hooks import RemovableHandle
 
-    from pretrain.engine.protocol import Step
+    from pretrain.engine.protocol import Engine, Step
+    from pretrain.recipe import Recipe
+    from pretrain.recipe.layout import Layout
 
 
-TOLERATED = 0.10
-"""Share by which a rank may be slower than the median of the others."""
-PATIENCE = 5
-"""Logged intervals in a row after which a rank that is slower is warned of."""
-FEWEST = 25
-"""Iterations that these intervals have at least: a few calls of a kernel vary by more than the tolerance."""
+TOLERATED = 0.10  # share by which a rank may be slower than the median of the others
+PATIENCE = 5  # logged intervals in a row after which a rank that is slower is warned of
+FEWEST = 25  # iterations that these intervals have at least: a few calls of a kernel vary by more than the tolerance
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OwnTimes:
-    """Time of a rank's own work in an interval.
+class OwnTimes(NamedTuple):
+    """Time of a rank's own work in an interval."""
 
-    Attributes:
-        attention: seconds of a call of the attention kernel, mean; 0 where none was measured.
-        data: seconds of an iteration that it waited for micro-batches; below 0 where its stages read none.
-    """
-
-    attention: float
-    data: float
+    attention: float  # seconds of a call of the kernel, mean; 0 where none was measured
+    data: float  # seconds of an iteration that it waited for micro-batches; below 0: its stages read none
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlowRank:
-    """A rank that is behind the others in an interval, by one kind of work.
-
-    Attributes:
-        rank: its number.
-        slowdown: share by which it is slower than the median of the others, such as 0.25.
-        cause: "compute", a call of the attention kernel over that of the others; or "data", the seconds that it waits
-            longer for micro-batches over those of an iteration.
-    """
+    """A rank that is behind the others in an interval, by one kind of work."""
 
     rank: int
-    slowdown: float
-    cause: Literal["compute", "data"]
+    slowdown: float  # share by which it is slower than the median of the others, such as 0.25
+    cause: Literal["compute", "data"]  # by a call of attention, or by the seconds of an iteration
 
 
 def slow_ranks(times: Sequence[OwnTimes], seconds_per_iteration: float) -> list[SlowRank]:
-    """Return the slowest rank of each kind of work, and all that are over the tolerance, those most behind first.
-
-    Each is held against the others that did the same work; without others there is none.
-
-    Args:
-        times: by rank.
-        seconds_per_iteration: of the interval.
-    """
+    """Return the slowest rank of each kind of work, and all that are over the tolerance, those most behind first."""
+    # Each is held against the others that did the same work; without others there is none.
     attention = {rank: each.attention for rank, each in enumerate(times)}
     data = {rank: each.data for rank, each in enumerate(times) if each.data >= 0}
     found = []
@@ -99,61 +79,43 @@ def _behind(
     ]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Streak:
-    """Logged intervals in a row in which a rank is slow."""
-
     intervals: int = 0
     iterations: int = 0
     is_told: bool = False
-
-    @property
-    def is_due(self) -> bool:
-        """True if it is long enough to be told of, and was not."""
-        return not self.is_told and self.intervals >= PATIENCE and self.iterations >= FEWEST
 
 
 class Stragglers:
     """Names the slowest rank of each logged interval, and says when ranks stay slow."""
 
     def __init__(self, clock: LocalClock, device: torch.device, *, reads_data: bool) -> None:
-        """Read this rank's clock, and whether its stages read data; the collective is the device's."""
         self._clock, self._device, self._reads_data = clock, device, reads_data
         self._streaks: dict[tuple[int, str], _Streak] = {}
 
     def of_interval(self, data_seconds: float, iterations: int, seconds_per_iteration: float) -> list[SlowRank]:
-        """Return `slow_ranks` since the last call; all ranks call it together, where the host waits anyway.
-
-        Args:
-            data_seconds: that this rank waited for micro-batches in the interval.
-            iterations: of it.
-            seconds_per_iteration: wall time.
-        """
+        """Return `slow_ranks` since the last call; all ranks call it together, where the host waits anyway."""
         data = data_seconds / iterations if self._reads_data else -1.0
-        own = OwnTimes(attention=self._clock.take(), data=data)
-        return slow_ranks(_of_all_ranks(own, self._device), seconds_per_iteration)
+        rows = rank_rows(torch.tensor([self._clock.take(), data], device=self._device)).tolist()
+        return slow_ranks([OwnTimes(*row) for row in rows], seconds_per_iteration)
 
     def warnings(self, found: Sequence[SlowRank], iterations: int) -> list[tuple[SlowRank, str]]:
-        """Count an interval of so many iterations; return a line for those that have been slow in so many in a row.
-
-        Ranks that are slow by the same cause share a line, which comes with the slowest of them. A rank is told of
-        once, until it is within the tolerance.
-        """
+        """Count an interval of so many iterations; return a line for those that have been slow in so many in a row."""
+        # Ranks that are slow by the same cause share a line, which comes with the slowest of them. A rank is told of
+        # once, until it is within the tolerance.
         slow = [each for each in found if each.slowdown > TOLERATED]
-        before, self._streaks = self._streaks, {}
+        self._streaks = {key: self._streaks.get(key, _Streak()) for key in [(each.rank, each.cause) for each in slow]}
         due: dict[str, list[SlowRank]] = {}
+        shortest: dict[str, int] = {}  # intervals in which all of the ranks that share a line were slow
         for each in slow:
-            key = each.rank, each.cause
-            streak = before.get(key, _Streak())
-            streak = replace(streak, intervals=streak.intervals + 1, iterations=streak.iterations + iterations)
-            if streak.is_due:
+            streak = self._streaks[each.rank, each.cause]
+            streak.intervals += 1
+            streak.iterations += iterations
+            if not streak.is_told and streak.intervals >= PATIENCE and streak.iterations >= FEWEST:
+                streak.is_told = True
                 due.setdefault(each.cause, []).append(each)
-            self._streaks[key] = replace(streak, is_told=streak.is_told or streak.is_due)
-        return [(ranks[0], _warning(ranks, self._shortest(ranks))) for ranks in due.values()]
-
-    def _shortest(self, ranks: Sequence[SlowRank]) -> int:
-        """Return the intervals in a row in which all of the ranks were slow."""
-        return min(self._streaks[each.rank, each.cause].intervals for each in ranks)
+                shortest[each.cause] = min(streak.intervals, shortest.get(each.cause, streak.intervals))
+        return [(ranks[0], _warning(ranks, shortest[cause])) for cause, ranks in due.items()]
 
 
 _WORDS = {
@@ -170,7 +132,6 @@ _WORDS = {
 
 
 def _warning(ranks: Sequence[SlowRank], intervals: int) -> str:
-    """Return the line for ranks of one cause, the slowest first."""
     do, look = _WORDS[ranks[0].cause][len(ranks) > 1]
     least, most = f"{100 * ranks[-1].slowdown:.0f}", f"{100 * ranks[0].slowdown:.0f}"
     return (
@@ -180,15 +141,8 @@ def _warning(ranks: Sequence[SlowRank], intervals: int) -> str:
     )
 
 
-def _of_all_ranks(own: OwnTimes, device: torch.device) -> list[OwnTimes]:
-    rows = rank_rows(torch.tensor([own.attention, own.data], device=device)).tolist()
-    return [OwnTimes(attention=attention, data=data) for attention, data in rows]
-
-
-CALLS = 4
-"""Calls that are measured in a step: those of the rank's first layers with the first micro-batch."""
-_KEPT = 256
-"""Latest calls of an interval that are measured on a device; each holds two events."""
+CALLS = 4  # calls that are measured in a step: those of the rank's first layers with the first micro-batch
+_KEPT = 256  # latest calls of an interval that are measured on a device; each holds two events
 
 
 class LocalClock(Event):
@@ -199,8 +153,17 @@ class LocalClock(Event):
     Events are read when the interval ends, where the host waits for the device anyway.
     """
 
+    @classmethod
+    def of(cls, recipe: Recipe, engine: Engine, layout: Layout, device: torch.device) -> LocalClock | None:
+        """Return a clock on this rank's attention; None where no slowest rank is named."""
+        if layout.world_size == 1 or not recipe.logging.log_straggler:
+            return None
+        clock = cls(device)
+        if recipe.kernels.compile == "none":  # a compiled layer has no attention of its own
+            clock.attach(engine.models)
+        return clock
+
     def __init__(self, device: torch.device, clock: Callable[[], float] = time.perf_counter) -> None:
-        """Measure on this device."""
         self._event, self._clock = _timing_event(device), clock
         self._left = 0
         self._begun: Any = None

@@ -28,26 +28,16 @@ MAX_CONSECUTIVE_OVERFLOWS = 50
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """Judges whether a training can continue.
-
-    Attributes:
-        training: which is judged.
-        saving: has the checkpoints; None if none are saved.
-        broken: knows which ranks made values that are not finite; None in fp16, which recovers from them.
-    """
+    """Judges whether a training can continue."""
 
     training: Training
     saving: Saving | None
-    broken: BrokenSince | None
+    broken: BrokenSince | None  # None in fp16, which recovers from them
 
     def check(self, totals: Totals) -> None:
-        """Check the interval that ends here; all ranks call it together.
-
-        Raises:
-            NotFiniteError: a loss or gradients are not finite, which only fp16 recovers from. Without a loss scale
-                DeepSpeed skips a step that megatron-core would take, with gradients that are not finite.
-            TrainingError: steps keep overflowing at the smallest loss scale.
-        """
+        """Check the interval that ends here; all ranks call it together."""
+        # Only fp16 recovers from numbers that are not finite. Without a loss scale DeepSpeed skips a step that
+        # megatron-core would take, with gradients that are not finite.
         precision, interval = self.training.recipe.precision, self.training.meter.interval
         if precision.dtype != "fp16" and (totals.nan_iterations or interval.skipped_iterations):
             raise self.not_finite()
@@ -61,10 +51,8 @@ class Health:
             raise TrainingError(msg)
 
     def not_finite(self) -> NotFiniteError:
-        """Return the error of a loss, gradients or weights that are not finite; all ranks call it together.
-
-        It names the latest checkpoint: the one that is being written, if it succeeds.
-        """
+        """Return the error of a loss, gradients or weights that are not finite; all ranks call it together."""
+        # It names the latest checkpoint: the one that is being written, if it succeeds.
         latest = None
         if self.saving is not None:
             self.training.meter.timers.position.enter(END)  # the checkpoint may take long
@@ -83,8 +71,7 @@ class Health:
         )
 
 
-_NAMED = 8
-"""Ranks whose host and device are named; the others by their numbers."""
+_NAMED = 8  # ranks whose host and device are named; the others by their numbers
 
 
 class BrokenSince(Event):
@@ -96,7 +83,6 @@ class BrokenSince(Event):
     """
 
     def __init__(self, device: torch.device) -> None:
-        """Begin with gradients that are finite."""
         self._device = device
         self._iteration = torch.zeros((), dtype=torch.int64, device=device)
 

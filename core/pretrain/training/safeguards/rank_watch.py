@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 FOLDER = "hang"
 _RECORDER, _OLDER = "TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"
-_RECORDED = "2000"
-"""Entries of torch's flight recorder; torch's own default since 2.13, before it was off."""
+_RECORDED = "2000"  # entries of torch's flight recorder; torch's own default since 2.13, before it was off
 
 
 def record_collectives() -> None:
@@ -36,14 +35,7 @@ def record_collectives() -> None:
 
 @contextmanager
 def rank_watch(recipe: Recipe, plugins: Plugins, world: World, run_dir: Path) -> Iterator[Position]:
-    """Watch this rank for a block, which moves the position; all ranks enter it together.
-
-    Args:
-        recipe: with the limit.
-        plugins: whose backend knows the latest collectives.
-        world: this rank's place.
-        run_dir: shared by all ranks; reports go below its folder hang/.
-    """
+    """Watch this rank for a block, which moves the position; all ranks enter it together. Reports go below hang/."""
     with shared_memory(world.place_file) as (memory, path):
         position = Position(memory)
         watched = _watched(recipe, plugins, world, run_dir, position, path)

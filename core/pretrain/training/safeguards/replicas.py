@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from pretrain.collectives import first_problem, rank_rows
+from pretrain.engine import groups
 from pretrain.errors import TrainingError
 from pretrain.training.event import Event
 
@@ -22,22 +23,29 @@ if TYPE_CHECKING:
     from pretrain.training.saving import Saving
 
 
-_SHOWN = 5
-"""Weights that an error names; the others are counted."""
+_SHOWN = 5  # weights that an error names; the others are counted
 
 
 class ReplicaCheck(Event):
     """Compares the weights of the data-parallel ranks by hashes, which alone leave a device."""
 
-    def __init__(self, training: Training, group: dist.ProcessGroup, every: int, saving: Saving | None) -> None:
-        """Compare weights.
+    @classmethod
+    def of(cls, training: Training, saving: Saving | None) -> ReplicaCheck | None:
+        """Return the comparison that the recipe asks for; None if it is off, or if there is one replica alone."""
+        recipe, note, every = training.recipe, training.meter.logger.note, training.recipe.train.check_replicas_interval
+        if every is None:
+            return None
+        if training.length.layout.data_parallel_size == 1:
+            note("train.check_replicas_interval: there is one replica, and nothing to compare it with")
+            return None
+        if recipe.engine.name == "megatron" and recipe.parallel.overlap_param_gather:
+            note(
+                "train.check_replicas_interval: with parallel.overlap_param_gather the weights are gathered once more "
+                "right before they are compared, so that faults of that gather alone are found"
+            )
+        return cls(training, groups.data_parallel_group(), every, saving)
 
-        Args:
-            training: whose; its progress keeps when they were equal, also over a resume and a rollback.
-            group: the data-parallel ranks.
-            every: iterations between two comparisons.
-            saving: has the checkpoints; None if none are saved.
-        """
+    def __init__(self, training: Training, group: dist.ProcessGroup, every: int, saving: Saving | None) -> None:
         self._engine, self._progress, self._interval = training.engine, training.progress, training.meter.interval
         self._group, self._every, self._saving = group, every, saving
         self._hash = WeightHash()
@@ -52,11 +60,7 @@ class ReplicaCheck(Event):
         return False
 
     def compare(self, iteration: int) -> None:
-        """Compare after this iteration, and wait for the device; all ranks call it together.
-
-        Raises:
-            TrainingError: replicas differ; on all ranks.
-        """
+        """Compare after this iteration, and wait for the device; raises on all ranks, which call it together."""
         problem = first_problem(self._difference())
         if problem is not None:
             distrusted = "" if self._saving is None else self._saving.distrust_after(self._progress.equal_at)
@@ -64,7 +68,6 @@ class ReplicaCheck(Event):
         self._progress.equal_at = iteration
 
     def _difference(self) -> str | None:
-        """Return what differs among the replicas of this rank's part of the model."""
         group = self._group
         with self._engine.replicated_weights() as weights:
             if not _different(rank_rows(self._hash.buckets([weight for _, weight in weights]), group).tolist()):
@@ -86,13 +89,7 @@ class ReplicaCheck(Event):
 
 
 def describe(hashes: Sequence[Sequence[int]], names: Sequence[str], ranks: Sequence[int]) -> str:
-    """Return the sentence that names ranks and weights.
-
-    Args:
-        hashes: by replica and weight.
-        names: of the weights.
-        ranks: global numbers of the replicas' ranks.
-    """
+    """Return the sentence that names ranks and weights whose hashes, by replica and weight, differ."""
     usual = [Counter(column).most_common(1)[0] for column in zip(*hashes, strict=True)]
     wrong = [
         [name for name, mine, (hash_, _) in zip(names, row, usual, strict=True) if mine != hash_] for row in hashes
@@ -132,8 +129,7 @@ def _listed(numbers: Sequence[int]) -> str:
     return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
 
 
-BUCKET = 1 << 24
-"""Bytes of weights that are hashed at a time: 16 MiB, and five times as much beside them."""
+BUCKET = 1 << 24  # bytes of weights that are hashed at a time: 16 MiB, and five times as much beside them
 
 _STEP = 0x9E3779B97F4A7C15 - (1 << 64)  # as a signed number
 _MIX = (0xBF58476D1CE4E5B9 - (1 << 64), 0x94D049BB133111EB - (1 << 64))
@@ -159,10 +155,8 @@ class WeightHash:
         self._multipliers = torch.empty(0, dtype=torch.int64)
 
     def buckets(self, weights: Iterable[Tensor]) -> Tensor:
-        """Return the hashes of all buckets of weights, int64 [buckets], on their device; does not wait for it.
-
-        Weights that differ in size, order or dtype have other buckets. The gradient is not recorded.
-        """
+        """Return the hashes of all buckets of weights, int64 [buckets], on their device; does not wait for it."""
+        # Weights that differ in size, order or dtype have other buckets. The gradient is not recorded.
         return torch.stack([self._of(bucket) for bucket in _buckets(weights)])
 
     def one(self, weight: Tensor) -> Tensor:

@@ -25,10 +25,8 @@ if TYPE_CHECKING:
 
     Numbers = dict[str, float | int | str | None]
 
-MOST_ROLLBACKS = 3
-"""Rollbacks to the same weights; one more spike before a step is saved ends the training."""
-MOST_IN_A_ROW = 50
-"""Updates in a row that are left out; as many fp16 overflows in a row end a training (`health`)."""
+MOST_ROLLBACKS = 3  # rollbacks to the same weights; one more spike before a step is saved ends the training
+MOST_IN_A_ROW = 50  # updates in a row that are left out; as many fp16 overflows in a row end a training (`health`)
 
 
 @dataclass(slots=True)
@@ -37,18 +35,12 @@ class SpikeResponse(Event):
 
     A checkpoint is saved only when the losses up to its iteration are judged, so that the latest one is
     always from before a spike that is found.
-
-    Attributes:
-        training: whose engine, progress, batches and meter go back.
-        watch: finds spikes.
-        saving: has the checkpoint; None if none are saved.
-        broken: knows which ranks made values that are not finite, and goes back too; None in fp16.
     """
 
     training: Training
     watch: SpikeWatch
-    saving: Saving | None
-    broken: BrokenSince | None
+    saving: Saving | None  # None if no checkpoints are saved
+    broken: BrokenSince | None  # goes back too; None in fp16
     _rollbacks: Counter[int | None] = field(default_factory=Counter, init=False)
     _withheld: int = field(default=0, init=False)
     _told_of: int = field(default=-1, init=False)
@@ -70,15 +62,9 @@ class SpikeResponse(Event):
         self._withheld = self._withheld + 1 if step.withheld else 0
 
     def after_iteration(self, due: Due) -> bool:
-        """Answer the spikes that were found; return whether the steps after the last checkpoint are taken back.
-
-        Before a line and a checkpoint all losses so far are judged. A training that is asked to end here does not go
-        back: its next part does, since no checkpoint is written after the spike.
-
-        Raises:
-            TrainingError: spikes do not end.
-            CheckpointError: the checkpoint cannot be read.
-        """
+        """Answer the spikes that were found; return whether the steps after the last checkpoint are taken back."""
+        # Before a line and a checkpoint all losses so far are judged. A training that is asked to end here does not go
+        # back: its next part does, since no checkpoint is written after the spike.
         if due.line or due.checkpoint:
             self.watch.settle(self.training.stopping.exchange)
         while (spike := self.watch.take()) is not None:
@@ -93,15 +79,8 @@ class SpikeResponse(Event):
         return False
 
     def takes_back_weights(self) -> bool:
-        """Go back from weights of this iteration that are not finite; return whether that is the answer to them.
-
-        All ranks call it together, with all losses judged: the next loss need not show it, as that of a token which is
-        rare.
-
-        Raises:
-            TrainingError: spikes do not end.
-            CheckpointError: the checkpoint cannot be read.
-        """
+        """Go back from weights of this iteration that are not finite; return whether that is the answer to them."""
+        # All ranks call it together, with all losses judged: the next loss need not show it, as that of a rare token.
         is_fp16 = self.training.recipe.precision.dtype == "fp16"  # whose losses may be so, and are not judged
         if is_fp16 or not self.goes_back or self.saving is None or self.saving.latest is None:
             return False
@@ -153,7 +132,7 @@ class SpikeResponse(Event):
             earlier, notices = saving.load_latest(self.training.engine)
             self.training.progress.go_back(earlier)
             self.training.progress.left_out.append([first, last])
-            self.training.batches.go_back(self.training.progress)
+            self.training.batches.go_back()
         self.training.meter.timers.position.forget_steps()
         self.training.meter.go_back(self.training.progress)
         text = f"{_told(spike)}{made}: back to iteration {checkpoint}; iterations {first} to {last} are left out."

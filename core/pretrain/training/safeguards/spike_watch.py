@@ -16,23 +16,19 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from pretrain.engine.protocol import Step
+    from pretrain.training.progress import Progress
+    from pretrain.training.rank_setup import RankSetup
     from pretrain.training.stopping import Exchange
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Spike:
-    """A loss that has gone wrong, or gradients or weights that have.
+    """A loss that has gone wrong, or gradients or weights that have."""
 
-    Attributes:
-        iteration: whose step had it, before its update; of weights, after whose update they were found.
-        loss: mean over the global batch, in nats per token; may be nan or infinite.
-        median: of the steps before; None before there are enough.
-        of: what is not as usual; gradients and weights are not finite, where the loss shows nothing.
-    """
-
-    iteration: int
-    loss: float
-    median: float | None
+    iteration: int  # whose step had it, before its update; of weights, after whose update
+    loss: float  # mean over the global batch, nats per token; may be nan or infinite
+    median: float | None  # of the steps before; None before there are enough
+    # Gradients and weights are not finite, where the loss shows nothing.
     of: Literal["loss", "gradients", "weights"] = "loss"
 
 
@@ -49,29 +45,35 @@ class SpikeWatch:
     """Finds spikes in losses that all ranks exchange (`pretrain.training.stopping.Exchange`).
 
     The loss of a step is on the host when the next step has been given to the device, is exchanged in that iteration,
-    and is judged in the one after: nothing waits for it. `settle` judges all losses so far at once. With
-    `keeps` the loss is judged before the update, and the host waits for it in each step.
+    and is judged in the one after: nothing waits for it. `settle` judges all losses so far at once. Where `keeps` is
+    asked in each step (`is_early`), the loss is judged before the update, and the host waits for it.
+
+    `judges_nan`: a loss that is not finite is a spike, and a step that the engine has skipped because of its gradients,
+    as DeepSpeed does in every precision; fp16 recovers from both. `losses`, of the last steps, change in place.
     """
 
     size = 2
 
+    @classmethod
+    def of(cls, setup: RankSetup, progress: Progress) -> SpikeWatch | None:
+        """Return the watch of the losses that follow those of `progress`; None, and these forgotten, if it is off."""
+        spike = setup.recipe.train.loss_spike
+        if spike.threshold is None:
+            progress.losses.clear()
+            return None
+        return cls(
+            spike.threshold,
+            HostCopies(setup.device, pin_memory=setup.pin_memory),
+            progress.losses,
+            judges_nan=setup.recipe.precision.dtype != "fp16",
+            is_early=spike.action == "skip",
+        )
+
     def __init__(
         self, threshold: float, copies: HostCopies, losses: list[float], *, judges_nan: bool, is_early: bool
     ) -> None:
-        """Begin after these losses.
-
-        Args:
-            threshold: see `LossWindow`.
-            copies: of losses to the host.
-            losses: of the last steps; changed in place.
-            judges_nan: whether a loss that is not finite is a spike, or a step that the engine has skipped because of
-                its gradients, as DeepSpeed does in every precision; fp16 recovers from both by itself.
-            is_early: whether `keeps` is asked in each step.
-        """
-        self._window = LossWindow(threshold, losses)
-        self._copies = copies
-        self._judges_nan = judges_nan
-        self._is_early = is_early
+        self._window, self._copies = LossWindow(threshold, losses), copies
+        self._judges_nan, self._is_early = judges_nan, is_early
         self._found: deque[Spike] = deque()
         self._latest: _Seen | None = None
         self._ready: _Seen | None = None
@@ -134,21 +136,15 @@ class SpikeWatch:
 WINDOW = 100
 """Steps whose median a loss is compared with. Megatron-LM's check_for_spiky_loss also keeps 100, and compares with
 their maximum (is_unexpectedly_large in megatron/core/rerun_state_machine.py)."""
-FEWEST = 20
-"""Steps after which losses are judged: before, the first steps of a training fall too fast for a median."""
+FEWEST = 20  # steps after which losses are judged: before, the first steps of a training fall too fast for a median
 
 
 @dataclass(slots=True)
 class LossWindow:
-    """Losses of the last `WINDOW` steps that were taken.
+    """Losses of the last `WINDOW` steps that were taken."""
 
-    Attributes:
-        threshold: a loss above so many times their median is a spike.
-        losses: in nats per token, the latest last; changed in place.
-    """
-
-    threshold: float
-    losses: list[float] = field(default_factory=list)
+    threshold: float  # a loss above so many times their median is a spike
+    losses: list[float] = field(default_factory=list)  # nats per token, the latest last; changed in place
 
     @property
     def median(self) -> float | None:
@@ -167,8 +163,7 @@ class LossWindow:
             del self.losses[:-WINDOW]
 
 
-_PLACES = 4
-"""Copies that can be on their way at a time."""
+_PLACES = 4  # copies that can be on their way at a time
 
 
 class HostCopies:
@@ -194,14 +189,15 @@ class HostCopies:
         return HostCopy(place, event)
 
 
+@dataclass(frozen=True, slots=True)
 class HostCopy:
     """One scalar on its way."""
 
-    def __init__(self, place: Tensor, event: Any | None) -> None:
-        self._place, self._event = place, event
+    place: Tensor
+    event: Any | None
 
     def value(self) -> float:
         """Return the number, and wait until it is there; work that was given to the device later is not waited for."""
-        if self._event is not None:
-            self._event.synchronize()
-        return float(self._place.item())
+        if self.event is not None:
+            self.event.synchronize()
+        return float(self.place.item())
