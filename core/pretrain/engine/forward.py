@@ -22,10 +22,7 @@ if TYPE_CHECKING:
 def forward_loss(
     batches: Iterator[Batch] | None, model: Any, *, device: torch.device
 ) -> tuple[Tensor, Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]]:
-    """Run the model on the next micro-batch; return its output and a function from that to the loss.
-
-    megatron-core's schedules divide the loss by the tokens, or with `calculate_per_token_loss` leave it a sum.
-    """
+    """Run the model on the next micro-batch; return its output, and a function from that to the summed loss."""
     batch = _to(device, next(batches)) if batches is not None else {}
     output = model(
         batch.get("tokens"), batch.get("position_ids"), batch.get("attention_mask"), labels=batch.get("labels")
@@ -57,12 +54,10 @@ def prompt_batch(recipe: Recipe, tokens: Sequence[int]) -> tuple[Batch, int]:
 
 
 def _loss_and_tokens(loss_mask: Tensor | None, losses: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the loss summed over the tokens [b, s] that count, their number, and both as fp32 [2] for reports.
-
-    The report is a tensor of its own: the schedule scales the sum in place.
-    """
+    """Return the loss summed over the tokens [b, s] that count, their number, and both as fp32 [2] for reports."""
     weights = torch.ones_like(losses) if loss_mask is None else loss_mask
     loss, tokens = (losses.float() * weights).sum(), weights.sum()
+    # The report is a tensor of its own: the schedule scales the sum in place.
     return loss, tokens.int(), torch.stack((loss.detach(), tokens.float()))
 
 
@@ -71,10 +66,7 @@ def _logits_at(position: int, output: Tensor, *, non_loss_data: bool) -> Tensor:
 
 
 def _causal_mask(recipe: Recipe, length: int) -> Tensor | None:
-    """Return the mask if the negotiated attention takes one, else None."""
-    if not recipe.data.reset_attention_mask:
-        return None
-    return torch.ones(1, 1, length, length, dtype=torch.bool).triu(1)
+    return torch.ones(1, 1, length, length, dtype=torch.bool).triu(1) if recipe.data.reset_attention_mask else None
 
 
 def _to(device: torch.device, batch: Batch) -> dict[str, Tensor | None]:
@@ -82,12 +74,7 @@ def _to(device: torch.device, batch: Batch) -> dict[str, Tensor | None]:
 
 
 def mean_over_ranks(reports: Sequence[Tensor], device: torch.device) -> Tensor:
-    """Return the loss per token over all ranks, fp32 scalar, nan without a token; all ranks call it together.
-
-    Args:
-        reports: the summed loss and the tokens of each micro-batch, fp32 [2]; none where the rank has no loss.
-        device: of this rank.
-    """
+    """Return the loss per token over all ranks, fp32 scalar, nan without a token; reports are fp32 [2]. Collective."""
     total = torch.stack(tuple(reports)).sum(dim=0) if reports else torch.zeros(2, device=device)
     dist.all_reduce(total)
     return total[0] / total[1]
@@ -122,13 +109,7 @@ class PerTokenGradients:
         self.tokens = torch.ones(())
 
     def __call__(self, model: list[Any], num_tokens: Tensor, **options: Any) -> None:
-        """Finish the reduction of all gradients, which are sums here, and divide them by the tokens.
-
-        Args:
-            model: the wrapped chunks of this rank.
-            num_tokens: of this data-parallel rank, on its last pipeline stage; 0 elsewhere.
-            options: of `finalize_model_grads`.
-        """
+        """Reduce the gradients, and divide them by the tokens; `num_tokens` is 0 but on the last stage."""
         finalize_model_grads(model, None, **options)
         last = parallel_state.get_pipeline_model_parallel_last_rank()
         dist.broadcast(num_tokens, src=last, group=parallel_state.get_pipeline_model_parallel_group())

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from megatron.core import parallel_state
 from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
+from megatron.core.transformer.attention import SelfAttentionSubmodules
 from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.mlp import MLPSubmodules
 from megatron.core.transformer.spec_utils import ModuleSpec
@@ -17,13 +18,12 @@ from megatron.core.transformer.transformer_layer import TransformerLayerSubmodul
 from pretrain.model.config import transformer_config
 from pretrain.model.gpt import GPT
 from pretrain.model.layer import (
-    Attention,
     CoreAttention,
     FeedForward,
     Norm,
     ParallelLayer,
-    SelfAttentionSubmodules,
     SerialLayer,
+    TrainingAttention,
 )
 from pretrain.model.weights import convert_fake, initialize
 
@@ -54,22 +54,11 @@ def build(
     building: Callable[[], AbstractContextManager[object]] = nullcontext,
     whole: Callable[[Tensor], AbstractContextManager[object]] = nullcontext,
 ) -> list[GPT]:
-    """Return the model chunks of this rank, with weights that do not depend on the layout.
+    """Return the model chunks of this rank in the recipe's dtype, with weights that do not depend on the layout.
 
-    Args:
-        recipe: with the model to build.
-        kernels: the negotiated kernels.
-        attention_of: returns the attention kernel of a layer, by its number from 1 over all stages.
-        norm_of: returns the norm kernel of a width.
-        point_to_point: capabilities of the backend's communication between stages.
-        device: of the parameters.
-        vocab_size: entries of the tokenizer, before padding.
-        planned: on fake tensors, which have no values: weights are made, not initialized, and layers not compiled.
-        building: context in which a chunk's modules are made; ZeRO-3 partitions them there, one by one.
-        whole: context in which a parameter is whole, while it is initialized.
-
-    Returns:
-        One chunk, or as many as `virtual_pipeline_model_parallel_size`, in the recipe's dtype.
+    Kernels are given by `attention_of` a layer's number, from 1 over all stages, and `norm_of` a width. `building` is
+    the context in which a chunk's modules are made (ZeRO-3 partitions them there, one by one), and `whole` the one in
+    which a parameter is whole, while it is initialized. `planned`: on fake tensors, which have no values.
     """
     config = transformer_config(recipe, point_to_point)
     virtual = recipe.parallel.virtual_pipeline_model_parallel_size
@@ -129,15 +118,7 @@ def block_spec(
     norm_of: Callable[[int], NormFn],
     num_layers: int,
 ) -> TransformerBlockSubmodules:
-    """Return the spec of one pipeline stage.
-
-    Args:
-        recipe: with the model to train.
-        kernels: the negotiated kernels.
-        attention_of: returns the attention kernel of a layer, by its number from 1.
-        norm_of: returns the norm kernel of a width.
-        num_layers: layers of this stage.
-    """
+    """Return the spec of one pipeline stage of so many layers."""
     norm = ModuleSpec(module=Norm, params={"kernel_of": norm_of})
     layer = ModuleSpec(
         module=ParallelLayer if recipe.model.parallel_residual else SerialLayer,
@@ -145,7 +126,7 @@ def block_spec(
         submodules=TransformerLayerSubmodules(
             input_layernorm=norm,
             self_attention=ModuleSpec(
-                module=Attention,
+                module=TrainingAttention,
                 params={
                     "attn_mask_type": AttnMaskType.causal,
                     "rotary": kernels.rotary if recipe.model.position_embedding_type == "rope" else None,

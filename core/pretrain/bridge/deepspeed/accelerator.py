@@ -27,13 +27,10 @@ _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _HOST_OPS = frozenset({"AsyncIOBuilder", "CPUAdamBuilder", "CPUAdagradBuilder", "CPULionBuilder", "PinMemoryBuilder"})
 
 
-def make_accelerator(backend: Backend, own: type[Any] | None) -> BackendAccelerator:
-    """Return the accelerator of a backend.
-
-    Args:
-        backend: of the device.
-        own: DeepSpeed's class for the device; None for a device that DeepSpeed does not know.
-    """
+def make_accelerator(backend: Backend, own: type[Any] | None, *, planned: bool = False) -> BackendAccelerator:
+    """Return the accelerator of a backend; `own` is DeepSpeed's class for the device, None where it has none."""
+    if planned:
+        return PlannedAccelerator(backend)
     if own is None:
         return DeviceAccelerator(backend)
     kind: type[BackendAccelerator] = type(own.__name__, (BackendAccelerator, own), {"__module__": __name__})
@@ -236,10 +233,7 @@ class DeviceAccelerator(BackendAccelerator, DeepSpeedAccelerator):  # type: igno
 
 
 def trust_other_ranks() -> None:
-    """Leave out a check of ZeRO-3, which reads what all ranks have gathered; in a plan they are equal.
-
-    `assert_ints_same_as_other_ranks` in PartitionedParameterCoordinator.reset_step.
-    """
+    """Leave out ZeRO-3's comparison of what ranks have gathered (PartitionedParameterCoordinator.reset_step)."""
     partitioned_param_coordinator.assert_ints_same_as_other_ranks = lambda _ints: None
 
 
@@ -247,13 +241,10 @@ class PlannedAccelerator(DeviceAccelerator):
     """The device of `Backend.device`: "cpu:1"; the host is "cpu"."""
 
     def device(self, device_index: int | str | None = None) -> torch.device:
-        """Return the device."""
         return self.backend.device(0)
 
     def current_device(self) -> int:
-        """Return the index of the device."""
         return self.backend.device(0).index or 0
 
     def on_accelerator(self, tensor: Tensor) -> bool:
-        """Return whether a tensor is on the device, not on the host."""
         return tensor.device == self.backend.device(0)

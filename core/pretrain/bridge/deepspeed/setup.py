@@ -11,7 +11,7 @@ import sys
 from contextlib import contextmanager
 from inspect import getclosurevars
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pretrain.errors import BackendError
 from pretrain.machine import restored_variables
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from pretrain.plugins.backend import Backend
 
 FIRST_RELEASE = 8
-"""First supported release of DeepSpeed 0.19, because it has `is_fp64_supported` and
-`_release_process_group_references`."""
+"""First supported release of 0.19: it has `is_fp64_supported` and `_release_process_group_references`."""
 
 _UNFOUNDED = ("untested optimizer", "FP16 params for CPUAdam")
 """Unfounded warnings: of DeepSpeedEngine._do_optimizer_sanity_check, about an intended choice; and of
@@ -35,18 +34,7 @@ _SET_AT_IMPORT = "PYTORCH_NVML_BASED_CUDA_CHECK"  # by deepspeed/__init__.py
 
 
 def install(backend: Backend, *, planned: bool = False) -> ModuleType:
-    """Select the backend's device as DeepSpeed's accelerator and return deepspeed.
-
-    Calling it again for the same device changes nothing. The environment stays as it was, and nothing is compiled.
-
-    Args:
-        backend: of the device.
-        planned: the device is that of a plan's fake tensors (`pretrain.bridge.megatron.planning`).
-
-    Raises:
-        BackendError: deepspeed is missing, broken, or of another version; or it runs, or is set to run, on another
-            device.
-    """
+    """Select the backend's device as DeepSpeed's accelerator and return deepspeed; nothing is compiled."""
     version = _version()
     _check_choice(backend)
     imported = "deepspeed" in sys.modules
@@ -59,7 +47,7 @@ def install(backend: Backend, *, planned: bool = False) -> ModuleType:
         raise BackendError(msg) from error
     from deepspeed.accelerator import get_accelerator, set_accelerator  # noqa: PLC0415
 
-    from pretrain.bridge.deepspeed.accelerator import BackendAccelerator, make_accelerator  # noqa: PLC0415  it imports deepspeed
+    from pretrain.bridge.deepspeed import accelerator as accelerators  # noqa: PLC0415  it imports deepspeed
 
     accelerator = get_accelerator()
     if imported and accelerator.device_name().partition(":")[0] != backend.device_type:
@@ -68,24 +56,16 @@ def install(backend: Backend, *, planned: bool = False) -> ModuleType:
             f"{backend.device_type} needs a process of its own"
         )
         raise BackendError(msg)
-    if isinstance(accelerator, BackendAccelerator):
+    if isinstance(accelerator, accelerators.BackendAccelerator):
         accelerator.backend = backend
     else:
-        set_accelerator(_planned(backend) if planned else make_accelerator(backend, type(accelerator) if own else None))
+        set_accelerator(accelerators.make_accelerator(backend, type(accelerator) if own else None, planned=planned))
         _filter_warnings()
         _import_muon()
         _ignore_apex()
     if planned:
-        from pretrain.bridge.deepspeed.accelerator import trust_other_ranks  # noqa: PLC0415
-
-        trust_other_ranks()
+        accelerators.trust_other_ranks()
     return deepspeed  # type: ignore[no-any-return]
-
-
-def _planned(backend: Backend) -> Any:
-    from pretrain.bridge.deepspeed.accelerator import PlannedAccelerator  # noqa: PLC0415  it imports deepspeed
-
-    return PlannedAccelerator(backend)
 
 
 def has_accelerator(device_type: str) -> bool:

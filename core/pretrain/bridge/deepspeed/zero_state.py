@@ -96,7 +96,7 @@ class _Unsplit(_InMemory):
         }
 
     def allocate(self) -> None:
-        _allocate(self._adam, self._states, [tensor for group in self._adam.param_groups for tensor in group["params"]])
+        _allocate(self._adam, self._states)
 
     def whole(self, parameter: Any, name: str) -> Tensor:
         return self._tensor(parameter, name).detach()
@@ -121,8 +121,7 @@ class _Flat(_InMemory):
         self._optimizer = optimizer
 
     def allocate(self) -> None:
-        adam = self._optimizer.optimizer
-        _allocate(adam, self._states, [tensor for group in adam.param_groups for tensor in group["params"]])
+        _allocate(self._optimizer.optimizer, self._states)
         self._optimizer._lazy_init_hp_params_optimizer_state()  # noqa: SLF001
 
     def whole(self, parameter: Any, name: str) -> Tensor:
@@ -180,8 +179,9 @@ def _own(parameter: Any, value: Tensor) -> Tensor:
     return torch.nn.functional.pad(part, (0, size - part.numel()))
 
 
-def _allocate(adam: torch.optim.Optimizer, states: Sequence[str], tensors: list[Tensor]) -> None:
-    for tensor in tensors:
+def _allocate(adam: torch.optim.Optimizer, states: Sequence[str], tensors: list[Tensor] | None = None) -> None:
+    """Allocate the state of these tensors, or of all."""
+    for tensor in tensors or [tensor for group in adam.param_groups for tensor in group["params"]]:
         state = adam.state[tensor]
         for name in states:
             state.setdefault(name, torch.zeros_like(tensor, requires_grad=False))

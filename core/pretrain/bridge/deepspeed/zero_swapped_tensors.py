@@ -123,13 +123,7 @@ class SubGroups:
         return number
 
     def part(self, parameter: Any, name: str | None, *, changes: bool) -> Tensor:
-        """Return this rank's part of a weight's optimizer state, fp32, padded; valid until another sub-group is read.
-
-        Args:
-            parameter: the weight.
-            name: of Adam's state; None for the main weight.
-            changes: True if the caller will write to it.
-        """
+        """Return this rank's part of a state (None: the main weight), fp32, padded, until another group is read."""
         number, offset, size = self._place(parameter)
         main = self.flat(number, changes=changes)
         tensor: Tensor = main if name is None else self._optimizer.optimizer.state[main][name]

@@ -27,11 +27,7 @@ if TYPE_CHECKING:
 
 
 def install(*, pinned_memory: bool) -> None:
-    """Replace the forked writers, the manager's queue and the reader of objects; megatron.core must be imported.
-
-    Args:
-        pinned_memory: whether the device has page-locked memory (`Backend.pinned_memory`), for copies to the host.
-    """
+    """Replace the forked writers, the manager's queue and the reader of objects; megatron.core must be imported."""
     from megatron.core.dist_checkpointing.strategies import filesystem_async  # noqa: PLC0415  after the bridge
     from megatron.core.dist_checkpointing.strategies import torch as torch_strategy  # noqa: PLC0415
 

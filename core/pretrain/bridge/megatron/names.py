@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,17 +12,11 @@ import torch
 from pretrain.bridge.megatron.substitutes import Generators, HostEvent, HostStream, Substitutes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pretrain.plugins.backend import Backend
 
 
 class DeviceNames:
-    """Replacement of `torch.cuda` in translated modules: the device's own names, or substitutes.
-
-    A name that is neither here, nor in torch's module of the device, nor among the substitutes raises AttributeError at
-    its first use; the bridge's coverage test finds it before that.
-    """
+    """Replacement of `torch.cuda` in translated modules: the device's own names, or substitutes."""
 
     def __init__(self, backend: Backend) -> None:
         """Collect the names; touches no device."""
@@ -29,11 +24,14 @@ class DeviceNames:
         self._module = torch.get_device_module(self.type)
         self.is_available = _false  # megatron-core's check for CUDA, never for "the device"
         self.device_count = lambda: backend.device_count() or 1
-        self._lazy_call = _call
+        self._lazy_call = lambda function, **_kwargs: function()
         self._lazy_init = _nothing
-        self.amp = _Amp(self.type)
+        self.amp = SimpleNamespace(  # decorators of custom autograd functions
+            custom_fwd=functools.partial(torch.amp.custom_fwd, device_type=self.type),
+            custom_bwd=functools.partial(torch.amp.custom_bwd, device_type=self.type),
+        )
         self.compile = as_is  # fused kernels are negotiated; torch.compile's imports take two seconds
-        self.nvtx = _Ranges()
+        self.nvtx = SimpleNamespace(range_push=_nothing, range_pop=_nothing)  # ranges for NVIDIA's profiler
         self.random = self  # torch.cuda.random.get_rng_state
         self.OutOfMemoryError = torch.OutOfMemoryError  # whatever the device
         self.CUDAGraph = getattr(self._module, "CUDAGraph", object)  # never captured
@@ -61,8 +59,8 @@ class DeviceNames:
         self.stream = contextlib.nullcontext
         self.device = contextlib.nullcontext
         self.manual_seed = torch.manual_seed
-        self.get_rng_state = _host_rng_state
-        self.set_rng_state = _set_host_rng_state
+        self.get_rng_state = lambda device=None: torch.get_rng_state()  # noqa: ARG005  torch.cuda's signatures
+        self.set_rng_state = lambda state, device=None: torch.set_rng_state(state)  # noqa: ARG005
         self.default_generators = Generators(lambda: torch.default_generator)
         self.is_current_stream_capturing = _false
         self.FloatTensor = torch.FloatTensor
@@ -110,36 +108,6 @@ class PlannedNames(DeviceNames):
     def holds(self, tensor: Any) -> bool:
         """Return whether the tensor is on the device, not on the host."""
         return bool(tensor.device == self._device)
-
-
-class _Amp:
-    """`torch.cuda.amp`: the decorators of custom autograd functions."""
-
-    def __init__(self, device_type: str) -> None:
-        self.custom_fwd = functools.partial(torch.amp.custom_fwd, device_type=device_type)
-        self.custom_bwd = functools.partial(torch.amp.custom_bwd, device_type=device_type)
-
-
-class _Ranges:
-    """`torch.cuda.nvtx`: ranges for NVIDIA's profiler; no-ops here."""
-
-    @staticmethod
-    def range_push(name: str) -> None: ...
-
-    @staticmethod
-    def range_pop() -> None: ...
-
-
-def _host_rng_state(device: object = None) -> torch.Tensor:  # noqa: ARG001  the signature of torch.cuda's
-    return torch.get_rng_state()
-
-
-def _set_host_rng_state(state: torch.Tensor, device: object = None) -> None:  # noqa: ARG001
-    torch.set_rng_state(state)
-
-
-def _call(function: Callable[[], None], **_kwargs: object) -> None:
-    function()
 
 
 def as_is(function: Any = None, **_kwargs: object) -> Any:

@@ -127,11 +127,7 @@ def _reads(recipe: Recipe, model: Any) -> bool:
 
 
 class ForwardOnlyEngine(ForwardPass):
-    """See `pretrain.engine.protocol.ForwardEngine`; for recipes of every engine, which share model and kernels.
-
-    There are no gradient buffers, moments and main weights. With `engine.name: deepspeed` there is no ZeRO either: each
-    rank holds the weights of its tensor-parallel part whole.
-    """
+    """A `ForwardEngine` for recipes of every engine: no ZeRO, gradient buffers, moments and main weights."""
 
     def __init__(self, parts: EngineParts) -> None:
         """Build the model chunks of this rank with the negotiated kernels."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pretrain.recipe.checks import engine_rules, rules
 from pretrain.recipe.checks.deepspeed import deepspeed_problems
+from pretrain.recipe.checks.rules import RULES
 from pretrain.recipe.checks.shape import shape_problems, stage_problems
 from pretrain.recipe.checks.training import batch_problems, compilation_problems, input_problems, schedule_problems
 from pretrain.recipe.problem import Problem
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from pretrain.recipe.checks.rules import Rule
     from pretrain.recipe.recipe import Recipe
-
-RULES = (*engine_rules.RULES, *rules.RULES)
 
 _OFF = {False, "auto", "none"}
 
@@ -46,7 +44,9 @@ def effect_problems(recipe: Recipe) -> Iterator[Problem]:
     idle = _idle(recipe)
     paths = {path for path, _ in idle}
     for path, rule in idle:
-        if paths.isdisjoint(_around(path)) and not _is_off(_given(recipe, path)):
+        *sections, key = path.split(".")
+        around = {".".join(sections[:depth]) for depth in range(1, len(sections) + 1)}
+        if paths.isdisjoint(around) and not _is_off(_given(recipe, sections, key)):
             yield Problem(path, f"no effect here; it needs {rule.needs}.", rule.decided_by)
 
 
@@ -54,16 +54,8 @@ def _idle(recipe: Recipe) -> list[tuple[str, Rule]]:
     return [(path, rule) for rule in RULES if not rule.holds(recipe) for path in rule.keys]
 
 
-def _around(path: str) -> Iterator[str]:
-    """Yield the sections around a key, inner ones first: of a.b.c a.b and a."""
-    while "." in path:
-        path = path.rpartition(".")[0]
-        yield path
-
-
-def _given(recipe: Recipe, path: str) -> Any:
+def _given(recipe: Recipe, sections: list[str], key: str) -> Any:
     """Return the value of a key, None if it was not given."""
-    *sections, key = path.split(".")
     section: Section = recipe
     for name in sections:
         section = getattr(section, name)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pretrain.recipe.deepspeed.json_file import JsonFile
-    from pretrain.recipe.deepspeed.translation import Given, Remark, Translation
+    from pretrain.recipe.deepspeed.translation import Given, KeyRemark, Translation
     from pretrain.tools.migrate.report import Fate
     from pretrain.tools.migrate.setting import Settings
 
@@ -272,14 +272,14 @@ def outcomes_of_remarks(translation: Translation) -> dict[str, ReportLine]:
     return {remark.json_path: _outcome(translation.file, remark) for remark in translation.remarks}
 
 
-def _outcome(file: JsonFile, remark: Remark) -> ReportLine:
+def _outcome(file: JsonFile, remark: KeyRemark) -> ReportLine:
     fate, text = _fate(file, remark)
     name = remark.json_path.partition(".")[0]
     accept = name if fate == "not supported" and name in OTHER_MODEL else ""
     return ReportLine(fate, remark.json_path, text, place_in(file, remark.json_path), accept=accept)
 
 
-def _fate(file: JsonFile, remark: Remark) -> tuple[Fate, str]:
+def _fate(file: JsonFile, remark: KeyRemark) -> tuple[Fate, str]:
     match remark.kind:
         case "absent" | "removed" if file.values.get(f"{remark.json_path}.enabled") is False:
             return "no effect", "it is not enabled"
@@ -294,7 +294,7 @@ def _fate(file: JsonFile, remark: Remark) -> tuple[Fate, str]:
     return "no effect", remark.text.rstrip(".")
 
 
-def _change(remark: Remark) -> str:
+def _change(remark: KeyRemark) -> str:
     """Return what changes for the user, as for the same key in a file of GPT-NeoX."""
     path = remark.json_path
     found = OBJECTS.get(f"{path}.enabled") or OBJECTS.get(path)
