@@ -215,7 +215,7 @@ ELSEWHERE = {
         "model.embedding_layernorm",
         "model.make_vocab_size_divisible_by",
     ),
-    "pretrain.model.rope": (
+    "pretrain.model.gpt": (
         "model.rotary_percent",
         "model.rotary_base",
         "model.use_rope_scaling",

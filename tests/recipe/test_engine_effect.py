@@ -7,7 +7,7 @@ import yaml
 
 from pretrain.errors import RecipeError
 from pretrain.recipe import make_recipe, to_yaml
-from pretrain.recipe.checks.rules import ENGINE_RULES as RULES
+from pretrain.recipe.checks.effect import ENGINE_RULES as RULES
 from pretrain.recipe.recipe import inner_section, walk
 from pretrain.recipe.sections.engine import ZeroSection
 from recipe.smallest import SMALLEST

@@ -59,7 +59,7 @@ class _TranslatingCommand(click.Command):
 
 
 def _flag_of_run(flag: str, values: list[str]) -> str:
-    from pretrain.recipe.foreign_names import foreign_names  # noqa: PLC0415  slow, and not needed for --help
+    from pretrain.recipe.problem import foreign_names  # noqa: PLC0415  slow, and not needed for --help
 
     return foreign_names().flag_of_run(flag, values)
 
@@ -103,7 +103,7 @@ class BuildCommand(_TranslatingCommand):
 
     def answer(self, flag: str, values: list[str]) -> str:  # noqa: ARG002  none is needed
         """Return the equivalent of a flag of preprocess_data.py."""
-        from pretrain.recipe.foreign_names import foreign_names  # noqa: PLC0415  as above
+        from pretrain.recipe.problem import foreign_names  # noqa: PLC0415  as above
 
         return foreign_names().flag_of_build(flag)
 

@@ -45,10 +45,12 @@ def prompt_batch(recipe: Recipe, tokens: Sequence[int]) -> tuple[Batch, int]:
     """Return the micro-batch of one sample that ends in `tokens`, padded, and the position of the last of them."""
     length = recipe.model.seq_length  # what the kernels were negotiated for
     window = list(tokens)[-length:]
+    takes_mask = recipe.data.reset_attention_mask  # then the negotiated attention is given one
+    mask = torch.ones(1, 1, length, length, dtype=torch.bool).triu(1) if takes_mask else None
     batch: Batch = {
         "tokens": torch.tensor([window + [0] * (length - len(window))]),
         "position_ids": torch.arange(length)[None],
-        "attention_mask": _causal_mask(recipe, length),
+        "attention_mask": mask,
     }
     return batch, len(window) - 1
 
@@ -63,10 +65,6 @@ def _loss_and_tokens(loss_mask: Tensor | None, losses: Tensor) -> tuple[Tensor, 
 
 def _logits_at(position: int, output: Tensor, *, non_loss_data: bool) -> Tensor:  # noqa: ARG001  the schedule's call
     return output[0, position].float()
-
-
-def _causal_mask(recipe: Recipe, length: int) -> Tensor | None:
-    return torch.ones(1, 1, length, length, dtype=torch.bool).triu(1) if recipe.data.reset_attention_mask else None
 
 
 def _to(device: torch.device, batch: Batch) -> dict[str, Tensor | None]:

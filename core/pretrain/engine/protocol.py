@@ -56,25 +56,20 @@ class ForwardEngine(Saved, Protocol):
 
     def evaluate(self, batches: Iterator[Batch] | None, num_microbatches: int, iters: int = 1) -> Tensor:
         """Return the mean loss over the unmasked tokens of `iters` global batches, fp32 scalar, on all ranks."""
-        ...
 
     def next_token_logits(self, tokens: Sequence[int]) -> Tensor:
         """Return the logits of the token after `tokens`, fp32 [vocabulary], on all ranks."""
-        ...
 
     @property
     def reads_data(self) -> bool:
         """True if this rank's pipeline stages need micro-batches."""
-        ...
 
     @property
     def models(self) -> Sequence[nn.Module]:
         """This rank's model chunks, without the engine's wrappers."""
-        ...
 
     def close(self) -> None:
         """Release model and optimizer, so that another engine can be built in this process."""
-        ...
 
 
 class Engine(ForwardEngine, Protocol):
@@ -83,12 +78,10 @@ class Engine(ForwardEngine, Protocol):
     @property
     def learning_rate(self) -> float:
         """Learning rate of the next step."""
-        ...
 
     @property
     def loss_scale(self) -> float:
         """Factor of the loss in the backward pass; 1.0 where gradients are not scaled."""
-        ...
 
     def train_step(
         self,
@@ -105,22 +98,18 @@ class Engine(ForwardEngine, Protocol):
         No host synchronization, but for fp16, whose overflow decides whether there is an update, and for counted zeros.
         DeepSpeed synchronizes by itself: 6 or 7 times a step under ZeRO, per parameter at stage 0 (docs/fake-gpu.md).
         """
-        ...
 
     def advance_schedule(self, samples: int) -> None:
         """Advance the learning-rate schedule by the samples of a step that was not skipped."""
-        ...
 
     def parameters_norm(self) -> Tensor:
         """Return the Euclidean norm of all parameters, fp32 scalar, equal on all ranks."""
-        ...
 
     def replicated_weights(self) -> AbstractContextManager[list[tuple[str, Tensor]]]:
         """Enter a block with the weights that all data-parallel ranks hold alike, as the last step left them, by name.
 
         None under ZeRO-3. Names are those of `pretrain.model.weights.named_weights`.
         """
-        ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     import torch
-    from megatron.core.transformer import TransformerConfig
     from torch import Tensor
 
     from pretrain.plugins.backend import PointToPoint
@@ -66,49 +65,29 @@ def build(
     chunks = []
     for stage in stages:
         layers = get_num_layers_to_build(config, vp_stage=stage)
-        spec = block_spec(recipe, kernels, attention_of, norm_of, layers)
         with device, building():  # `device`: moving may make new parameters, without the marks that megatron-core reads
-            chunk = _chunk(recipe, kernels, norm_of, config, spec, vocab_size, stage)
+            chunk = GPT(
+                recipe,
+                kernels,
+                norm_of,
+                config=config,
+                transformer_layer_spec=block_spec(recipe, kernels, attention_of, norm_of, layers),
+                vocab_size=recipe.padded_vocab_size(vocab_size),
+                pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=stage),
+                post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=stage),
+                vp_stage=stage,
+            )
+        chunks.append(chunk)
         if planned:
             convert_fake(chunk, config.params_dtype)
-            chunks.append(chunk)
             continue
         initialize(chunk, recipe, vocab_size, parallel_state.get_tensor_model_parallel_rank(), whole)
-        chunks.append(chunk.to(device, config.params_dtype))
-    if not planned:
-        _compile(recipe, chunks)
-    return chunks
+        chunk.to(device, config.params_dtype)
+        if recipe.kernels.compile == "layer":
+            from pretrain.model.compiled import compile_layers  # noqa: PLC0415  its import takes a second
 
-
-def _chunk(
-    recipe: Recipe,
-    kernels: Kernels,
-    norm_of: Callable[[int], NormFn],
-    config: TransformerConfig,
-    spec: TransformerBlockSubmodules,
-    vocab_size: int,
-    stage: int | None,
-) -> GPT:
-    return GPT(
-        recipe,
-        kernels,
-        norm_of,
-        config=config,
-        transformer_layer_spec=spec,
-        vocab_size=recipe.model.padded_vocab_size(vocab_size, recipe.parallel.tensor_model_parallel_size),
-        pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=stage),
-        post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=stage),
-        vp_stage=stage,
-    )
-
-
-def _compile(recipe: Recipe, chunks: list[GPT]) -> None:
-    """Compile the layers if the recipe asks for it."""
-    if recipe.kernels.compile == "layer":
-        from pretrain.model.compiled import compile_layers  # noqa: PLC0415  its import takes a second
-
-        for chunk in chunks:
             compile_layers(chunk)
+    return chunks
 
 
 def block_spec(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from megatron.core.tensor_parallel import (
@@ -124,21 +124,11 @@ class TrainingAttention(SelfAttention):
         return output, bias
 
 
-class Marks(Protocol):
-    """Sees a layer's calls from outside, where it is not compiled."""
-
-    def begin(self, hidden_states: Tensor) -> None:
-        """See the layer's input [s, b, h]."""
-
-    def end(self, hidden_states: Tensor) -> None:
-        """See its output [s, b, h]."""
-
-
 class SerialLayer(TransformerLayer):
     """x = x + attention(norm(x)); x = x + mlp(norm(x)), as in GPT-2 and GPT-3."""
 
-    marks: Marks | None = None
-    """See `pretrain.model.marks`."""
+    marks: tuple[Callable[[Tensor], None], Callable[[Tensor], None]] | None = None
+    """Called with the input and the output [s, b, h], outside of what is compiled: see `pretrain.model.marks`."""
 
     def __init__(self, *args: Any, bias_dropout_add: BiasDropoutAddFn, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -146,12 +136,12 @@ class SerialLayer(TransformerLayer):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the layer between its marks, which stay outside of what is compiled."""
-        marks = self.marks
-        if marks is None:
+        if self.marks is None:
             return super().__call__(*args, **kwargs)
-        marks.begin(kwargs["hidden_states"] if "hidden_states" in kwargs else args[0])
+        enter, leave = self.marks
+        enter(kwargs["hidden_states"] if "hidden_states" in kwargs else args[0])
         result = super().__call__(*args, **kwargs)
-        marks.end(result[0])
+        leave(result[0])
         return result
 
     def forward(

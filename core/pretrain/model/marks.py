@@ -33,7 +33,8 @@ def mark(models: Sequence[nn.Module], position: Position) -> None:
         model.register_forward_pre_hook(chunk.begin)
         model.register_forward_hook(chunk.end)
         for layer in layers:
-            layer.marks = _LayerMarks(chunk, layer.layer_number, is_first=layer is layers[0])
+            number = layer.layer_number
+            layer.marks = partial(chunk.enter, number, layer is layers[0]), partial(chunk.leave, number)
 
 
 class _ChunkMarks:
@@ -60,7 +61,7 @@ class _ChunkMarks:
         self.watch(output, 0 if self._after else self._last, self._after)
         self._forward_has_ended = True
 
-    def enter(self, layer: int, hidden_states: Any, *, is_first: bool) -> None:
+    def enter(self, layer: int, is_first: bool, hidden_states: Any) -> None:
         """Enter a layer in the forward pass, or once more in the backward pass."""
         position = self._position
         if self._forward_has_ended:
@@ -82,16 +83,3 @@ class _ChunkMarks:
 
     def _arrive(self, layer: int, part: str, micro_batch: int, _gradient: Tensor) -> None:
         self._position.move(layer, part, BACKWARD, micro_batch)
-
-
-class _LayerMarks:
-    __slots__ = ("_chunk", "_is_first", "_number")
-
-    def __init__(self, chunk: _ChunkMarks, number: int, *, is_first: bool) -> None:
-        self._chunk, self._number, self._is_first = chunk, number, is_first
-
-    def begin(self, hidden_states: Any) -> None:
-        self._chunk.enter(self._number, hidden_states, is_first=self._is_first)
-
-    def end(self, hidden_states: Any) -> None:
-        self._chunk.leave(self._number, hidden_states)

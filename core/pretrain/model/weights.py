@@ -1,8 +1,7 @@
 """Weights of a model: initial values, global names, and those whose gradients tensor-parallel ranks must sum.
 
-Every parameter is filled along the dimension that tensor parallelism splits, with numbers that depend on the seed and
-the parameter's global name. A rank generates only its own, and all layouts have the same: blocks of rows come from a
-generator of the CPU that the key and the block's number seed (`normal_rows`), whatever the device and the threads.
+All layouts have the same values: they depend on the seed and the parameter's global name, and a rank generates only
+its own, in blocks of rows from a generator of the CPU that the key and the block's number seed (`normal_rows`).
 """
 
 from __future__ import annotations

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from pretrain.errors import did_you_mean
 from pretrain.recipe.deepspeed.key_tables import of_deepspeed
-from pretrain.recipe.foreign_names import foreign_names
 from pretrain.recipe.recipe import keys_of_recipe
 from pretrain.recipe.section import as_written, shown
 
@@ -55,6 +55,11 @@ _TYPES = {
     "string_too_short": "text that is not empty",
     "string_pattern_mismatch": "one to three numbers such as 949,50,1",
 }
+
+
+def foreign_names() -> Any:
+    """Return the tool that knows other programs' keys and flags, pretrain.tools.migrate.hints: only for an error."""
+    return import_module("pretrain.tools.migrate.hints")
 
 
 def describe(document: Document, problems: Iterable[Problem], taken: TakenOver) -> str:

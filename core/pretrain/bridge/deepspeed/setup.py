@@ -8,7 +8,6 @@ import logging
 import os
 import re
 import sys
-from contextlib import contextmanager
 from inspect import getclosurevars
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +16,6 @@ from pretrain.errors import BackendError
 from pretrain.machine import restored_variables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from types import ModuleType
 
     from pretrain.plugins.backend import Backend
@@ -40,7 +38,8 @@ def install(backend: Backend, *, planned: bool = False) -> ModuleType:
     imported = "deepspeed" in sys.modules
     own = has_accelerator(backend.device_type)
     try:
-        with _environment(backend.device_type if own else "cpu"):
+        with restored_variables(_CHOICE, _SET_AT_IMPORT):
+            os.environ[_CHOICE] = backend.device_type if own else "cpu"
             import deepspeed  # noqa: PLC0415  reads the accelerator at import
     except ImportError as error:
         msg = f"deepspeed {version} is installed, but its import failed: {error}"
@@ -62,7 +61,8 @@ def install(backend: Backend, *, planned: bool = False) -> ModuleType:
         set_accelerator(accelerators.make_accelerator(backend, type(accelerator) if own else None, planned=planned))
         _filter_warnings()
         _import_muon()
-        _ignore_apex()
+        # One optimizer for bf16 without ZeRO: with apex _configure_fp16_optimizer chooses another, of flat tensors.
+        importlib.import_module("deepspeed.runtime.engine").APEX_INSTALLED = False  # type: ignore[attr-defined]
     if planned:
         accelerators.trust_other_ranks()
     return deepspeed  # type: ignore[no-any-return]
@@ -100,14 +100,6 @@ def _check_choice(backend: Backend) -> None:
         raise BackendError(msg)
 
 
-@contextmanager
-def _environment(choice: str) -> Iterator[None]:
-    """Set DeepSpeed's accelerator during its import; afterwards both variables are as before."""
-    with restored_variables(_CHOICE, _SET_AT_IMPORT):
-        os.environ[_CHOICE] = choice
-        yield
-
-
 def _filter_warnings() -> None:
     """Send DeepSpeed's warnings to the root logger instead of stdout, and drop the unfounded ones."""
     logger = logging.getLogger("DeepSpeed")
@@ -134,16 +126,6 @@ def _import_muon() -> None:
         from deepspeed.runtime.zero.muon import muon_optimizer  # noqa: F401, PLC0415
     finally:
         compiler.compile = compile_
-
-
-def _ignore_apex() -> None:
-    """Use one optimizer for bf16 without ZeRO, the one that `zero_state` supports, also with apex's Adam.
-
-    If apex is installed, DeepSpeedEngine._configure_fp16_optimizer chooses another one, which keeps flat tensors.
-    """
-    from deepspeed.runtime import engine  # noqa: PLC0415
-
-    engine.APEX_INSTALLED = False
 
 
 def connect(backend: Backend) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 
-from pretrain.conformance.cases import Case, cases, run_with
+from pretrain.conformance.cases import Case, run_with
 from pretrain.conformance.comparison import assert_agrees, assert_repeats, oracle, random
 from pretrain.conformance.examples import DTYPES, cross_entropy
 from pretrain.conformance.two_ranks import RankPair
@@ -35,15 +34,13 @@ class TestCrossEntropy:
 
     @run_with(
         [
-            *cases(
-                *(
-                    cross_entropy(dtype, vocab_size=vocab_size, padded=padded, length=length, micro_batch=micro_batch)
-                    for length, micro_batch in TOKENS
-                    for vocab_size, padded in VOCABULARIES
-                    for dtype in DTYPES
-                ),
-                *LARGE,
+            *(
+                cross_entropy(dtype, vocab_size=vocab_size, padded=padded, length=length, micro_batch=micro_batch)
+                for length, micro_batch in TOKENS
+                for vocab_size, padded in VOCABULARIES
+                for dtype in DTYPES
             ),
+            *LARGE,
             Case(tuple(cross_entropy(dtype, length=8192, micro_batch=1) for dtype in DTYPES), is_costly=True),
         ]
     )
@@ -55,12 +52,12 @@ class TestCrossEntropy:
         padding = results["gradient of logits"][..., asked.vocab_size :]
         assert not padding.count_nonzero(), f"{padding.count_nonzero()} gradients of padding are not zero"
 
-    @run_with(cases(*(cross_entropy(dtype) for dtype in DTYPES)))
+    @run_with(cross_entropy(dtype) for dtype in DTYPES)
     def test_takes_large_logits(self, subject: Subject, kernel: Kernel, asked: CrossEntropyRequest) -> None:
         """Logits whose exponentials overflow fp32, and targets whose weights underflow."""
         self._compare(subject, kernel, asked, random(7, 2, 64, dtype=asked.dtype) * 300)
 
-    @run_with(Case((replace(cross_entropy(dtype), deterministic=True),)) for dtype in DTYPES)
+    @run_with(cross_entropy(dtype, deterministic=True) for dtype in DTYPES)
     def test_repeats_when_deterministic(self, subject: Subject, kernel: Kernel, asked: CrossEntropyRequest) -> None:
         """Calls are bitwise reproducible and agree with the oracle."""
         built, expected = subject.build(kernel, asked), oracle(asked)

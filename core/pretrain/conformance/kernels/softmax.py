@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pretrain.conformance.cases import Case, cases, run_with
+from pretrain.conformance.cases import Case, run_with
 from pretrain.conformance.comparison import assert_agrees, assert_repeats, forward_backward, oracle, random
 from pretrain.conformance.example_calls import documents, example_mask, mask_with_empty_rows
 from pretrain.conformance.examples import DTYPES, softmax
@@ -54,13 +54,11 @@ class TestSoftmax:
 
     @run_with(
         [
-            *cases(
-                *(
-                    softmax(dtype, mask, queries=queries, keys=keys, heads=heads)
-                    for queries, keys, heads in SHAPES
-                    for mask in Mask
-                    for dtype in DTYPES
-                )
+            *(
+                softmax(dtype, mask, queries=queries, keys=keys, heads=heads)
+                for queries, keys, heads in SHAPES
+                for mask in Mask
+                for dtype in DTYPES
             ),
             *(_long(mask, WIDE) for mask in (Mask.CAUSAL, Mask.ARBITRARY)),
             _long(Mask.CAUSAL, SQUARE),

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from megatron.core import parallel_state
 
 from pretrain.bridge.deepspeed import mpu
-from pretrain.bridge.deepspeed.zero_state import full_shape
-from pretrain.bridge.deepspeed.zero_swapped_tensors import read_in_turn
+from pretrain.bridge.deepspeed.zero_state import full_shape, read_in_turn
 from pretrain.errors import RecipeError
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from pretrain.bridge.deepspeed.zero_swapped_tensors import SubGroups, is_in_file
+from pretrain.bridge.deepspeed.zero_state import SubGroups, is_in_file
 from pretrain.collectives import first_problem
 from pretrain.engine.deepspeed.extension import Extension, load_extension
 from pretrain.errors import BackendError, PretrainError, RecipeError

@@ -105,17 +105,14 @@ class MegatronEngine(ForwardPass):
             return Step(loss=loss, grad_norm=None, skipped=False, withheld=True, metrics={"num_zeros_in_grad": None})
         with phase("optimizer"):
             succeeded, norm, zeros = self.optimizer.step()
+        counts_zeros = self.recipe.logging.log_num_zeros_in_grad
         return Step(
             loss=loss,
             own_gradients=None if self.recipe.precision.dtype == "fp16" else bridge_optimizer.local_sum(self.chunks),
             grad_norm=torch.as_tensor(norm, dtype=torch.float32, device=self._device) if succeeded else None,
             skipped=not succeeded,
-            metrics={"num_zeros_in_grad": self._zeros(zeros) if succeeded else None},
+            metrics={"num_zeros_in_grad": int(zeros - self._padding) if succeeded and counts_zeros else None},
         )
-
-    def _zeros(self, counted: float) -> int | None:
-        """Return the zeros in the gradient without those of the vocabulary's padding; None unless they are logged."""
-        return int(counted - self._padding) if self.recipe.logging.log_num_zeros_in_grad else None
 
     def advance_schedule(self, samples: int) -> None:
         """Advance the learning-rate schedule."""

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from pretrain.engine.protocol import Batch, EngineParts
-    from pretrain.recipe import Recipe
 
 
 class ForwardPass:
@@ -37,7 +36,8 @@ class ForwardPass:
         self._device = parts.device
         self._forward_backward = get_forward_backward_func()
         self.models = [_unwrapped(chunk) for chunk in chunks]
-        self._reads = [_reads(parts.recipe, model) for model in self.models]
+        reads_masks = parts.recipe.data.reset_attention_mask
+        self._reads = [bool(model.pre_process or model.post_process or reads_masks) for model in self.models]
 
     @property
     def reads_data(self) -> bool:
@@ -120,10 +120,6 @@ def _unwrapped(chunk: Any) -> Any:
     while hasattr(chunk, "module"):  # data parallelism, Float16Module
         chunk = chunk.module
     return chunk
-
-
-def _reads(recipe: Recipe, model: Any) -> bool:
-    return bool(model.pre_process or model.post_process or recipe.data.reset_attention_mask)
 
 
 class ForwardOnlyEngine(ForwardPass):

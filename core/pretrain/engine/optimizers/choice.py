@@ -22,15 +22,12 @@ class Optimizer(Protocol):
     @property
     def states(self) -> tuple[str, ...]:
         """Names of a weight's tensors of state, fp32 and shaped as it, in the optimizer and in checkpoints."""
-        ...
 
     def for_megatron(self, kernels: OptimizerKernels) -> type[Any]:
         """Return the class that megatron-core builds, shaped like apex's FusedAdam."""
-        ...
 
     def megatron_config(self, section: OptimizerSection) -> dict[str, Any]:
         """Return the arguments of megatron-core's OptimizerConfig that are its own."""
-        ...
 
     def for_deepspeed(
         self, section: OptimizerSection, kernels: OptimizerKernels, stepping: Callable[[type[Any]], type[Any]]
@@ -39,7 +36,6 @@ class Optimizer(Protocol):
 
         `stepping` gives an Adam shaped like apex's that count, or replaces it by one for host memory.
         """
-        ...
 
 
 def optimizer_of(section: OptimizerSection) -> Optimizer:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from pretrain.recipe.deepspeed.json_file import JsonFile
     from pretrain.recipe.recipe import AccumulationSteps
 
+GivenKind = Literal["is", "is not", "by default"]
 Kind = Literal["wrong", "absent", "removed", "notice", "by default", "settled", "rounded", "not given"]
 
 _LONG = 60
@@ -23,7 +24,7 @@ class Given:
     json_path: str
     path: str
     value: Any  # None: the recipe may not give it
-    kind: Literal["is", "is not", "by default"] = "is"  # the recipe may override a default
+    kind: GivenKind = "is"  # the recipe may override a default
     unless: tuple[str, ...] = ()  # keys of the recipe with which a default would have no effect
 
 
@@ -73,9 +74,9 @@ class Translation:
         """Return the remarks of some kinds."""
         return [remark for remark in self.remarks if remark.kind in kinds]
 
-    def give(self, json_path: str, path: str, value: Any) -> None:
+    def give(self, json_path: str, path: str, value: Any, kind: GivenKind = "is", unless: tuple[str, ...] = ()) -> None:
         """Set a key of the recipe."""
-        self.given.append(Given(json_path=json_path, path=path, value=value))
+        self.given.append(Given(json_path=json_path, path=path, value=value, kind=kind, unless=unless))
 
     def remark(self, json_path: str, kind: Kind, text: str) -> None:
         """Add a remark."""

@@ -94,7 +94,7 @@ def not_held(program: Program, model: ModelSection) -> dict[str, bool]:
 
 
 def _is_idle(key: str, model: ModelSection) -> bool:
-    """Say whether a key has no effect in a model, as `pretrain.recipe.checks.rules` says of a recipe."""
+    """Say whether a key has no effect in a model, as `pretrain.recipe.checks.effect` says of a recipe."""
     return key == "add_qkv_bias" and model.add_bias_linear
 
 
