@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -228,12 +229,17 @@ def both_results(
     return actual, expected
 
 
+def _on(device: torch.device, constants: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: x.to(device) if isinstance(x, torch.Tensor) else x for name, x in constants.items()}
+
+
 def assert_agrees(
     kernel: Function,
     oracle: Function,
     inputs: Mapping[str, Tensor],
     device: torch.device,
     *,
+    constants: Mapping[str, Any] | None = None,
     is_strided: bool = False,
     output_dtype: torch.dtype | None = None,
     floor: float = 0.0,
@@ -241,14 +247,16 @@ def assert_agrees(
     """Fail unless kernel and oracle agree for the inputs, called by name; return the kernel's output and gradients.
 
     Inputs are on the CPU in the kernel's dtype, the first of which decides the tolerance and, by default, the output's
-    dtype. With `is_strided` they and the gradient of the output are not contiguous. `floor`: see `assert_near`.
+    dtype. With `is_strided` they and the gradient of the output are not contiguous. `constants`, on the CPU too, are
+    other arguments, which get no gradient. `floor`: see `assert_near`.
     """
-    first = next(iter(inputs.values()))
+    first, given = next(iter(inputs.values())), dict(constants or {})
+    placed = _on(device, given)
 
     def place(x: Tensor) -> Tensor:
         return (strided(x) if is_strided else x).to(device)
 
-    actual, expected = both_results(kernel, oracle, inputs, place)
+    actual, expected = both_results(partial(kernel, **placed), partial(oracle, **given), inputs, place)
     output = actual["output"]
     assert output.dtype == (output_dtype or first.dtype), f"output is {output.dtype}"
     assert output.device.type == device.type, f"output is on {output.device}"
@@ -266,6 +274,7 @@ def assert_repeats(
     inputs: Mapping[str, Tensor],
     device: torch.device,
     *,
+    constants: Mapping[str, Any] | None = None,
     output_dtype: torch.dtype | None = None,
     floor: float = 0.0,
 ) -> None:
@@ -277,8 +286,9 @@ def assert_repeats(
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True)
     try:
-        first = assert_agrees(function, oracle, inputs, device, output_dtype=output_dtype, floor=floor)
-        second = forward_backward(function, inputs, lambda x: x.to(device))
+        options: dict[str, Any] = {"output_dtype": output_dtype, "floor": floor}
+        first = assert_agrees(function, oracle, inputs, device, constants=constants, **options)
+        second = forward_backward(function, inputs, lambda x: x.to(device), constants=_on(device, constants or {}))
     finally:
         torch.use_deterministic_algorithms(before)
     different = [name for name, value in first.items() if not torch.equal(value, second[name])]

@@ -9,16 +9,15 @@ import torch
 
 from pretrain.conformance.cases import Case, run_with
 from pretrain.conformance.comparison import assert_agrees, assert_repeats, forward_backward, oracle, random
-from pretrain.conformance.example_calls import Sizes, example_call, rotations
+from pretrain.conformance.example_calls import Sizes, example_call
 from pretrain.conformance.examples import DTYPES, activation, bias_dropout_add, rotary
 from pretrain.conformance.kernels.dropout import assert_dropout_rate
 from pretrain.conformance.tensor_error import assert_near
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torch import Tensor
 
+    from pretrain.conformance.example_calls import ExampleCall
     from pretrain.conformance.subject import Kernel, Subject
     from pretrain.plugins.requests import ActivationRequest, BiasDropoutAddRequest, RotaryRequest
 
@@ -183,36 +182,30 @@ class TestRotary:
     )
     def test_agrees_with_float64(self, subject: Subject, kernel: Kernel, asked: RotaryRequest) -> None:
         """Forward and backward, of all dimensions and of the first ones only."""
-        built, expected, x = *_calls(subject, kernel, asked), _rotary_input(asked)
-        assert_agrees(built, expected, {"x": x}, subject.device, is_strided=asked.seq_length == 33)
+        call, is_strided = _rotary_call(asked), asked.seq_length == 33
+        kernels = subject.build(kernel, asked), oracle(asked)
+        assert_agrees(*kernels, call.inputs, subject.device, constants=call.constants, is_strided=is_strided)
 
     @run_with(Case(tuple(rotary(dtype, **shape) for shape in ROTATIONS)) for dtype in DTYPES)
     def test_takes_a_part_of_one_projection(self, subject: Subject, kernel: Kernel, asked: RotaryRequest) -> None:
         """Queries or keys that are views of the fused projection; fewer heads of keys than of queries."""
-        built, expected = _calls(subject, kernel, asked)
-        size = asked.head_size
+        built, expected, size = subject.build(kernel, asked), oracle(asked), asked.head_size
         for heads in (asked.heads, 1):
             projection = random(33, 2, heads, 3 * size, dtype=asked.dtype)
             assert_agrees(
-                lambda projection: built(projection[..., size : 2 * size]),
-                lambda projection: expected(projection[..., size : 2 * size]),
+                lambda projection, **turned: built(projection[..., size : 2 * size], **turned),
+                lambda projection, **turned: expected(projection[..., size : 2 * size], **turned),
                 {"projection": projection},
                 subject.device,
+                constants=_rotary_call(asked).constants,
             )
 
     @run_with(Case(tuple(rotary(dtype, **shape, deterministic=True) for shape in ROTATIONS)) for dtype in DTYPES)
     def test_repeats_when_deterministic(self, subject: Subject, kernel: Kernel, asked: RotaryRequest) -> None:
         """Calls are bitwise reproducible and agree with the oracle."""
-        assert_repeats(*_calls(subject, kernel, asked), {"x": _rotary_input(asked)}, subject.device)
+        call, kernels = _rotary_call(asked), (subject.build(kernel, asked), oracle(asked))
+        assert_repeats(*kernels, call.inputs, subject.device, constants=call.constants)
 
 
-def _rotary_input(asked: RotaryRequest) -> Tensor:
-    batch = 1 if asked.seq_length > 2048 else 2
-    return random(asked.seq_length, batch, asked.heads, asked.head_size, dtype=asked.dtype)
-
-
-def _calls(subject: Subject, kernel: Kernel, asked: RotaryRequest) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    built, expected = subject.build(kernel, asked), oracle(asked)
-    cos, sin = rotations(asked.seq_length, asked.rotary_size)
-    placed = cos.to(subject.device), sin.to(subject.device)
-    return lambda x: built(x, *placed), lambda x: expected(x, cos, sin)
+def _rotary_call(asked: RotaryRequest) -> ExampleCall:
+    return example_call(asked, Sizes(tokens=asked.seq_length, batch=1 if asked.seq_length > 2048 else 2))

@@ -100,12 +100,9 @@ class TestSoftmax:
     @run_with([*_each(Mask.KEY_PADDING), *_each(Mask.ARBITRARY)])
     def test_queries_that_see_no_key_get_zeros(self, subject: Subject, kernel: Kernel, asked: SoftmaxRequest) -> None:
         """Exactly zero: weights and gradients of fully masked rows, and all masked entries."""
-        built = subject.build(kernel, asked)
         mask, _ = mask_with_empty_rows(asked.mask, 2, asked.queries, asked.keys)
-        placed = mask.to(subject.device)
-        results = forward_backward(
-            lambda scores: built(scores, placed), {"scores": _scores(asked)}, lambda x: x.to(subject.device)
-        )
+        placed, built = {"mask": mask.to(subject.device)}, subject.build(kernel, asked)
+        results = forward_backward(built, {"scores": _scores(asked)}, lambda x: x.to(subject.device), constants=placed)
         for name, result in results.items():
             masked = result.cpu()[mask.expand(result.shape)]
             assert not masked.count_nonzero(), f"{name}: {masked.count_nonzero()} masked entries are not zero"
@@ -118,13 +115,12 @@ class TestSoftmax:
     def _compare(
         self, subject: Subject, kernel: Kernel, asked: SoftmaxRequest, mask: Tensor | None, *, is_strided: bool = False
     ) -> None:
-        built, expected = subject.build(kernel, asked), oracle(asked)
-        placed = None if mask is None else mask.to(subject.device)
         assert_agrees(
-            lambda scores: built(scores, placed),
-            lambda scores: expected(scores, mask),
+            subject.build(kernel, asked),
+            oracle(asked),
             {"scores": _scores(asked)},
             subject.device,
+            constants={"mask": mask},
             is_strided=is_strided,
             floor=0.1,  # one key alone: the gradient is a difference of equal terms
         )
