@@ -84,8 +84,7 @@ def make_parallel_groups(recipe: Recipe, options: ProcessGroupOptionsFn, *, with
 
 def data_parallel_rank() -> int:
     """Return this rank's place among those that hold the same part of the model."""
-    rank: int = parallel_state.get_data_parallel_rank()
-    return rank
+    return int(parallel_state.get_data_parallel_rank())
 
 
 def data_parallel_group() -> dist.ProcessGroup:

@@ -92,7 +92,8 @@ class GPT(GPTModel):
             self.embedding_layernorm = Norm(
                 self.config, model.hidden_size, kernel_of=norm_of, sequence_parallel=scattered
             )
-            self.embedding.word_embeddings.register_forward_hook(self._normalize_embedding)
+            embedding = self.embedding.word_embeddings
+            embedding.register_forward_hook(lambda _module, _inputs, output: self.embedding_layernorm(output))
         for module in self.modules():
             if isinstance(module, ColumnParallelLinear | RowParallelLinear):
                 module._forward_impl = partial(_linear, kernels.linear)  # noqa: SLF001  megatron-core's extension point
@@ -102,9 +103,6 @@ class GPT(GPTModel):
         """Return the loss of every token, fp32 [b, s], for labels [b, s] and logits [s, b, v / t]."""
         group = self.pg_collection.tp if self.tensor_parallel_size > 1 else None
         return self.cross_entropy(logits, labels.transpose(0, 1), group).transpose(0, 1)
-
-    def _normalize_embedding(self, _module: Any, _inputs: Any, output: Tensor) -> Tensor:
-        return self.embedding_layernorm(output)  # type: ignore[no-any-return]
 
 
 def _linear(

@@ -127,10 +127,7 @@ def install_group_options(options: ProcessGroupOptionsFn) -> None:
     """Let `initialize_model_parallel` call the negotiated function; its own `get_nccl_options` serves only NCCL."""
     from megatron.core import parallel_state  # noqa: PLC0415  after the bridge
 
-    def options_of(pg_name: str, nccl_comm_cfgs: object) -> Any | None:  # noqa: ARG001  megatron-core's signature
-        return options(pg_name)
-
-    parallel_state.get_nccl_options = options_of
+    parallel_state.get_nccl_options = lambda pg_name, nccl_comm_cfgs: options(pg_name)  # noqa: ARG005
 
 
 def sum_over_tensor_ranks(partial_gradients: Callable[[Any], Iterable[Any]]) -> None:

@@ -84,9 +84,9 @@ class TestBiasDropoutAdd:
         self, subject: Subject, kernel: Kernel, asked: BiasDropoutAddRequest
     ) -> None:
         """Forward and backward; training=False drops nothing."""
-        built = partial(subject.build(kernel, asked), training=False, **_absent(asked))
-        expected = partial(oracle(asked), training=False, **_absent(asked))
-        assert_agrees(built, expected, _dropout_inputs(asked), subject.device, is_strided=asked.hidden_size == 64)
+        kernels = partial(subject.build(kernel, asked), training=False), partial(oracle(asked), training=False)
+        call, is_strided = _dropout_call(asked), asked.hidden_size == 64
+        assert_agrees(*kernels, call.inputs, subject.device, constants=call.constants, is_strided=is_strided)
 
     @run_with(_requests())
     def test_agrees_with_float64_without_dropout(
@@ -94,7 +94,7 @@ class TestBiasDropoutAdd:
     ) -> None:
         """Forward and backward while training."""
         kernels = subject.build(kernel, asked), oracle(asked)
-        assert_agrees(*kernels, _dropout_inputs(asked), subject.device, is_strided=asked.hidden_size == 64)
+        assert_agrees(*kernels, _dropout_call(asked).inputs, subject.device, is_strided=asked.hidden_size == 64)
 
     @run_with(
         (
@@ -105,11 +105,11 @@ class TestBiasDropoutAdd:
     )
     def test_dropout(self, subject: Subject, kernel: Kernel, asked: BiasDropoutAddRequest) -> None:
         """Entries are dropped at the requested rate, the others scaled up; the backward pass uses the same mask."""
-        built = partial(subject.build(kernel, asked), **_absent(asked))
-        inputs, dropout = _dropout_inputs(asked), asked.dropout
+        call, built, dropout = _dropout_call(asked), subject.build(kernel, asked), asked.dropout
+        inputs = call.inputs
         inputs["residual"] = torch.zeros_like(inputs["residual"])  # what is added is then not rounded with it
         inputs["x"] = inputs["x"].abs() + 8  # and what is not dropped is not zero
-        results = forward_backward(built, inputs, lambda x: x.to(subject.device))
+        results = forward_backward(built, inputs, lambda x: x.to(subject.device), constants=call.constants)
         added, bias = results["output"].cpu().double(), inputs.get("bias", torch.zeros(()))
         whole = (inputs["x"].double() + bias.double()) / (1 - dropout)
         kept = added != 0
@@ -130,15 +130,14 @@ class TestBiasDropoutAdd:
     @run_with(bias_dropout_add(dtype, hidden=64, dropout=p, deterministic=True) for dtype in DTYPES for p in (0.0, 0.5))
     def test_repeats_when_deterministic(self, subject: Subject, kernel: Kernel, asked: BiasDropoutAddRequest) -> None:
         """Calls without dropout are bitwise reproducible and agree with the oracle."""
-        built = partial(subject.build(kernel, asked), training=False)
-        expected = partial(oracle(asked), training=False)
-        assert_repeats(built, expected, _dropout_inputs(asked), subject.device)
+        kernels = partial(subject.build(kernel, asked), training=False), partial(oracle(asked), training=False)
+        assert_repeats(*kernels, _dropout_call(asked).inputs, subject.device)
 
     @run_with(bias_dropout_add(dtype, hidden=64, dropout=p) for dtype in DTYPES for p in (0.0, 0.5))
     def test_backward_needs_no_output(self, subject: Subject, kernel: Kernel, asked: BiasDropoutAddRequest) -> None:
         """A pipeline stage frees its output after sending it: gradients do not depend on the output's content."""
         built = partial(subject.build(kernel, asked), training=False)
-        leaves = [x.to(subject.device).requires_grad_() for x in _dropout_inputs(asked).values()]
+        leaves = [x.to(subject.device).requires_grad_() for x in _dropout_call(asked).inputs.values()]
         results = []
         for is_freed in (False, True):
             output = built(**dict(zip(("x", "residual", "bias"), (x.clone() for x in leaves), strict=True)))
@@ -149,13 +148,9 @@ class TestBiasDropoutAdd:
             assert torch.equal(kept, freed), "the backward pass reads the output"
 
 
-def _dropout_inputs(asked: BiasDropoutAddRequest) -> dict[str, Tensor]:
+def _dropout_call(asked: BiasDropoutAddRequest) -> ExampleCall:
     tokens, batch = HIDDEN[asked.hidden_size]
-    return example_call(asked, Sizes(tokens=tokens, batch=batch)).inputs
-
-
-def _absent(asked: BiasDropoutAddRequest) -> dict[str, None]:
-    return {} if asked.has_bias else {"bias": None}
+    return example_call(asked, Sizes(tokens=tokens, batch=batch))
 
 
 SIZES = [(16, 16, 4), (8, 16, 4), (2, 16, 4), (64, 64, 2), (24, 96, 2), (128, 128, 2), (256, 256, 1)]
