@@ -23,7 +23,7 @@ from pretrain.cpu.backend import CpuBackend
 megatron.install(CpuBackend())
 
 from pretrain.engine import groups  # noqa: E402  after the bridge
-from pretrain.engine.build import negotiate_collectives, negotiate_kernels  # noqa: E402
+from pretrain.engine.build import Negotiation  # noqa: E402
 from pretrain.model import build as model_build  # noqa: E402
 from pretrain.plugins.host.manager import load  # noqa: E402
 from pretrain.recipe import load_recipe  # noqa: E402
@@ -58,10 +58,11 @@ def measure(layers: int) -> dict[str, object]:
     recipe = load_recipe("recipes/gpt3.yml", (*RANK_0, f"model.num_layers={layers}"))
     plugins = load("cpu")
     groups.join_world(plugins.backend, 0, 1, timeout_minutes=1)
-    collectives = negotiate_collectives(recipe, plugins)
+    negotiation = Negotiation(recipe, plugins)
+    collectives = negotiation.collectives()
     groups.make_parallel_groups(recipe, collectives.collectives)
     groups.seed(recipe.train.seed)
-    kernels = negotiate_kernels(recipe, plugins, VOCABULARY, collectives)
+    kernels = negotiation.kernels(VOCABULARY, collectives)
     spent = {}
     set_weights = model_build.initialize
 

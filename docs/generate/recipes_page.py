@@ -68,7 +68,12 @@ def _consequences() -> str:
 
 def schema() -> str:
     """Return the JSON Schema of a recipe."""
-    return json.dumps(Recipe.model_json_schema(), indent=2, allow_nan=False) + "\n"
+    made = Recipe.model_json_schema()
+    for section in (made, *made["$defs"].values()):
+        for key in section["properties"].values():
+            if "description" in key:
+                key["description"] = " ".join(key["description"].split())
+    return json.dumps(made, indent=2, allow_nan=False) + "\n"
 
 
 def _text(section: type[Section]) -> str:

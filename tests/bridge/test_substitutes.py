@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from pretrain.bridge.megatron.substitutes import HostStream, Substitutes, TorchStreams
+from pretrain.bridge.megatron.names import HostStream, Substitutes, TorchStreams
 from pretrain.cpu.backend import CpuBackend
 from pretrain.plugins.backend import Available, Backend, Memory
 from pretrain.plugins.device_module import MEMBERS

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from pretrain.cli.conformance import command
 from pretrain.conformance import suite
-from pretrain.conformance.tiers import TIERS
+from pretrain.conformance.cases import TIERS
 from pretrain.errors import BackendError
 
 

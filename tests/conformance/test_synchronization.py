@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pretrain.conformance.synchronization import NoSynchronization
+from pretrain.conformance.comparison import NoSynchronization
 
 
 def write_by_mask(x):

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F  # noqa: N812  torch's own alias
 
 from pretrain.conformance.examples import norm
-from pretrain.cpu.layer_norm import LayerNorm
+from pretrain.cpu.layer_norm import HalfLayerNorm
 
 TOKENS, HIDDEN = 4096, 256
 
@@ -18,7 +18,7 @@ def test_gradients_of_weight_and_bias_do_not_lose_digits_with_the_tokens(dtype):
     generator = torch.Generator().manual_seed(1)
     x, grad = (torch.randn(TOKENS, 1, HIDDEN, generator=generator).to(dtype) for _ in range(2))
     weight, bias = (torch.randn(HIDDEN, generator=generator).to(dtype) for _ in range(2))
-    kernel = LayerNorm(norm(dtype, "LayerNorm", hidden=HIDDEN))
+    kernel = HalfLayerNorm(norm(dtype, "LayerNorm", hidden=HIDDEN))
     found = gradients(kernel, dtype, x, weight, bias, grad)
     expected = gradients(
         lambda *inputs: F.layer_norm(inputs[0], (HIDDEN,), *inputs[1:]), torch.float64, x, weight, bias, grad

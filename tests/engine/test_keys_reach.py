@@ -215,7 +215,7 @@ ELSEWHERE = {
         "model.embedding_layernorm",
         "model.make_vocab_size_divisible_by",
     ),
-    "pretrain.model.rope": (
+    "pretrain.model.gpt": (
         "model.rotary_percent",
         "model.rotary_base",
         "model.use_rope_scaling",
@@ -257,7 +257,7 @@ ELSEWHERE = {
     ),
     "pretrain.model.requests": ("precision.fp16_lm_cross_entropy", "kernels.*"),
     "pretrain.engine.groups": ("parallel.distributed_timeout_minutes",),
-    "pretrain.engine.optimizers.host_adam": ("engine.zero.offload_optimizer.cpu_adam",),
+    "pretrain.engine.deepspeed.host_adam": ("engine.zero.offload_optimizer.cpu_adam",),
     "pretrain.engine.build": ("engine.name", "engine.deepspeed_config"),
     "pretrain.report": (
         "logging.log_interval",

@@ -8,9 +8,8 @@ import pytest
 
 from pages import Page, run
 
-KEY = """    qk_layernorm: Annotated[Bool, replace(PART, before=False)] = Field(
-        default=False, description="Whether the queries and keys of each head are normalized."
-    )
+KEY = """    qk_layernorm: Annotated[Bool, replace(PART, before=False)] = False
+    \"\"\"Whether the queries and keys of each head are normalized.\"\"\"
     hidden_dropout: """
 HEADS = '{"kernel_of": norm_of, "is_of_heads": True}'
 NORMS = f"ModuleSpec(module=Norm, params={HEADS}) if recipe.model.qk_layernorm else None"

@@ -94,13 +94,11 @@ def test_a_norm_of_another_width_is_negotiated_for_it(monkeypatch):
         return norm_request(*args, width=width)
 
     monkeypatch.setattr(build, "norm_request", record)
-    recipe, plugins = tiny.tiny(), load("cpu")
-    collectives = build.negotiate_collectives(recipe, plugins)
+    negotiation = build.Negotiation(tiny.tiny(), load("cpu"))
     monkeypatch.setattr(build, "check_same_on_all_ranks", lambda table: None)
-    kernels = build.negotiate_kernels(recipe, plugins, tiny.VOCAB_SIZE, collectives)
-    assert build.norm_of_width(recipe, plugins, kernels, 64) is kernels.norm
+    kernels = negotiation.kernels(tiny.VOCAB_SIZE, negotiation.collectives())
+    assert negotiation.norm_of_width(kernels, 64) is kernels.norm
     assert asked == []
-    assert (
-        build.norm_of_width(recipe, plugins, kernels, 16)(torch.ones(2, 16), torch.ones(16), torch.ones(16)).eq(1).all()
-    )
+    norm = negotiation.norm_of_width(kernels, 16)
+    assert norm(torch.ones(2, 16), torch.ones(16), torch.ones(16)).eq(1).all()
     assert asked == [16]

@@ -10,7 +10,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from engine import tiny
 from engine.layouts import QWEN, STAGE
 from model import plain
-from pretrain.model.rope import Rotations, frequencies
+from pretrain.model.gpt import Rotations, frequencies
 from pretrain.recipe.sections.model import ModelSection
 
 LLAMA3 = {"num_layers": 1, "hidden_size": 4096, "num_attention_heads": 32, "seq_length": 8192, "rotary_base": 5e5}

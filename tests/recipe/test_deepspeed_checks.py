@@ -107,7 +107,7 @@ def test_offload_needs_contiguous_gradients_below_stage_3(refusal, stage):
 
 def test_offload_without_a_stage_is_refused(refusal):
     assert refusal(data=zero(0, offload_optimizer={"device": "cpu"})) == (
-        "recipe: engine.zero.offload_optimizer: no effect here; it needs engine.zero.stage 1 to 3."
+        "recipe: engine.zero.offload_optimizer: no effect here; it needs engine.zero.stage over 0."
     )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pretrain.recipe import make_recipe, to_yaml
+from pretrain.recipe.checks.effect import OTHER_RULES as RULES
 from pretrain.recipe.checks.effect import without_effect
-from pretrain.recipe.checks.rules import RULES
 
 VALUES = {
     "kernels.rotary": "mine",

@@ -7,7 +7,7 @@ import yaml
 
 from pretrain.errors import RecipeError
 from pretrain.recipe import make_recipe, to_yaml
-from pretrain.recipe.checks.engine_rules import RULES
+from pretrain.recipe.checks.effect import ENGINE_RULES as RULES
 from pretrain.recipe.recipe import inner_section, walk
 from pretrain.recipe.sections.engine import ZeroSection
 from recipe.smallest import SMALLEST
@@ -153,8 +153,8 @@ def test_the_hosts_adam_replaces_the_negotiated_one():
     data = deepspeed({"stage": 2, "offload_optimizer": {"device": "cpu"}})
     assert refusal_of(data, "kernels.optimizer=fused") == [
         (
-            "--set kernels.optimizer=fused: kernels.optimizer: no effect here; it needs no "
-            "engine.zero.offload_optimizer.device, with which engine.zero.offload_optimizer.cpu_adam steps."
+            "--set kernels.optimizer=fused: kernels.optimizer: no effect here; it needs "
+            "engine.zero.offload_optimizer.device: none (on the host engine.zero.offload_optimizer.cpu_adam steps)."
         )
     ]
 

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 import click
 
-from pretrain.conformance.tiers import TIERS
+from pretrain.conformance.cases import TIERS
 from pretrain.errors import BackendError
 
 

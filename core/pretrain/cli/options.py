@@ -57,9 +57,9 @@ class _TranslatingCommand(click.Command):
 
 
 def _flag_of_run(flag: str, values: list[str]) -> str:
-    from pretrain.recipe.foreign_names import foreign_names  # noqa: PLC0415  slow, and not needed for --help
+    from pretrain.recipe.problem import foreign_names  # noqa: PLC0415  slow, and not needed for --help
 
-    return foreign_names().flag_of_run(flag, values)
+    return str(foreign_names().flag_of_run(flag, values))
 
 
 _ONE_PROCESS_A_NODE = "pretrain run RECIPE --nproc RANKS --nnodes NODES"
@@ -101,9 +101,9 @@ class BuildCommand(_TranslatingCommand):
 
     def answer(self, flag: str, values: list[str]) -> str:  # noqa: ARG002  none is needed
         """Return the equivalent of a flag of preprocess_data.py."""
-        from pretrain.recipe.foreign_names import foreign_names  # noqa: PLC0415  as above
+        from pretrain.recipe.problem import foreign_names  # noqa: PLC0415  as above
 
-        return foreign_names().flag_of_build(flag)
+        return str(foreign_names().flag_of_build(flag))
 
 
 def _with_value_of_resume(arguments: list[str]) -> list[str]:

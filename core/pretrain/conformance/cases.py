@@ -1,4 +1,7 @@
-"""Test cases: requests, and a mark for the tests that run with them."""
+"""Test cases: requests, and a mark for the tests that run with them; and tiers of tests, the cheapest first.
+
+No pytest here: `pretrain conformance --help` reads the tiers.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from dataclasses import Field
 
     from pretrain.plugins.requests import Request
@@ -37,9 +40,8 @@ UNLABELLED = frozenset({"device_type", "device_name", "dtype", "process_group", 
 class Case:
     """Alternative requests; a kernel is tested with the first that it takes.
 
-    Attributes:
-        candidates: the usual one first, then others for kernels that decline it.
-        is_costly: seconds on a CPU. There one candidate is enough; on a device each is a case of its own.
+    The usual one comes first, then others for kernels that decline it. A costly case takes seconds on a CPU: there one
+    candidate is enough, and on a device each is a case of its own.
     """
 
     candidates: tuple[Request, ...]
@@ -52,19 +54,12 @@ class Case:
         return [Case((candidate,)) for candidate in self.candidates]
 
 
-def cases(*requests: Request) -> list[Case]:
-    """Return a case for each request."""
-    return [Case((request,)) for request in requests]
-
-
-def run_with(listed: Iterable[Case]) -> Callable[[Test], Test]:
-    """Mark a test to be run for every kernel and every case that the kernel takes.
-
-    The test's arguments `kernel` and `asked` are the kernel and the request.
-    """
+def run_with(listed: Iterable[Case | Request]) -> Callable[[Test], Test]:
+    """Mark a test to be run for every kernel (its `kernel`) and every case that the kernel takes (its `asked`)."""
 
     def mark(test: Test) -> Test:
-        test.cases = tuple(listed)  # type: ignore[attr-defined]
+        cases = tuple(each if isinstance(each, Case) else Case((each,)) for each in listed)
+        test.cases = cases  # type: ignore[attr-defined]
         return test
 
     return mark
@@ -91,3 +86,27 @@ def _field_label(field: Field[Any], value: Any) -> str:
         return field.name if value else f"no {field.name.removeprefix('has_')}"
     text = f"{value:.4g}" if isinstance(value, float) else DTYPE_NAMES.get(str(value), str(value))
     return ABBREVIATIONS.get(field.name, f"{field.name} ") + text
+
+
+TIERS: Mapping[str, Sequence[str]] = {
+    "device": ("TestDeviceModule", "TestMemory", "TestCollectives"),
+    "kernels": (
+        "TestActivation",
+        "TestAttention",
+        "TestBiasDropoutAdd",
+        "TestCallOrder",
+        "TestCoverage",
+        "TestCrossEntropy",
+        "TestFake",
+        "TestLinear",
+        "TestNorm",
+        "TestOptimizer",
+        "TestRandom",
+        "TestRotary",
+        "TestSoftmax",
+    ),
+    "training": ("TestTraining",),
+}
+"""Tier -> its test classes."""
+
+TIER_OF: Mapping[str, str] = {name: tier for tier, names in TIERS.items() for name in names}

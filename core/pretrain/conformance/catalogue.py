@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pretrain.conformance.cases import cases_of
-from pretrain.conformance.kernels.activation import TestActivation
 from pretrain.conformance.kernels.attention import TestAttention
-from pretrain.conformance.kernels.bias_dropout_add import TestBiasDropoutAdd
 from pretrain.conformance.kernels.cross_entropy import TestCrossEntropy
 from pretrain.conformance.kernels.dropout import TestRandom
+from pretrain.conformance.kernels.elementwise import TestActivation, TestBiasDropoutAdd, TestRotary
 from pretrain.conformance.kernels.linear import TestLinear
 from pretrain.conformance.kernels.norm import TestNorm
 from pretrain.conformance.kernels.optimizer import TestOptimizer
-from pretrain.conformance.kernels.rotary import TestRotary
 from pretrain.conformance.kernels.softmax import TestSoftmax
 from pretrain.conformance.subject import answers
 from pretrain.conformance.two_ranks import TestCollectives

@@ -38,11 +38,7 @@ class ComparedPart(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TokenPart:
-    """Every which token of the sequence, of an operation that computes each token by itself.
-
-    Attributes:
-        step: 1: all of them.
-    """
+    """Every `step`th token of the sequence, of an operation that computes each token by itself."""
 
     step: int = 1
 
@@ -69,22 +65,13 @@ EVERYTHING = TokenPart()
 
 @dataclass(frozen=True, slots=True)
 class AttentionPart:
-    """Samples, groups of heads and queries of an attention or a softmax, which do not depend on others.
+    """Samples, groups of heads that share a key, and queries of an attention or a softmax: independent of others."""
 
-    Attributes:
-        request: of the whole call.
-        samples: numbers of those that are compared, int64 and ascending, like the other ones.
-        groups: of heads that share a key; of heads where none do.
-        queries: of the sequence.
-        batch: samples of the whole call.
-        is_whole: whether nothing is left out.
-    """
-
-    request: AttentionRequest | SoftmaxRequest
-    samples: Tensor
-    groups: Tensor
+    request: AttentionRequest | SoftmaxRequest  # of the whole call
+    samples: Tensor  # numbers of those that are compared, int64 and ascending, like the other ones
+    groups: Tensor  # of heads that share a key; of heads where none do
     queries: Tensor
-    batch: int
+    batch: int  # samples of the whole call
     is_whole: bool
 
     @classmethod
@@ -93,11 +80,8 @@ class AttentionPart:
     ) -> AttentionPart:
         """Return everything while it has at most `most` scores, else a part of about so many.
 
-        Args:
-            request: of the call.
-            batch: number of samples.
-            most: scores; there is at least one group of one sample.
-            all_queries: leave out none of them: a gradient of a key that is given sums over all.
+        There is at least one group of one sample. `all_queries` leaves out none of them, since a gradient of a key that
+        is given sums over all.
         """
         if isinstance(request, AttentionRequest):
             groups, queries, keys = request.query_groups, request.seq_length, request.seq_length
@@ -226,8 +210,8 @@ def runs(count: int, room: int) -> Tensor:
 def octaves(positions: Tensor) -> tuple[Tensor, ...]:
     """Return the places of the positions below 16, from 16 to 31, from 32 to 63, and so on; empty ones are left out.
 
-    Entries of one group are of like size: a late query's weights are small, since they are divided among many keys, and
-    an error in them would be lost beside the first queries'.
+    Entries of one group are of like size: a late query's weights are small, and an error in them would be lost beside
+    the first queries'.
     """
     number = positions.clamp(min=EARLY - 1).double().log2().floor()
     return tuple((number == each).nonzero().flatten() for each in sorted(set(number.tolist())))

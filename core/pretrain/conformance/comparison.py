@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from pretrain.conformance.compared_part import EVERYTHING
-from pretrain.conformance.synchronization import NoSynchronization
 from pretrain.conformance.tensor_error import assert_near
 from pretrain.plugins.host import discovery
 from pretrain.plugins.host.importing import load_plugin
@@ -85,6 +86,61 @@ def adam_in_float64(
     return parameter
 
 
+aten = torch.ops.aten
+
+WAITS = frozenset(
+    {
+        aten._local_scalar_dense,  # noqa: SLF001  .item(), float(), `if tensor:`
+        aten.equal,
+        aten.is_nonzero,
+        aten.masked_select,
+        aten.nonzero,
+        aten.unique_dim,
+        aten._unique2,  # noqa: SLF001
+    }
+)
+"""Operators whose result, or its size, the host must know before it continues."""
+
+INDEXED_WRITES = frozenset({aten.index_put, aten.index_put_})
+
+
+class NoSynchronization(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Mode in which an operator that makes the host wait for the device raises AssertionError.
+
+    It works on the CPU too, where nothing waits, so that a kernel is tested without a device. It sees torch's
+    operators, forward and backward, but not the calls that a library makes itself.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Called by torch for every operator."""
+        kwargs = kwargs or {}
+        if func.overloadpacket in WAITS or _reads_back(func, args, kwargs) or _counts_a_mask(func, args):
+            msg = f"{func} makes the host wait for the device; a kernel uses no .item() and no branch on a value"
+            raise AssertionError(msg)
+        return func(*args, **kwargs)
+
+
+def _reads_back(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Say whether a tensor of a device is copied to the host."""
+    if func.overloadpacket is aten._to_copy:  # noqa: SLF001
+        device = kwargs.get("device")
+        return device is not None and torch.device(device).type == "cpu" and args[0].device.type != "cpu"
+    return func.overloadpacket is aten.copy_ and args[0].device.type == "cpu" and args[1].device.type != "cpu"
+
+
+def _counts_a_mask(func: Any, args: tuple[Any, ...]) -> bool:
+    """Say whether a tensor is indexed by a mask, whose values decide how many entries are read or written."""
+    if func.overloadpacket in INDEXED_WRITES and args[2].numel() == 1:
+        return False  # torch then uses masked_fill
+    reads_or_writes = func.overloadpacket is aten.index or func.overloadpacket in INDEXED_WRITES
+    return reads_or_writes and any(x is not None and x.dtype is torch.bool for x in args[1])
+
+
 def forward_backward(
     function: Function,
     inputs: Mapping[str, Tensor],
@@ -97,22 +153,14 @@ def forward_backward(
     is_watched: bool = True,
     is_guarded: bool = True,
 ) -> dict[str, Tensor]:
-    """Return the output and the gradient of every input that gets one, for one gradient of the output.
+    """Return the output and the gradient of every input that gets one, by name, for one gradient of the output.
 
-    Args:
-        function: called with the inputs and the constants by name.
-        inputs: gradients are computed for all of them; without any, the output alone.
-        place: puts a tensor onto the device, with the strides that it is to have there.
-        grad_output: random where None, and zero outside of the part: gradients of whole weights are then the part's.
-        constants: arguments without a gradient, where they are to be.
-        main_grads: inputs with a `main_grad` of that dtype, to which the kernel may add the gradient (`LinearRequest`).
-        part: of the output, for which a random gradient is made.
-        is_watched: whether it is an error to make the host wait. The watch intercepts torch.distributed's calls, which
-            fails with a process group that is written in Python.
-        is_guarded: whether it is an error to overwrite an input; it takes copies.
-
-    Raises:
-        AssertionError: the function overwrote an input, or the gradient of its output, or made the host wait.
+    The function is called with `inputs`, which all get gradients, and `constants`, which are where they are to be;
+    `place` puts an input onto the device, with its strides. A `grad_output` of None is random, and zero outside of the
+    `part`. `main_grads` are the dtypes of the `main_grad` that inputs have, to which the kernel may add
+    (`LinearRequest`). It is an AssertionError where the function overwrites an input or the gradient of its output
+    (`is_guarded`; takes copies), or makes the host wait (`is_watched`; it intercepts torch.distributed's calls, which
+    fails with a group in Python).
     """
     leaves: dict[str, Any] = {name: place(x).detach().requires_grad_() for name, x in inputs.items()}
     for name, dtype in (main_grads or {}).items():
@@ -141,12 +189,12 @@ def forward_backward(
 
 
 def _assert_not_overwritten(given: Mapping[str, Tensor], before: Mapping[str, Tensor]) -> None:
-    written = [name for name, x in given.items() if name not in OVERWRITABLE and not _is_same(x, before[name])]
+    written = [
+        name
+        for name, x in given.items()
+        if name not in OVERWRITABLE and not torch.allclose(x, before[name].to(x.dtype), rtol=0, atol=0, equal_nan=True)
+    ]
     assert not written, f"overwritten by the kernel: {', '.join(written)}; only logits may be"
-
-
-def _is_same(x: Tensor, before: Tensor) -> bool:
-    return torch.allclose(x, before.to(x.dtype), rtol=0, atol=0, equal_nan=True)
 
 
 def both_results(
@@ -161,14 +209,8 @@ def both_results(
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Return what a kernel gives, and of the part what its oracle gives in float64: output and gradients by name.
 
-    Args:
-        kernel: called with inputs and constants by name.
-        oracle: called with the part of them, in fp64 on the CPU.
-        inputs: on the CPU in the kernel's dtype, all with a gradient.
-        place: puts a tensor onto the kernel's device.
-        part: that the oracle computes too.
-        constants: other arguments, tensors among them on the CPU.
-        options: of `forward_backward` for the kernel.
+    Inputs are on the CPU in the kernel's dtype; `place` puts a tensor onto the kernel's device. The oracle is called
+    with the part of inputs and constants, in fp64 on the CPU. Options are those of `forward_backward`, for the kernel.
     """
     given = dict(constants or {})
     placed = {name: place(x) if isinstance(x, torch.Tensor) else x for name, x in given.items()}
@@ -187,36 +229,34 @@ def both_results(
     return actual, expected
 
 
+def _on(device: torch.device, constants: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: x.to(device) if isinstance(x, torch.Tensor) else x for name, x in constants.items()}
+
+
 def assert_agrees(
     kernel: Function,
     oracle: Function,
     inputs: Mapping[str, Tensor],
     device: torch.device,
     *,
+    constants: Mapping[str, Any] | None = None,
     is_strided: bool = False,
     output_dtype: torch.dtype | None = None,
     floor: float = 0.0,
 ) -> dict[str, Tensor]:
-    """Fail unless kernel and oracle agree for the inputs.
+    """Fail unless kernel and oracle agree for the inputs, called by name; return the kernel's output and gradients.
 
-    Args:
-        kernel: called with the inputs by name, on the device.
-        oracle: called with the inputs by name, in fp64 on the CPU.
-        inputs: on the CPU in the kernel's dtype, all with a gradient. The first decides the tolerance.
-        device: where the kernel runs.
-        is_strided: inputs and the gradient of the output are not contiguous.
-        output_dtype: dtype of the output; that of the first input by default.
-        floor: see `assert_near`.
-
-    Returns:
-        The kernel's output and gradients.
+    Inputs are on the CPU in the kernel's dtype, the first of which decides the tolerance and, by default, the output's
+    dtype. With `is_strided` they and the gradient of the output are not contiguous. `constants`, on the CPU too, are
+    other arguments, which get no gradient. `floor`: see `assert_near`.
     """
-    first = next(iter(inputs.values()))
+    first, given = next(iter(inputs.values())), dict(constants or {})
+    placed = _on(device, given)
 
     def place(x: Tensor) -> Tensor:
         return (strided(x) if is_strided else x).to(device)
 
-    actual, expected = both_results(kernel, oracle, inputs, place)
+    actual, expected = both_results(partial(kernel, **placed), partial(oracle, **given), inputs, place)
     output = actual["output"]
     assert output.dtype == (output_dtype or first.dtype), f"output is {output.dtype}"
     assert output.device.type == device.type, f"output is on {output.device}"
@@ -234,6 +274,7 @@ def assert_repeats(
     inputs: Mapping[str, Tensor],
     device: torch.device,
     *,
+    constants: Mapping[str, Any] | None = None,
     output_dtype: torch.dtype | None = None,
     floor: float = 0.0,
 ) -> None:
@@ -245,8 +286,9 @@ def assert_repeats(
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True)
     try:
-        first = assert_agrees(function, oracle, inputs, device, output_dtype=output_dtype, floor=floor)
-        second = forward_backward(function, inputs, lambda x: x.to(device))
+        options: dict[str, Any] = {"output_dtype": output_dtype, "floor": floor}
+        first = assert_agrees(function, oracle, inputs, device, constants=constants, **options)
+        second = forward_backward(function, inputs, lambda x: x.to(device), constants=_on(device, constants or {}))
     finally:
         torch.use_deterministic_algorithms(before)
     different = [name for name, value in first.items() if not torch.equal(value, second[name])]

@@ -11,10 +11,6 @@ from pretrain.conformance.comparison import random
 from pretrain.plugins.requests import Mask
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-
-if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor
@@ -27,17 +23,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ExampleCall:
-    """Arguments of one call.
+    """Arguments of one call."""
 
-    Attributes:
-        inputs: tensors by the names of the kernel's arguments, which get gradients.
-        constants: others, which get none.
-        main_grad_dtype: of the tensor `main_grad` that the weight has, None where it has none.
-    """
-
-    inputs: dict[str, Tensor]
-    constants: dict[str, Any] = field(default_factory=dict)
-    main_grad_dtype: torch.dtype | None = None
+    inputs: dict[str, Tensor]  # by the names of the kernel's arguments; they get gradients
+    constants: dict[str, Any] = field(default_factory=dict)  # others, which get none
+    main_grad_dtype: torch.dtype | None = None  # of the weight's `main_grad`; None where it has none
 
     def placed(self, place: Callable[[Tensor], Tensor]) -> ExampleCall:
         """Return the same with every tensor put onto a device, or made a fake one."""
@@ -47,28 +37,16 @@ class ExampleCall:
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """Sizes of a call about which a request may say nothing.
+    """Sizes of a call about which a request may say nothing."""
 
-    Attributes:
-        tokens: of a sequence.
-        batch: micro batch.
-        linear: inputs and outputs of a linear.
-        has_bias: whether a linear has a bias.
-    """
-
-    tokens: int
+    tokens: int  # of a sequence
     batch: int = 2
-    linear: tuple[int, int] = (24, 40)
-    has_bias: bool = True
+    linear: tuple[int, int] = (24, 40)  # inputs and outputs of a linear
+    has_bias: bool = True  # of a linear
 
 
 def example_call(request: Request, tokens: int | Sizes) -> ExampleCall:
-    """Return arguments for a request: random values on the CPU.
-
-    Args:
-        request: of the kernel.
-        tokens: of a sequence, and other sizes, where the request has none.
-    """
+    """Return arguments for a request, random and on the CPU, of these sizes, or so many tokens, where it says none."""
     return _MAKERS[request.operation](request, tokens if isinstance(tokens, Sizes) else Sizes(tokens=tokens))
 
 

@@ -1,52 +1,36 @@
-"""Example requests for tests of kernels: small, odd sizes by default."""
+"""Example requests for tests of kernels: small, odd sizes by default; other fields of a request by their names."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
-from pretrain.plugins.requests import (
-    ActivationRequest,
-    AttentionRequest,
-    BiasDropoutAddRequest,
-    CollectivesRequest,
-    CrossEntropyRequest,
-    LinearRequest,
-    Mask,
-    NormRequest,
-    OptimizerRequest,
-    RotaryRequest,
-    SoftmaxRequest,
-)
+from pretrain.plugins import requests
+from pretrain.plugins.requests import Mask
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 """Dtypes that kernels are tested in, where the device supports them."""
 
+FP32 = torch.float32
+
 
 def softmax(
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype = FP32,
     mask: Mask = Mask.CAUSAL,
     *,
     queries: int = 33,
     keys: int = 33,
     heads: int = 4,
-    scale: float = 1.0,
-    deterministic: bool = False,
-) -> SoftmaxRequest:
+    **fields: Any,
+) -> requests.SoftmaxRequest:
     """Return a request."""
-    return SoftmaxRequest(
-        device_type="cpu",
-        dtype=dtype,
-        heads=heads,
-        queries=queries,
-        keys=keys,
-        mask=mask,
-        scale=scale,
-        deterministic=deterministic,
-    )
+    sizes: dict[str, Any] = {"queries": queries, "keys": keys, "heads": heads}
+    return requests.SoftmaxRequest(device_type="cpu", dtype=dtype, mask=mask, **sizes, **fields)
 
 
 def attention(
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype = FP32,
     mask: Mask = Mask.CAUSAL,
     *,
     length: int = 33,
@@ -55,13 +39,12 @@ def attention(
     size: int = 16,
     batch: int = 2,
     block: int = 16,
-    dropout: float = 0.0,
     scale: float | None = None,
     divisor: float = 1.0,
-    deterministic: bool = False,
-) -> AttentionRequest:
+    **fields: Any,
+) -> requests.AttentionRequest:
     """Return a request; scores are scaled by size**-0.5 where nothing else is said."""
-    return AttentionRequest(
+    return requests.AttentionRequest(
         device_type="cpu",
         dtype=dtype,
         heads=heads,
@@ -70,101 +53,71 @@ def attention(
         seq_length=length,
         micro_batch_size=batch,
         mask=mask,
-        dropout=dropout,
         scale=size**-0.5 if scale is None else scale,
         score_divisor=divisor,
         block_size=block,
-        deterministic=deterministic,
+        **fields,
     )
 
 
 def norm(
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype = FP32,
     kind: str = "LayerNorm",
     *,
     hidden: int = 48,
     epsilon: float = 1e-5,
     weight_dtype: torch.dtype | None = None,
-    deterministic: bool = False,
-) -> NormRequest:
+    **fields: Any,
+) -> requests.NormRequest:
     """Return a request; weights in the dtype of the input where nothing else is said."""
-    return NormRequest(
-        device_type="cpu",
-        dtype=dtype,
-        kind=kind,
-        hidden_size=hidden,
-        epsilon=epsilon,
-        weight_dtype=weight_dtype or dtype,
-        deterministic=deterministic,
-    )
+    sizes: dict[str, Any] = {"hidden_size": hidden, "epsilon": epsilon, "weight_dtype": weight_dtype or dtype}
+    return requests.NormRequest(device_type="cpu", dtype=dtype, kind=kind, **sizes, **fields)
 
 
 def rotary(
-    dtype: torch.dtype = torch.float32, *, rotary_size: int = 16, size: int = 16, length: int = 33, heads: int = 4
-) -> RotaryRequest:
+    dtype: torch.dtype = FP32, *, rotary_size: int = 16, size: int = 16, length: int = 33, heads: int = 4, **fields: Any
+) -> requests.RotaryRequest:
     """Return a request."""
-    return RotaryRequest(
-        device_type="cpu", dtype=dtype, heads=heads, head_size=size, rotary_size=rotary_size, seq_length=length
-    )
+    sizes: dict[str, Any] = {"heads": heads, "head_size": size, "rotary_size": rotary_size, "seq_length": length}
+    return requests.RotaryRequest(device_type="cpu", dtype=dtype, **sizes, **fields)
 
 
 def activation(
-    dtype: torch.dtype = torch.float32, kind: str = "gelu", *, features: int = 48, has_bias: bool = True
-) -> ActivationRequest:
+    dtype: torch.dtype = FP32, kind: str = "gelu", *, features: int = 48, **fields: Any
+) -> requests.ActivationRequest:
     """Return a request."""
-    return ActivationRequest(device_type="cpu", dtype=dtype, kind=kind, features=features, has_bias=has_bias)
+    return requests.ActivationRequest(device_type="cpu", dtype=dtype, kind=kind, features=features, **fields)
 
 
-def bias_dropout_add(
-    dtype: torch.dtype = torch.float32, *, hidden: int = 48, dropout: float = 0.0, has_bias: bool = True
-) -> BiasDropoutAddRequest:
+def bias_dropout_add(dtype: torch.dtype = FP32, *, hidden: int = 48, **fields: Any) -> requests.BiasDropoutAddRequest:
     """Return a request."""
-    return BiasDropoutAddRequest(device_type="cpu", dtype=dtype, hidden_size=hidden, dropout=dropout, has_bias=has_bias)
+    return requests.BiasDropoutAddRequest(device_type="cpu", dtype=dtype, hidden_size=hidden, **fields)
 
 
 def cross_entropy(
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype = FP32,
     *,
     vocab_size: int = 50,
     padded: int = 64,
     length: int = 7,
     micro_batch: int = 2,
-    tensor_parallel_size: int = 1,
-) -> CrossEntropyRequest:
+    **fields: Any,
+) -> requests.CrossEntropyRequest:
     """Return a request."""
-    return CrossEntropyRequest(
-        device_type="cpu",
-        dtype=dtype,
-        vocab_size=vocab_size,
-        padded_vocab_size=padded,
-        seq_length=length,
-        micro_batch_size=micro_batch,
-        tensor_parallel_size=tensor_parallel_size,
-    )
+    sizes: dict[str, Any] = {"padded_vocab_size": padded, "seq_length": length, "micro_batch_size": micro_batch}
+    return requests.CrossEntropyRequest(device_type="cpu", dtype=dtype, vocab_size=vocab_size, **sizes, **fields)
 
 
-def linear(
-    dtype: torch.dtype = torch.float32,
-    *,
-    tensor_parallel_size: int = 1,
-    sequence_parallel: bool = False,
-    main_grad_dtype: torch.dtype | None = None,
-) -> LinearRequest:
+def linear(dtype: torch.dtype = FP32, **fields: Any) -> requests.LinearRequest:
     """Return a request."""
-    return LinearRequest(
-        device_type="cpu",
-        dtype=dtype,
-        tensor_parallel_size=tensor_parallel_size,
-        sequence_parallel=sequence_parallel,
-        main_grad_dtype=main_grad_dtype,
-    )
+    return requests.LinearRequest(device_type="cpu", dtype=dtype, **fields)
 
 
-def optimizer(name: str = "adamw") -> OptimizerRequest:
+def optimizer(name: str = "adamw") -> requests.OptimizerRequest:
     """Return a request; main parameters in fp32."""
-    return OptimizerRequest(device_type="cpu", dtype=torch.float32, name=name)
+    return requests.OptimizerRequest(device_type="cpu", dtype=FP32, name=name)
 
 
-def collectives(process_group: str = "gloo") -> CollectivesRequest:
+def collectives(process_group: str = "gloo") -> requests.CollectivesRequest:
     """Return a request."""
-    return CollectivesRequest(device_type="cpu", dtype=torch.float32, process_group=process_group, timeout_minutes=1)
+    return requests.CollectivesRequest(device_type="cpu", dtype=FP32, process_group=process_group, timeout_minutes=1)

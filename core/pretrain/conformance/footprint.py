@@ -14,10 +14,6 @@ from torch.utils._pytree import tree_leaves
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torch import Tensor
 
     from pretrain.conformance.example_calls import ExampleCall
@@ -27,19 +23,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Footprint:
-    """Memory of one call.
-
-    Attributes:
-        output: shape and dtype.
-        gradients: shape and dtype by the input's name; None where an input gets none.
-        kept_inputs: names of the arguments that are kept for the backward pass.
-        kept: bytes of each further storage that is kept for it, rounded up as an allocator does.
-    """
+    """Memory of one call."""
 
     output: Kind
-    gradients: dict[str, Kind | None]
-    kept_inputs: frozenset[str]
-    kept: tuple[int, ...]
+    gradients: dict[str, Kind | None]  # by the input's name; None where it gets none
+    kept_inputs: frozenset[str]  # names of the arguments that are kept for the backward pass
+    kept: tuple[int, ...]  # bytes of each further storage that is kept for it, rounded up as an allocator does
 
     def difference(self, other: Footprint) -> str:
         """Return what differs in the other, for a message; "" where nothing does."""
@@ -61,12 +50,7 @@ class Footprint:
 
 
 def footprint(kernel: Callable[..., Tensor], call: ExampleCall) -> Footprint:
-    """Call a kernel, forward and backward, and return the memory of the call.
-
-    Args:
-        kernel: called with the arguments by name.
-        call: its tensors are on the kernel's device, or fake.
-    """
+    """Call a kernel, forward and backward, on its device or on fake tensors, and return the memory of the call."""
     given, constants = differentiable(call), call.constants
     kept: list[Tensor] = []
 
@@ -89,12 +73,7 @@ def footprint(kernel: Callable[..., Tensor], call: ExampleCall) -> Footprint:
 
 
 def peak_bytes(kernel: Callable[..., Tensor], call: ExampleCall) -> int:
-    """Return the most bytes at a time of the storages that torch makes in a call, forward and backward.
-
-    Args:
-        kernel: as for `footprint`.
-        call: as for `footprint`; its tensors are not counted.
-    """
+    """Return the most bytes at a time of the storages that torch makes in a call, forward and backward."""
     given = differentiable(call)
     with Allocations() as allocations:
         output = kernel(**given, **call.constants)
@@ -136,13 +115,7 @@ def rounded(size: int) -> int:
 
 
 class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its __init_subclass__
-    """Context in which storages are counted that did not exist before.
-
-    What an operation allocates and frees itself is not seen.
-
-    Attributes:
-        peak: most bytes at a time, each storage rounded up.
-    """
+    """Context that counts new storages; what an operation allocates and frees itself is not seen."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -154,13 +127,11 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its __
     ) -> Any:
         """Run an operation of torch, and count its results."""
         result = func(*args, **(kwargs or {}))
-        self._known = {key: entry for key, entry in self._known.items() if not _is_freed(entry[0])}
-        for x in tree_leaves((args, kwargs)):
-            if isinstance(x, torch.Tensor):
-                self._note(x, counted=False)
-        for x in tree_leaves(result):
-            if isinstance(x, torch.Tensor):
-                self._note(x, counted=True)
+        self._known = {key: each for key, each in self._known.items() if not each[0].expired()}  # type: ignore[no-untyped-call]
+        for leaves, counted in ((tree_leaves((args, kwargs)), False), (tree_leaves(result), True)):
+            for x in leaves:
+                if isinstance(x, torch.Tensor):
+                    self._note(x, counted=counted)
         self.peak = max(self.peak, sum(size for _, size in self._known.values()))
         return result
 
@@ -169,7 +140,3 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its __
         reference = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
         if reference.cdata not in self._known:
             self._known[reference.cdata] = (reference, rounded(storage.nbytes()) if counted else 0)
-
-
-def _is_freed(storage: StorageWeakRef) -> bool:
-    return bool(storage.expired())  # type: ignore[no-untyped-call]

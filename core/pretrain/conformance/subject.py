@@ -49,14 +49,9 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A backend under test.
+    """A backend under test, with the kernel plugins that are installed, and the reference."""
 
-    Attributes:
-        name: the argument of `load_subject`.
-        plugins: the backend, the kernel plugins that are installed, the reference.
-    """
-
-    name: str
+    name: str  # the argument of `load_subject`
     plugins: Plugins
 
     @property
@@ -125,11 +120,7 @@ def placed(plugins: Plugins, request: Request, device_name: str = "") -> Request
 
 @lru_cache
 def load_subject(name: str) -> Subject:
-    """Load a backend by the value of `--backend`, or by the dotted module, or "module:object", of its plugin.
-
-    Raises:
-        BackendError: it is not installed or cannot be imported.
-    """
+    """Load a backend by the value of `--backend`, or by the dotted module, or "module:object", of its plugin."""
     return Subject(name, _plugins_of(name) if "." in name else manager.load(name))
 
 
@@ -148,19 +139,12 @@ def _plugins_of(target: str) -> Plugins:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """Answers of one kernel to many requests.
-
-    Attributes:
-        kernel: the kernel that answered.
-        provider: the distribution, and the library that does the work.
-        taken: requests that it takes.
-        declined: request -> the reason; requests for which its plugin does not name it are left out.
-    """
+    """Answers of one kernel to many requests."""
 
     kernel: Kernel
-    provider: str
+    provider: str  # the distribution, and the library that does the work
     taken: tuple[Request, ...]
-    declined: dict[Request, str]
+    declined: dict[Request, str]  # the reasons; requests for which its plugin does not name it are left out
 
     @property
     def absent(self) -> str:

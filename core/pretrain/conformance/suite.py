@@ -9,22 +9,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pretrain.conformance.call_order import TestCallOrder
-from pretrain.conformance.cases import label
+from pretrain.conformance.cases import TIER_OF, TIERS, label
 from pretrain.conformance.catalogue import CATALOGUE, TestCoverage
 from pretrain.conformance.device import TestDeviceModule, TestMemory
 from pretrain.conformance.fake_tensors import TestFake
-from pretrain.conformance.kernels.activation import TestActivation
 from pretrain.conformance.kernels.attention import TestAttention
-from pretrain.conformance.kernels.bias_dropout_add import TestBiasDropoutAdd
 from pretrain.conformance.kernels.cross_entropy import TestCrossEntropy
 from pretrain.conformance.kernels.dropout import TestRandom
+from pretrain.conformance.kernels.elementwise import TestActivation, TestBiasDropoutAdd, TestRotary
 from pretrain.conformance.kernels.linear import TestLinear
 from pretrain.conformance.kernels.norm import TestNorm
 from pretrain.conformance.kernels.optimizer import TestOptimizer
-from pretrain.conformance.kernels.rotary import TestRotary
 from pretrain.conformance.kernels.softmax import TestSoftmax
 from pretrain.conformance.subject import accepted, answers, load_subject
-from pretrain.conformance.tiers import TIER_OF, TIERS
 from pretrain.conformance.training import TestTraining
 from pretrain.conformance.two_ranks import TestCollectives
 from pretrain.plugins.backend import Unavailable

@@ -58,14 +58,10 @@ def _share(error: float, whole: float) -> float:
 
 
 def assert_near(actual: Tensor | None, expected: Tensor, dtype: torch.dtype, what: str, *, floor: float = 0.0) -> None:
-    """Fail unless every entry is finite and within the tolerance of the dtype.
+    """Fail unless every entry is finite and within the tolerance of the dtype of the kernel's inputs.
 
-    Args:
-        actual: on any device; None: a gradient that is missing.
-        expected: fp64 on the CPU.
-        dtype: of the kernel's inputs.
-        what: name in the message.
-        floor: lower limit of the largest entry, as entries may be differences of terms of this size.
+    `expected` is fp64 on the CPU, `what` its name in the message. The tolerance is relative to the largest entry, or to
+    `floor` if that is larger, as entries may be differences of terms of this size.
     """
     assert actual is not None, f"{what}: there is none"
     assert actual.shape == expected.shape, f"{what}: shape {list(actual.shape)}, expected {list(expected.shape)}"
@@ -77,21 +73,18 @@ def assert_near(actual: Tensor | None, expected: Tensor, dtype: torch.dtype, wha
 
 @dataclass(frozen=True, slots=True)
 class TensorError:
-    """Error of a tensor; infinite for a missing one, another shape, or an inf or nan.
-
-    Attributes:
-        entry: largest error of an entry, as a part of the largest entry expected.
-        whole: Euclidean norm of the error, as a part of that of the tensor expected.
-        row: the same of the worst row (the last dimension), as a part of its norm or, if that is larger, the median
-            row's: a few rows may be so much larger that they are all of the tensor's norm. 0 for vectors.
-        scale: largest factor that a slice is too large or small by: of one head, position, sample or feature. In it
-            rounding averages out, so that it tells a mistake from rounding below one unit in the last place.
-    """
+    """Error of a tensor; infinite for a missing one, another shape, or an inf or nan."""
 
     entry: float
+    """Largest error of an entry, as a part of the largest entry expected."""
     whole: float
+    """Euclidean norm of the error, as a part of that of the tensor expected."""
     row: float = 0.0
+    """The same of the worst row (the last dimension), as a part of its norm or, if that is larger, the median row's: a
+    few rows may be so much larger that they are all of the tensor's norm. 0 for vectors."""
     scale: float = 0.0
+    """Largest factor that a slice is too large or small by: of one head, position, sample or feature. In it rounding
+    averages out, so that it tells a mistake from rounding below one unit in the last place."""
 
     @classmethod
     def of(cls, actual: Tensor | None, expected: Tensor) -> TensorError:
@@ -120,9 +113,7 @@ class TensorError:
     def judged(self, dtype: torch.dtype, made: TensorError | None) -> list[float]:
         """Return the error and what is explained of it: of the whole tensor, or of a part if only that is too large.
 
-        Args:
-            dtype: of the kernel's inputs.
-            made: error that the reference kernel makes in this dtype; None if it is not needed.
+        `made` is the error that the reference kernel makes in this dtype; None if it is not needed.
         """
         usual = made if made is not None and made.is_finite else TensorError(0.0, 0.0)
         whole = WHOLE[dtype]

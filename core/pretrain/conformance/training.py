@@ -28,9 +28,8 @@ ZERO = ("engine.name=deepspeed", "engine.zero.stage=3")
 class TestTraining:
     """`pretrain RECIPE` on the device computes what it computes on the CPU.
 
-    Attributes:
-        tolerance: relative to the CPU's loss; ten times as much for gradient norms. None:
-            1e-4 in fp32, 2e-2 in fp16 and bf16. With the high learning rate the loss falls by a tenth each iteration.
+    Losses agree within `tolerance`, relative to the CPU's, and gradient norms within ten times as much. None: 1e-4 in
+    fp32, 2e-2 in fp16 and bf16. With the high learning rate the loss falls by a tenth each iteration.
     """
 
     tolerance: float | None = None
@@ -128,12 +127,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 @dataclass(frozen=True, slots=True)
 class LossCurve:
-    """Results of a training.
-
-    Attributes:
-        losses: iteration -> loss.
-        norms: iteration -> gradient norm; None where an overflow skipped the step.
-    """
+    """Loss and gradient norm by iteration; no norm where an overflow skipped the step."""
 
     losses: dict[int, float]
     norms: dict[int, float | None]
@@ -164,10 +158,7 @@ class TrainingRuns:
     def run(
         self, name: str, backend: str, *settings: str, ranks: int = 1, last: int = ITERATIONS, load: str = ""
     ) -> LossCurve:
-        """Train until iteration `last`, from the start or from where the training called `load` ended.
-
-        A failed training fails every test that needs it, with the end of its output.
-        """
+        """Train until iteration `last`, from the start or from where the training called `load` ended, or fail."""
         if name not in self._outcomes:
             loaded = [f"checkpoint.load={load}/checkpoints"] if load else []
             overrides = [f"precision.dtype={self.dtype}", f"train.exit_interval={last}", *loaded, *settings]

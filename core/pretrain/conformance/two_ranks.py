@@ -17,10 +17,10 @@ import torch.distributed as dist
 import torch.multiprocessing
 
 from pretrain.conformance import examples
-from pretrain.conformance.cases import Case, run_with
-from pretrain.conformance.pair_checks import CHECKS, REQUESTS
-from pretrain.conformance.pair_collectives import DeclinedError, PairRank
+from pretrain.conformance.cases import run_with
+from pretrain.conformance.pair_checks import CHECKS, COLLECTIVES, REQUESTS, DeclinedError, PairRank
 from pretrain.conformance.subject import load_subject
+from pretrain.machine import restored_variables
 from pretrain.plugins.host.members import require_device, take_device
 
 if TYPE_CHECKING:
@@ -39,15 +39,10 @@ SECONDS = 900
 
 @dataclass(frozen=True, slots=True)
 class RankPair:
-    """Findings of two ranks.
+    """Findings of two ranks."""
 
-    Attributes:
-        failures: for each rank, "check, kernel" -> failure, "" if it passed.
-        end: reason that the processes failed, "" if they did not.
-    """
-
-    failures: tuple[Mapping[str, str], ...]
-    end: str
+    failures: tuple[Mapping[str, str], ...]  # for each rank, "check, kernel" -> failure, "" if it passed
+    end: str  # reason that the processes failed, "" if they did not
 
     @staticmethod
     def of(subject: Subject) -> RankPair:
@@ -74,16 +69,10 @@ def _run(name: str) -> RankPair:
     context = _context(subject)
     with tempfile.TemporaryDirectory(prefix="pretrain-conformance-") as folder:
         processes = [context.Process(target=main, args=(name, rank, RANKS, folder)) for rank in range(RANKS)]
-        previous = os.environ.get("OMP_NUM_THREADS")
-        os.environ["OMP_NUM_THREADS"] = "1"  # the children read it when they import torch
-        try:
+        with restored_variables("OMP_NUM_THREADS"):
+            os.environ["OMP_NUM_THREADS"] = "1"  # the children read it when they import torch
             for process in processes:
                 process.start()
-        finally:
-            if previous is None:
-                del os.environ["OMP_NUM_THREADS"]
-            else:
-                os.environ["OMP_NUM_THREADS"] = previous
         end = _join(processes)
         results = [Path(folder, f"{rank}.json") for rank in range(RANKS)]
         failures = [json.loads(path.read_text()) if path.exists() else {} for path in results]
@@ -156,17 +145,14 @@ def _outcome(part: Part, rank: PairRank, kernel: Kernel) -> str:
     return ""
 
 
-OPERATIONS = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "send_recv", "batched_send_recv"]
-
-
 class TestCollectives:
     """Two processes, started by the kit."""
 
     operations = ("collectives",)
 
     @pytest.mark.parametrize("way", ["sync", "async"])
-    @pytest.mark.parametrize("operation", OPERATIONS)
-    @run_with([Case((examples.collectives(),))])
+    @pytest.mark.parametrize("operation", COLLECTIVES)
+    @run_with([examples.collectives()])
     def test_two_ranks(
         self, subject: Subject, kernel: Kernel, asked: CollectivesRequest, operation: str, way: str
     ) -> None:

@@ -37,7 +37,7 @@ def cpu_model() -> str:
 def memory_of_process(*, reset_peak: bool) -> Memory:
     """Return the resident set of this process and the memory of the machine, or of its container.
 
-    Outside Linux the peak is that of the whole process, because it cannot be reset, and the memory in use is unknown.
+    Outside Linux the memory in use is unknown, and the peak cannot be reset.
     """
     if not _STATUS.exists():
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -23,7 +23,7 @@ BLOCK = 1 << 20
 """Elements of one block: 4 MiB in fp32, which leaves room in the last-level cache."""
 
 
-class CrossEntropy:
+class BlockedCrossEntropy:
     """A `CrossEntropyFn`.
 
     fp32 logits become the softmax in place. fp16 and bf16 logits are kept, and their fp32 softmax is recomputed in the
@@ -35,11 +35,11 @@ class CrossEntropy:
 
     def __call__(self, logits: Tensor, target: Tensor, group: ProcessGroup | None = None) -> Tensor:
         """Return fp32 [s, b]; logits [s, b, padded_vocab_size / t] are overwritten."""
-        loss: Tensor = _CrossEntropy.apply(logits, target, self.vocab_size, group)  # type: ignore[no-untyped-call]
+        loss: Tensor = _BlockedCrossEntropy.apply(logits, target, self.vocab_size, group)  # type: ignore[no-untyped-call]
         return loss
 
 
-class _CrossEntropy(torch.autograd.Function):
+class _BlockedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, target: Tensor, vocab_size: int, group: ProcessGroup | None) -> Tensor:
         part = own_slice(logits.shape[-1], vocab_size, group)
@@ -51,9 +51,9 @@ class _CrossEntropy(torch.autograd.Function):
         maximum = torch.full_like(picked, -torch.inf)
         total = torch.zeros_like(picked)
         for block, maxima, totals in _blocks(part, rows, maximum, total):
-            entries = _in_cache(block[:, : part.entries], dtype)
+            entries = block[:, : part.entries].to(dtype)  # the block itself if it has the dtype
             torch.amax(entries, dim=1, keepdim=True, out=maxima)
-            _softmax_(entries)
+            torch.softmax(entries, dim=1, out=entries)
             # The largest weight is exp(0) / sum, which gives the sum of exponentials without another pass.
             torch.amax(entries, dim=1, keepdim=True, out=totals).reciprocal_()
         whole_maximum, whole_total, picked = _over_ranks(maximum, total, picked, group)
@@ -71,9 +71,9 @@ class _CrossEntropy(torch.autograd.Function):
         factor, at_target = grad_loss * share, (-grad_loss).masked_fill_(~is_here, 0)
         for block, factors, columns, targets in _blocks(part, rows, factor, column, at_target):
             own = block[:, : part.entries]
-            entries = _in_cache(own, share.dtype)
+            entries = own.to(share.dtype)
             if entries is not own:
-                _softmax_(entries)
+                torch.softmax(entries, dim=1, out=entries)
             entries.mul_(factors).scatter_add_(1, columns, targets)
             if entries is not own:
                 own.copy_(entries)
@@ -85,14 +85,6 @@ def _blocks(part: Slice, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
         return iter(())  # this rank holds padding only
     size = max(1, BLOCK // part.columns)
     return zip(*(torch.split(tensor, size) for tensor in tensors), strict=True)
-
-
-def _in_cache(block: Tensor, dtype: torch.dtype) -> Tensor:
-    return block.to(dtype)  # the block itself if it has the dtype
-
-
-def _softmax_(x: Tensor) -> None:
-    torch.softmax(x, dim=1, out=x)
 
 
 def _over_ranks(

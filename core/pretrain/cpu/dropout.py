@@ -16,11 +16,8 @@ _STEPS = 1 << 16
 class DropoutMask:
     """Draw dropout masks: 16 random bits per element, four elements per number of the default generator.
 
-    The probability is rounded to a multiple of 2^-16, at least one; `scale` follows from the rounded probability, so
-    that the expectation is exact.
-
-    Attributes:
-        scale: factor of the kept elements: 1 / (1 - probability).
+    The probability is rounded to a multiple of 2^-16, at least one; `scale`, the factor of the kept elements, follows
+    from the rounded probability, so that the expectation is exact.
     """
 
     def __init__(self, probability: float) -> None:
@@ -38,7 +35,7 @@ class DropoutMask:
         return (bits.view(torch.int16)[:count] < self._threshold).view(shape)
 
 
-class BiasDropoutAdd:
+class FastBiasDropoutAdd:
     """A `BiasDropoutAddFn` for a dropout above 0."""
 
     def __init__(self, dropout: float) -> None:

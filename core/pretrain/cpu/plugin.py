@@ -13,10 +13,10 @@ import torch
 from pretrain.cpu import attention
 from pretrain.cpu.attention import TORCH
 from pretrain.cpu.backend import CpuBackend
-from pretrain.cpu.cross_entropy import CrossEntropy
-from pretrain.cpu.dropout import BiasDropoutAdd
-from pretrain.cpu.layer_norm import LayerNorm
-from pretrain.cpu.softmax import Softmax
+from pretrain.cpu.cross_entropy import BlockedCrossEntropy
+from pretrain.cpu.dropout import FastBiasDropoutAdd
+from pretrain.cpu.layer_norm import HalfLayerNorm
+from pretrain.cpu.softmax import InPlaceSoftmax
 from pretrain.cpu.tiled import matmul_dtype
 from pretrain.plugins import hookimpl
 from pretrain.plugins.offer import Absent, Decline, Offer, offer_unless
@@ -26,17 +26,9 @@ from pretrain.reference.linear import Linear
 from pretrain.reference.norm import TorchNorm
 
 if TYPE_CHECKING:
+    from pretrain.plugins import requests
     from pretrain.plugins.backend import Backend
     from pretrain.plugins.offer import Answer
-    from pretrain.plugins.requests import (
-        AttentionRequest,
-        BiasDropoutAddRequest,
-        CrossEntropyRequest,
-        LinearRequest,
-        NormRequest,
-        OptimizerRequest,
-        SoftmaxRequest,
-    )
 
 
 @hookimpl
@@ -46,43 +38,43 @@ def pretrain_backend() -> Backend:
 
 
 @hookimpl
-def pretrain_attention(request: AttentionRequest) -> Answer:
+def pretrain_attention(request: requests.AttentionRequest) -> Answer:
     """Offer tiles of the lower triangle, and torch's flash attention."""
     return attention.answers(request)
 
 
 @hookimpl
-def pretrain_softmax(request: SoftmaxRequest) -> Answer:
+def pretrain_softmax(request: requests.SoftmaxRequest) -> Answer:
     """Offer a softmax in place."""
-    return Offer(name="in_place", build=lambda _: Softmax(request))
+    return Offer(name="in_place", build=lambda _: InPlaceSoftmax(request))
 
 
 @hookimpl
-def pretrain_norm(request: NormRequest) -> Answer:
+def pretrain_norm(request: requests.NormRequest) -> Answer:
     """Offer torch's layer norm; torch's RMS norm consists of single operations, like the reference."""
     if request.kind != "LayerNorm":
         return Decline(name="torch", reason=f"kind {request.kind}; only LayerNorm")
-    kernel = TorchNorm if request.dtype.itemsize > 2 else LayerNorm
+    kernel = TorchNorm if request.dtype.itemsize > 2 else HalfLayerNorm
     return Offer(name="torch", build=lambda _: kernel(request), provider=TORCH)
 
 
 @hookimpl
-def pretrain_bias_dropout_add(request: BiasDropoutAddRequest) -> Answer:
+def pretrain_bias_dropout_add(request: requests.BiasDropoutAddRequest) -> Answer:
     """Offer a kernel with a faster dropout mask; without dropout the reference is as fast."""
     if not 0 < request.dropout < 1:
         return None
-    return Offer(name="fast_dropout", build=lambda _: BiasDropoutAdd(request.dropout))
+    return Offer(name="fast_dropout", build=lambda _: FastBiasDropoutAdd(request.dropout))
 
 
 @hookimpl
-def pretrain_cross_entropy(request: CrossEntropyRequest) -> Answer:
+def pretrain_cross_entropy(request: requests.CrossEntropyRequest) -> Answer:
     """Offer cross entropy by blocks of rows, in place; always in fp32."""
     reason = "" if request.in_fp32 else "in_fp32 False (precision.fp16_lm_cross_entropy); only True"
-    return offer_unless(reason, name="blocked", build=lambda _: CrossEntropy(request))
+    return offer_unless(reason, name="blocked", build=lambda _: BlockedCrossEntropy(request))
 
 
 @hookimpl
-def pretrain_linear(request: LinearRequest) -> Answer:
+def pretrain_linear(request: requests.LinearRequest) -> Answer:
     """Offer the reference with fp32 matmuls if the CPU has none in fp16."""
     if request.dtype is not torch.float16:
         return None
@@ -92,7 +84,7 @@ def pretrain_linear(request: LinearRequest) -> Answer:
 
 
 @hookimpl
-def pretrain_optimizer(request: OptimizerRequest) -> Answer:
+def pretrain_optimizer(request: requests.OptimizerRequest) -> Answer:
     """Offer torch's fused kernel for the CPU."""
     kernels = OptimizerKernels(adam=FusedAdam, gradient_norm=gradient_norm(request.device_type))
     return Offer(name="fused", build=lambda _: kernels, provider=TORCH)

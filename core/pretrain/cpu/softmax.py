@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pretrain.plugins.requests import SoftmaxRequest
 
 
-class Softmax:
+class InPlaceSoftmax:
     """A `SoftmaxFn` that saves only the weights."""
 
     def __init__(self, request: SoftmaxRequest) -> None:
@@ -26,11 +26,11 @@ class Softmax:
     def __call__(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the weights [b, n, queries, keys] in the dtype of the scores."""
         masked = masked_positions(self.mask, mask, scores)
-        weights: Tensor = _Softmax.apply(scores, masked, self.scale, self.dtype)  # type: ignore[no-untyped-call]
+        weights: Tensor = _InPlaceSoftmax.apply(scores, masked, self.scale, self.dtype)  # type: ignore[no-untyped-call]
         return weights
 
 
-class _Softmax(torch.autograd.Function):
+class _InPlaceSoftmax(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, scores: Tensor, masked: Tensor | None, scale: float, dtype: torch.dtype) -> Tensor:
         y = scores.to(dtype, copy=True, memory_format=torch.contiguous_format)

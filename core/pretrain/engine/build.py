@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -41,23 +42,17 @@ def build_engine(
     planned: Backend | None = None,
     wrap_kernel: WrapKernel | None = None,
 ) -> tuple[Engine, Kernels]:
-    """Build this rank's part of the engine; all ranks of the world call it together, in the world of `groups.joined`.
+    """Build this rank's part of the engine; all ranks call it together, in the world of `groups.joined`.
 
-    Args:
-        recipe: what is trained.
-        plugins: the loaded backend, for which the bridge is installed.
-        vocab_size: entries of the tokenizer, before padding.
-        device: of this rank.
-        notify: shows the user a line while the engine is built.
-        planned: a device of fake tensors, of which `device` is one: then kernels are the stand-ins of those that the
-            plugins offer for their device (`Offer.fake`), and weights have no values.
-        wrap_kernel: see `pretrain.plugins.negotiation.building.negotiate`.
-
-    Raises:
-        KernelError: an operation has no allowed kernel, or ranks differ in their kernels.
+    `planned` is a device of fake tensors: kernels are then the stand-ins that the plugins offer for their own device
+    (`Offer.fake`), and weights have no values. `vocab_size` is the tokenizer's, before padding.
     """
     parts = _parts(recipe, plugins, vocab_size, device, notify, planned=planned, wrap_kernel=wrap_kernel)
-    return _engine(parts), parts.kernels
+    if recipe.engine.name == "deepspeed":
+        from pretrain.engine.deepspeed.engine import DeepSpeedEngine  # noqa: PLC0415  the megatron engine runs without it
+
+        return DeepSpeedEngine(parts), parts.kernels
+    return MegatronEngine(parts), parts.kernels
 
 
 def build_forward_engine(
@@ -69,8 +64,8 @@ def build_forward_engine(
     *,
     wrap_kernel: WrapKernel | None = None,
 ) -> tuple[ForwardEngine, Kernels]:
-    """Build this rank's part of the model without an optimizer; arguments, kernels and errors as `build_engine`."""
-    parts = _parts(recipe, plugins, vocab_size, device, notify, wrap_kernel=wrap_kernel)
+    """Build this rank's part of the model without an optimizer, as `build_engine`."""
+    parts = _parts(recipe, plugins, vocab_size, device, notify, planned=None, wrap_kernel=wrap_kernel)
     return ForwardOnlyEngine(parts), parts.kernels
 
 
@@ -81,31 +76,28 @@ def _parts(
     device: torch.device,
     notify: Callable[[str], None],
     *,
-    planned: Backend | None = None,
-    wrap_kernel: WrapKernel | None = None,
+    planned: Backend | None,
+    wrap_kernel: WrapKernel | None,
 ) -> EngineParts:
-    """Make the process groups, seed the generators and choose the kernels."""
-    is_planned = planned is not None
-    collectives = negotiate_collectives(recipe, plugins, planned=is_planned)
-    if is_planned:
-        groups.make_planned_groups(recipe)
-    else:
-        groups.make_parallel_groups(recipe, collectives.collectives)
+    is_planned, backend = planned is not None, planned or plugins.backend
+    negotiation = Negotiation(recipe, plugins, is_planned=is_planned, wrap_kernel=wrap_kernel)
+    collectives = negotiation.collectives()
+    # A planned world's groups have no options, and none is for tensors on the host.
+    options = (lambda _group_name: None) if is_planned else collectives.collectives
+    groups.make_parallel_groups(recipe, options, with_gloo=not is_planned)
     groups.seed(recipe.train.seed)
-    kernels = negotiate_kernels(recipe, plugins, vocab_size, collectives, planned=is_planned, wrap_kernel=wrap_kernel)
-    bridge_checkpoint.install(pinned_memory=(planned or plugins.backend).pinned_memory())
+    kernels = negotiation.kernels(vocab_size, collectives)
+    bridge_checkpoint.install(pinned_memory=backend.pinned_memory())
     return EngineParts(
         recipe=recipe,
-        backend=planned or plugins.backend,
+        backend=backend,
         kernels=kernels,
         chunks=partial(
             build,
             recipe,
             kernels,
-            attention_of=partial(
-                attention_of_layer, recipe, plugins, kernels, planned=is_planned, wrap_kernel=wrap_kernel
-            ),
-            norm_of=partial(norm_of_width, recipe, plugins, kernels, planned=is_planned, wrap_kernel=wrap_kernel),
+            attention_of=partial(negotiation.attention_of_layer, kernels),
+            norm_of=partial(negotiation.norm_of_width, kernels),
             point_to_point=plugins.backend.point_to_point(),
             device=device,
             vocab_size=vocab_size,
@@ -118,114 +110,71 @@ def _parts(
     )
 
 
-def _engine(parts: EngineParts) -> Engine:
-    if parts.recipe.engine.name == "deepspeed":
-        from pretrain.engine.deepspeed.engine import DeepSpeedEngine  # noqa: PLC0415  the megatron engine runs without it
+@dataclass(frozen=True, slots=True)
+class Negotiation:
+    """Negotiates the kernels of a recipe; raises KernelError where an operation has no allowed kernel."""
 
-        return DeepSpeedEngine(parts)
-    return MegatronEngine(parts)
+    recipe: Recipe
+    plugins: Plugins
+    is_planned: bool = False
+    wrap_kernel: WrapKernel | None = None
 
+    def collectives(self) -> Kernels:
+        """Choose the options of the process groups, which are needed before the groups are made."""
+        backend, section = self.plugins.backend, self.recipe.kernels
+        request = collectives_request(self.recipe, backend.device_type, backend.process_group)
+        return negotiate(self.plugins, [request], section.chosen(), section.fallback, planned=self.is_planned)
 
-def negotiate_collectives(recipe: Recipe, plugins: Plugins, *, planned: bool = False) -> Kernels:
-    """Choose the options of the process groups, which are needed before the groups are made."""
-    backend = plugins.backend
-    request = collectives_request(recipe, backend.device_type, backend.process_group)
-    return negotiate(plugins, [request], recipe.kernels.chosen(), recipe.kernels.fallback, planned=planned)
+    def kernels(self, vocab_size: int, collectives: Kernels) -> Kernels:
+        """Choose all other kernels, and check that all ranks, which call it together, choose the same."""
+        backend = self.plugins.backend
+        requests = kernel_requests(self.recipe, backend.device_type, vocab_size, backend.device_name())
+        kernels = self._negotiate(requests, earlier=collectives)
+        check_same_on_all_ranks(kernels.table)
+        return kernels
 
+    def attention_of_layer(self, kernels: Kernels, layer_number: int) -> AttentionFn:
+        """Return a layer's attention kernel; layers differ only where their scores are scaled differently."""
+        if not self.recipe.model.apply_query_key_layer_scaling:
+            return kernels.attention
+        backend = self.plugins.backend
+        requests = attention_requests(
+            self.recipe, backend.device_type, backend.device_name(), layer_number=layer_number
+        )
+        instead = ", or leave out model.apply_query_key_layer_scaling"
+        return self._same_kernels(kernels, requests, "layer", layer_number, instead).attention
 
-def negotiate_kernels(
-    recipe: Recipe,
-    plugins: Plugins,
-    vocab_size: int,
-    collectives: Kernels,
-    *,
-    planned: bool = False,
-    wrap_kernel: WrapKernel | None = None,
-) -> Kernels:
-    """Choose all other kernels, and compare them over all ranks, which call it together.
+    def norm_of_width(self, kernels: Kernels, width: int) -> NormFn:
+        """Return the norm kernel of a width, which is asked for by itself where it is not the hidden size."""
+        if width == self.recipe.model.hidden_size:
+            return kernels.norm
+        backend = self.plugins.backend
+        requests = [norm_request(self.recipe, backend.device_type, backend.device_name(), width=width)]
+        return self._same_kernels(kernels, requests, "width", width).norm
 
-    Raises:
-        KernelError: an operation has no allowed kernel, or ranks differ in their kernels.
-    """
-    backend = plugins.backend
-    requests = kernel_requests(recipe, backend.device_type, vocab_size, backend.device_name())
-    chosen = recipe.kernels.chosen()
-    kernels = negotiate(
-        plugins,
-        requests,
-        chosen,
-        recipe.kernels.fallback,
-        earlier=collectives,
-        planned=planned,
-        wrap_kernel=wrap_kernel,
-    )
-    check_same_on_all_ranks(kernels.table)
-    return kernels
+    def _negotiate(self, requests: Sequence[Request], earlier: Kernels | None = None) -> Kernels:
+        section = self.recipe.kernels
+        return negotiate(
+            self.plugins,
+            requests,
+            section.chosen(),
+            section.fallback,
+            earlier=earlier,
+            planned=self.is_planned,
+            wrap_kernel=self.wrap_kernel,
+        )
 
-
-def attention_of_layer(
-    recipe: Recipe,
-    plugins: Plugins,
-    kernels: Kernels,
-    layer_number: int,
-    *,
-    planned: bool = False,
-    wrap_kernel: WrapKernel | None = None,
-) -> AttentionFn:
-    """Return a layer's attention kernel; layers differ only where their scores are scaled differently."""
-    if not recipe.model.apply_query_key_layer_scaling:
-        return kernels.attention
-    requests = attention_requests(
-        recipe, plugins.backend.device_type, plugins.backend.device_name(), layer_number=layer_number
-    )
-    where = f"layer {layer_number}", "layers", ", or leave out model.apply_query_key_layer_scaling"
-    return _more(recipe, plugins, kernels, requests, *where, planned=planned, wrap_kernel=wrap_kernel).attention
-
-
-def norm_of_width(
-    recipe: Recipe,
-    plugins: Plugins,
-    kernels: Kernels,
-    width: int,
-    *,
-    planned: bool = False,
-    wrap_kernel: WrapKernel | None = None,
-) -> NormFn:
-    """Return the norm kernel of a width, which is asked for by itself where it is not the hidden size."""
-    if width == recipe.model.hidden_size:
-        return kernels.norm
-    requests = [norm_request(recipe, plugins.backend.device_type, plugins.backend.device_name(), width=width)]
-    more = _more(
-        recipe, plugins, kernels, requests, f"width {width}", "widths", planned=planned, wrap_kernel=wrap_kernel
-    )
-    return more.norm
-
-
-def _more(
-    recipe: Recipe,
-    plugins: Plugins,
-    kernels: Kernels,
-    requests: Sequence[Request],
-    where: str,
-    all_of: str,
-    instead: str = "",
-    *,
-    planned: bool,
-    wrap_kernel: WrapKernel | None,
-) -> Kernels:
-    """Negotiate requests that differ from those of the kernel table; the kernels must have the table's names.
-
-    Raises:
-        KernelError: another kernel would be chosen, which the table does not show.
-    """
-    chosen = recipe.kernels.chosen()
-    more = negotiate(plugins, requests, chosen, recipe.kernels.fallback, planned=planned, wrap_kernel=wrap_kernel)
-    first = {row.operation: row.kernel for row in kernels.table.rows}
-    for row in more.table.rows:
-        if row.kernel != first[row.operation]:
-            msg = (
-                f"{row.operation} is kernel '{first[row.operation]}', but would be '{row.kernel}' for {where}.\n"
-                f"Name one that serves all {all_of}: kernels.{row.operation}{instead}."
-            )
-            raise KernelError(msg)
-    return more
+    def _same_kernels(
+        self, kernels: Kernels, requests: Sequence[Request], what: str, number: int, instead: str = ""
+    ) -> Kernels:
+        """Negotiate further requests; the kernels must be those of the table, which would not show others."""
+        more = self._negotiate(requests)
+        first = {row.operation: row.kernel for row in kernels.table.rows}
+        for row in more.table.rows:
+            if row.kernel != first[row.operation]:
+                msg = (
+                    f"{row.operation} is kernel '{first[row.operation]}', but would be '{row.kernel}' for {what} "
+                    f"{number}.\nName one that serves all {what}s: kernels.{row.operation}{instead}."
+                )
+                raise KernelError(msg)
+        return more

@@ -22,10 +22,7 @@ if TYPE_CHECKING:
 def forward_loss(
     batches: Iterator[Batch] | None, model: Any, *, device: torch.device
 ) -> tuple[Tensor, Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]]:
-    """Run the model on the next micro-batch; return its output and a function from that to the loss.
-
-    megatron-core's schedules divide the loss by the tokens, or with `calculate_per_token_loss` leave it a sum.
-    """
+    """Run the model on the next micro-batch; return its output, and a function from that to the summed loss."""
     batch = _to(device, next(batches)) if batches is not None else {}
     output = model(
         batch.get("tokens"), batch.get("position_ids"), batch.get("attention_mask"), labels=batch.get("labels")
@@ -48,21 +45,21 @@ def prompt_batch(recipe: Recipe, tokens: Sequence[int]) -> tuple[Batch, int]:
     """Return the micro-batch of one sample that ends in `tokens`, padded, and the position of the last of them."""
     length = recipe.model.seq_length  # what the kernels were negotiated for
     window = list(tokens)[-length:]
+    takes_mask = recipe.data.reset_attention_mask  # then the negotiated attention is given one
+    mask = torch.ones(1, 1, length, length, dtype=torch.bool).triu(1) if takes_mask else None
     batch: Batch = {
         "tokens": torch.tensor([window + [0] * (length - len(window))]),
         "position_ids": torch.arange(length)[None],
-        "attention_mask": _causal_mask(recipe, length),
+        "attention_mask": mask,
     }
     return batch, len(window) - 1
 
 
 def _loss_and_tokens(loss_mask: Tensor | None, losses: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the loss summed over the tokens [b, s] that count, their number, and both as fp32 [2] for reports.
-
-    The report is a tensor of its own: the schedule scales the sum in place.
-    """
+    """Return the loss summed over the tokens [b, s] that count, their number, and both as fp32 [2] for reports."""
     weights = torch.ones_like(losses) if loss_mask is None else loss_mask
     loss, tokens = (losses.float() * weights).sum(), weights.sum()
+    # The report is a tensor of its own: the schedule scales the sum in place.
     return loss, tokens.int(), torch.stack((loss.detach(), tokens.float()))
 
 
@@ -70,24 +67,12 @@ def _logits_at(position: int, output: Tensor, *, non_loss_data: bool) -> Tensor:
     return output[0, position].float()
 
 
-def _causal_mask(recipe: Recipe, length: int) -> Tensor | None:
-    """Return the mask if the negotiated attention takes one, else None."""
-    if not recipe.data.reset_attention_mask:
-        return None
-    return torch.ones(1, 1, length, length, dtype=torch.bool).triu(1)
-
-
 def _to(device: torch.device, batch: Batch) -> dict[str, Tensor | None]:
     return {name: None if tensor is None else tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
 
 
 def mean_over_ranks(reports: Sequence[Tensor], device: torch.device) -> Tensor:
-    """Return the loss per token over all ranks, fp32 scalar, nan without a token; all ranks call it together.
-
-    Args:
-        reports: the summed loss and the tokens of each micro-batch, fp32 [2]; none where the rank has no loss.
-        device: of this rank.
-    """
+    """Return the loss per token over all ranks, fp32 scalar, nan without a token; reports are fp32 [2]. Collective."""
     total = torch.stack(tuple(reports)).sum(dim=0) if reports else torch.zeros(2, device=device)
     dist.all_reduce(total)
     return total[0] / total[1]
@@ -122,13 +107,7 @@ class PerTokenGradients:
         self.tokens = torch.ones(())
 
     def __call__(self, model: list[Any], num_tokens: Tensor, **options: Any) -> None:
-        """Finish the reduction of all gradients, which are sums here, and divide them by the tokens.
-
-        Args:
-            model: the wrapped chunks of this rank.
-            num_tokens: of this data-parallel rank, on its last pipeline stage; 0 elsewhere.
-            options: of `finalize_model_grads`.
-        """
+        """Reduce the gradients, and divide them by the tokens; `num_tokens` is 0 but on the last stage."""
         finalize_model_grads(model, None, **options)
         last = parallel_state.get_pipeline_model_parallel_last_rank()
         dist.broadcast(num_tokens, src=last, group=parallel_state.get_pipeline_model_parallel_group())

@@ -16,7 +16,7 @@ from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
 from torch.distributed.rendezvous import rendezvous
 
 from pretrain.bridge.megatron.optimizer import install_group_options
-from pretrain.engine.deepspeed import swap_folders
+from pretrain.engine.deepspeed import swapping
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,15 +28,12 @@ if TYPE_CHECKING:
 
 @contextmanager
 def joined(backend: Backend, rank: int, world_size: int, timeout_minutes: int) -> Iterator[None]:
-    """Join the default process group for a block, and leave all groups after it.
-
-    After an error only a world of one is left: with more ranks, tearing down would wait for those that have died.
-    """
+    """Join the default process group for a block, and leave all groups after it."""
     join_world(backend, rank, world_size, timeout_minutes)
     try:
         yield
     except BaseException:
-        if world_size == 1:
+        if world_size == 1:  # with more ranks, tearing down would wait for those that have died
             leave()
         raise
     leave()
@@ -63,11 +60,8 @@ def join_world(backend: Backend, rank: int, world_size: int, timeout_minutes: in
 
 
 def _store_of_restart() -> Any:
-    """Return a store without the keys of the ranks before a restart; None for torch's own.
-
-    torchrun restarts the ranks with the same store, which still holds the old addresses. The launcher has made
-    its count the same on all ranks.
-    """
+    """Return a store without the keys of the ranks before torchrun restarted them; None for torch's own."""
+    # The ranks are given the same store, which still holds the old addresses; the launcher made the count equal on all.
     restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     if restarts == "0":
         return None
@@ -76,13 +70,7 @@ def _store_of_restart() -> Any:
 
 
 def make_parallel_groups(recipe: Recipe, options: ProcessGroupOptionsFn, *, with_gloo: bool = True) -> None:
-    """Divide the world into tensor, pipeline and data parallel groups, each with the options of its name.
-
-    Args:
-        recipe: with the sizes.
-        options: the negotiated ones.
-        with_gloo: make groups for tensors on the host besides, for checkpoints.
-    """
+    """Divide the world into parallel groups, each with the options of its name; gloo's are for checkpoints."""
     install_group_options(options)
     parallel = recipe.parallel
     parallel_state.initialize_model_parallel(
@@ -94,15 +82,9 @@ def make_parallel_groups(recipe: Recipe, options: ProcessGroupOptionsFn, *, with
     )
 
 
-def make_planned_groups(recipe: Recipe) -> None:
-    """Divide a planned world as `make_parallel_groups` does; its groups have no options, and none is for the host."""
-    make_parallel_groups(recipe, lambda _group_name: None, with_gloo=False)
-
-
 def data_parallel_rank() -> int:
     """Return this rank's place among those that hold the same part of the model."""
-    rank: int = parallel_state.get_data_parallel_rank()
-    return rank
+    return int(parallel_state.get_data_parallel_rank())
 
 
 def data_parallel_group() -> dist.ProcessGroup:
@@ -127,7 +109,7 @@ def seed(value: int) -> None:
 
 def leave() -> None:
     """Destroy all groups and remove ZeRO-3's files, so that this process can start another run."""
-    swap_folders.release()
+    swapping.release()
     if parallel_state.model_parallel_is_initialized():
         parallel_state.destroy_model_parallel()
     if dist.is_initialized():

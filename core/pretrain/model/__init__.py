@@ -1,4 +1,1 @@
-"""Build megatron-core's GPTModel from a recipe, with the negotiated kernels plugged in through module specs.
-
-megatron.core is imported here, so the bridge must be installed first (pretrain.bridge.megatron.install).
-"""
+"""megatron-core's GPTModel of a recipe, with the negotiated kernels; install the bridge before importing it."""

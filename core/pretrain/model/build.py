@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from megatron.core import parallel_state
 from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
+from megatron.core.transformer.attention import SelfAttentionSubmodules
 from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.mlp import MLPSubmodules
 from megatron.core.transformer.spec_utils import ModuleSpec
@@ -17,13 +18,12 @@ from megatron.core.transformer.transformer_layer import TransformerLayerSubmodul
 from pretrain.model.config import transformer_config
 from pretrain.model.gpt import GPT
 from pretrain.model.layer import (
-    Attention,
     CoreAttention,
     FeedForward,
     Norm,
     ParallelLayer,
-    SelfAttentionSubmodules,
     SerialLayer,
+    TrainingAttention,
 )
 from pretrain.model.weights import convert_fake, initialize
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     import torch
-    from megatron.core.transformer import TransformerConfig
     from torch import Tensor
 
     from pretrain.plugins.backend import PointToPoint
@@ -54,22 +53,11 @@ def build(
     building: Callable[[], AbstractContextManager[object]] = nullcontext,
     whole: Callable[[Tensor], AbstractContextManager[object]] = nullcontext,
 ) -> list[GPT]:
-    """Return the model chunks of this rank, with weights that do not depend on the layout.
+    """Return the model chunks of this rank in the recipe's dtype, with weights that do not depend on the layout.
 
-    Args:
-        recipe: with the model to build.
-        kernels: the negotiated kernels.
-        attention_of: returns the attention kernel of a layer, by its number from 1 over all stages.
-        norm_of: returns the norm kernel of a width.
-        point_to_point: capabilities of the backend's communication between stages.
-        device: of the parameters.
-        vocab_size: entries of the tokenizer, before padding.
-        planned: on fake tensors, which have no values: weights are made, not initialized, and layers not compiled.
-        building: context in which a chunk's modules are made; ZeRO-3 partitions them there, one by one.
-        whole: context in which a parameter is whole, while it is initialized.
-
-    Returns:
-        One chunk, or as many as `virtual_pipeline_model_parallel_size`, in the recipe's dtype.
+    Kernels are given by `attention_of` a layer's number, from 1 over all stages, and `norm_of` a width. `building` is
+    the context in which a chunk's modules are made (ZeRO-3 partitions them there, one by one), and `whole` the one in
+    which a parameter is whole, while it is initialized. `planned`: on fake tensors, which have no values.
     """
     config = transformer_config(recipe, point_to_point)
     virtual = recipe.parallel.virtual_pipeline_model_parallel_size
@@ -77,49 +65,29 @@ def build(
     chunks = []
     for stage in stages:
         layers = get_num_layers_to_build(config, vp_stage=stage)
-        spec = block_spec(recipe, kernels, attention_of, norm_of, layers)
         with device, building():  # `device`: moving may make new parameters, without the marks that megatron-core reads
-            chunk = _chunk(recipe, kernels, norm_of, config, spec, vocab_size, stage)
+            chunk = GPT(
+                recipe,
+                kernels,
+                norm_of,
+                config=config,
+                transformer_layer_spec=block_spec(recipe, kernels, attention_of, norm_of, layers),
+                vocab_size=recipe.padded_vocab_size(vocab_size),
+                pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=stage),
+                post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=stage),
+                vp_stage=stage,
+            )
+        chunks.append(chunk)
         if planned:
             convert_fake(chunk, config.params_dtype)
-            chunks.append(chunk)
             continue
         initialize(chunk, recipe, vocab_size, parallel_state.get_tensor_model_parallel_rank(), whole)
-        chunks.append(chunk.to(device, config.params_dtype))
-    if not planned:
-        _compile(recipe, chunks)
-    return chunks
+        chunk.to(device, config.params_dtype)
+        if recipe.kernels.compile == "layer":
+            from pretrain.model.compiled import compile_layers  # noqa: PLC0415  its import takes a second
 
-
-def _chunk(
-    recipe: Recipe,
-    kernels: Kernels,
-    norm_of: Callable[[int], NormFn],
-    config: TransformerConfig,
-    spec: TransformerBlockSubmodules,
-    vocab_size: int,
-    stage: int | None,
-) -> GPT:
-    return GPT(
-        recipe,
-        kernels,
-        norm_of,
-        config=config,
-        transformer_layer_spec=spec,
-        vocab_size=recipe.model.padded_vocab_size(vocab_size, recipe.parallel.tensor_model_parallel_size),
-        pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=stage),
-        post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=stage),
-        vp_stage=stage,
-    )
-
-
-def _compile(recipe: Recipe, chunks: list[GPT]) -> None:
-    """Compile the layers if the recipe asks for it."""
-    if recipe.kernels.compile == "layer":
-        from pretrain.model.compiled import compile_layers  # noqa: PLC0415  its import takes a second
-
-        for chunk in chunks:
             compile_layers(chunk)
+    return chunks
 
 
 def block_spec(
@@ -129,15 +97,7 @@ def block_spec(
     norm_of: Callable[[int], NormFn],
     num_layers: int,
 ) -> TransformerBlockSubmodules:
-    """Return the spec of one pipeline stage.
-
-    Args:
-        recipe: with the model to train.
-        kernels: the negotiated kernels.
-        attention_of: returns the attention kernel of a layer, by its number from 1.
-        norm_of: returns the norm kernel of a width.
-        num_layers: layers of this stage.
-    """
+    """Return the spec of one pipeline stage of so many layers."""
     norm = ModuleSpec(module=Norm, params={"kernel_of": norm_of})
     layer = ModuleSpec(
         module=ParallelLayer if recipe.model.parallel_residual else SerialLayer,
@@ -145,7 +105,7 @@ def block_spec(
         submodules=TransformerLayerSubmodules(
             input_layernorm=norm,
             self_attention=ModuleSpec(
-                module=Attention,
+                module=TrainingAttention,
                 params={
                     "attn_mask_type": AttnMaskType.causal,
                     "rotary": kernels.rotary if recipe.model.position_embedding_type == "rope" else None,

@@ -13,19 +13,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
 
-from pretrain.model.layer import Attention, CoreAttention, ParallelLayer, SerialLayer
+from pretrain.model.layer import CoreAttention, ParallelLayer, SerialLayer, TrainingAttention
 
 if TYPE_CHECKING:
     from torch import nn
 
 BACKEND = "inductor"
-"""Backend of torch.compile."""
-
 OPAQUE = {
     ColumnParallelLinear: "forward",
     RowParallelLinear: "forward",
     CoreAttention: "forward",
-    Attention: "_checkpointed_attention_forward",
+    TrainingAttention: "_checkpointed_attention_forward",
     ParallelLayer: "_reduce",
 }
 """Class -> its method that compiled code calls without tracing it."""

@@ -19,10 +19,7 @@ ACTIVATIONS = {"gelu": functional.gelu, "gelu_tanh": functional.gelu, "swiglu": 
 
 
 def transformer_config(recipe: Recipe, point_to_point: PointToPoint) -> TransformerConfig:
-    """Return the configuration of the model and the schedule.
-
-    megatron-core's own fusions stay off: every fused operation is a negotiated kernel.
-    """
+    """Return the configuration; megatron-core's own fusions stay off: every fused operation is a negotiated kernel."""
     return TransformerConfig(**_model(recipe), **_parallel(recipe, point_to_point), **_recompute(recipe))
 
 

@@ -1,16 +1,18 @@
-"""GPTModel with three additions to megatron-core's: negotiated kernels, embedding norm, loss without padding."""
+"""GPTModel with additions to megatron-core's: negotiated kernels, embedding norm, scaled rope, loss without padding."""
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import torch
+from megatron.core.models.common.embeddings.rotary_pos_embedding import RotaryEmbedding
 from megatron.core.models.gpt import GPTModel
 from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
 from megatron.core.utils import get_pg_size
 
 from pretrain.model.layer import Norm
-from pretrain.model.rope import Rotations
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +22,51 @@ if TYPE_CHECKING:
     from pretrain.plugins.negotiation.kernels import Kernels
     from pretrain.plugins.signatures import LinearFn, NormFn
     from pretrain.recipe import Recipe
+    from pretrain.recipe.sections.model import ModelSection
+
+
+def frequencies(model: ModelSection) -> list[float]:
+    """Return the radians from one position to the next, of each pair of dimensions: rotary_size / 2 numbers.
+
+    rotary_base^(-2 i / rotary_size) for pair i (Su et al. 2021, arXiv:2104.09864, section 3.2.2). With
+    `use_rope_scaling`, waves that fit less than low times into the original length become longer by the factor, those
+    that fit high times or more stay, and those between are blended: Llama 3.1's apply_scaling (meta-llama/llama-models,
+    models/llama3/model.py), Hugging Face's rope_type llama3.
+    """
+    size = model.rotary_size
+    published = [model.rotary_base ** (-dimension / size) for dimension in range(0, size, 2)]
+    return [_scaled(frequency, model) for frequency in published] if model.use_rope_scaling else published
+
+
+def _scaled(frequency: float, model: ModelSection) -> float:
+    low, high = model.rope_low_freq_factor, model.rope_high_freq_factor
+    waves = model.original_max_position_embeddings * frequency / (2 * math.pi)
+    kept = min(1.0, max(0.0, (waves - low) / (high - low)))
+    return kept * frequency + (1.0 - kept) * frequency / model.rope_scaling_factor
+
+
+class Rotations(RotaryEmbedding):
+    """Return cos and sin in place of megatron-core's angles, so that no layer computes them again.
+
+    Frequencies are computed on the host in double precision, for the same fp32 numbers on every device.
+    """
+
+    inv_freq: Tensor
+
+    def __init__(self, model: ModelSection) -> None:
+        super().__init__(model.head_size, model.rotary_percent, rotary_base=model.rotary_base)
+        self._frequencies = frequencies(model)
+        self._tables: dict[int, Tensor] = {}
+
+    def forward(self, max_seq_len: int, **_kwargs: Any) -> Tensor:
+        """Return cos and sin, fp32 [2, s, 1, 1, rotary_size]; the two halves of the last dimension are equal."""
+        if max_seq_len not in self._tables:
+            # Not before the first batch: deepspeed.zero.Init rounds tensors that a model makes to bf16 or fp16.
+            host = torch.tensor(self._frequencies, dtype=torch.float32)
+            self.inv_freq = host.to(self.inv_freq.device, non_blocking=True)
+            angles = self.get_emb(max_seq_len)  # forward's cache would keep this module and its group's threads
+            self._tables[max_seq_len] = torch.stack((angles.cos(), angles.sin()))
+        return self._tables[max_seq_len]
 
 
 class GPT(GPTModel):
@@ -45,7 +92,8 @@ class GPT(GPTModel):
             self.embedding_layernorm = Norm(
                 self.config, model.hidden_size, kernel_of=norm_of, sequence_parallel=scattered
             )
-            self.embedding.word_embeddings.register_forward_hook(self._normalize_embedding)
+            embedding = self.embedding.word_embeddings
+            embedding.register_forward_hook(lambda _module, _inputs, output: self.embedding_layernorm(output))
         for module in self.modules():
             if isinstance(module, ColumnParallelLinear | RowParallelLinear):
                 module._forward_impl = partial(_linear, kernels.linear)  # noqa: SLF001  megatron-core's extension point
@@ -55,9 +103,6 @@ class GPT(GPTModel):
         """Return the loss of every token, fp32 [b, s], for labels [b, s] and logits [s, b, v / t]."""
         group = self.pg_collection.tp if self.tensor_parallel_size > 1 else None
         return self.cross_entropy(logits, labels.transpose(0, 1), group).transpose(0, 1)
-
-    def _normalize_embedding(self, _module: Any, _inputs: Any, output: Tensor) -> Tensor:
-        return self.embedding_layernorm(output)  # type: ignore[no-any-return]
 
 
 def _linear(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from megatron.core.tensor_parallel import (
@@ -11,7 +11,7 @@ from megatron.core.tensor_parallel import (
     reduce_from_tensor_model_parallel_region,
     reduce_scatter_to_sequence_parallel_region,
 )
-from megatron.core.transformer.attention import SelfAttention, SelfAttentionSubmodules
+from megatron.core.transformer.attention import SelfAttention
 from megatron.core.transformer.mlp import MLP
 from megatron.core.transformer.transformer_layer import TransformerLayer
 from megatron.core.utils import make_viewless_tensor
@@ -93,8 +93,8 @@ class CoreAttention(nn.Module):
             return self.kernel(query, key, value, mask, training=self.training)
 
 
-class Attention(SelfAttention):
-    """megatron-core's self attention, for training only: without inference caches and packed sequences."""
+class TrainingAttention(SelfAttention):
+    """megatron-core's self attention without inference caches and packed sequences."""
 
     def __init__(self, *args: Any, rotary: RotaryFn | None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -107,15 +107,10 @@ class Attention(SelfAttention):
         rotary_pos_emb: Tensor | None = None,
         **_kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """Compute self attention with both projections.
+        """Return the output, shaped as hidden_states [s, b, h] or [s / t, b, h], and the bias [h] still to be added.
 
-        Args:
-            hidden_states: [s, b, h]; with sequence parallelism [s / t, b, h].
-            attention_mask: bool [b, 1, s, s], True = masked, or None for causal.
-            rotary_pos_emb: cos and sin, fp32 [2, s, 1, 1, rotary_size], or None.
-
-        Returns:
-            The output, shaped as the input, and the bias [h] that is still to be added.
+        The mask is bool [b, 1, s, s], True = masked, or None for causal; rotary_pos_emb is cos and sin, fp32
+        [2, s, 1, 1, rotary_size].
         """
         query, key, value = self.get_query_key_value_tensors(hidden_states)
         if rotary_pos_emb is not None and self.rotary is not None:
@@ -129,24 +124,11 @@ class Attention(SelfAttention):
         return output, bias
 
 
-__all__ = ["Attention", "CoreAttention", "SelfAttentionSubmodules"]
-
-
-class Marks(Protocol):
-    """Sees a layer's calls from outside, where it is not compiled."""
-
-    def begin(self, hidden_states: Tensor) -> None:
-        """See the layer's input [s, b, h]."""
-
-    def end(self, hidden_states: Tensor) -> None:
-        """See its output [s, b, h]."""
-
-
 class SerialLayer(TransformerLayer):
     """x = x + attention(norm(x)); x = x + mlp(norm(x)), as in GPT-2 and GPT-3."""
 
-    marks: Marks | None = None
-    """See `pretrain.model.marks`."""
+    marks: tuple[Callable[[Tensor], None], Callable[[Tensor], None]] | None = None
+    """Called with the input and the output [s, b, h], outside of what is compiled: see `pretrain.model.marks`."""
 
     def __init__(self, *args: Any, bias_dropout_add: BiasDropoutAddFn, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -154,12 +136,12 @@ class SerialLayer(TransformerLayer):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the layer between its marks, which stay outside of what is compiled."""
-        marks = self.marks
-        if marks is None:
+        if self.marks is None:
             return super().__call__(*args, **kwargs)
-        marks.begin(kwargs["hidden_states"] if "hidden_states" in kwargs else args[0])
+        enter, leave = self.marks
+        enter(kwargs["hidden_states"] if "hidden_states" in kwargs else args[0])
         result = super().__call__(*args, **kwargs)
-        marks.end(result[0])
+        leave(result[0])
         return result
 
     def forward(

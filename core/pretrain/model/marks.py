@@ -33,7 +33,8 @@ def mark(models: Sequence[nn.Module], position: Position) -> None:
         model.register_forward_pre_hook(chunk.begin)
         model.register_forward_hook(chunk.end)
         for layer in layers:
-            layer.marks = _LayerMarks(chunk, layer.layer_number, is_first=layer is layers[0])
+            number = layer.layer_number
+            layer.marks = partial(chunk.enter, number, layer is layers[0]), partial(chunk.leave, number)
 
 
 class _ChunkMarks:
@@ -42,7 +43,6 @@ class _ChunkMarks:
     __slots__ = ("_after", "_before", "_forward_has_ended", "_iteration", "_last", "_position", "micro_batch")
 
     def __init__(self, position: Position, *, before: str, after: str, last: int) -> None:
-        """Mark a chunk with the parts `before` and `after` its layers, the last of which is `last`."""
         self._position = position
         self._before, self._after, self._last = before, after, last
         self._iteration = -1
@@ -50,7 +50,6 @@ class _ChunkMarks:
         self._forward_has_ended = False
 
     def begin(self, _model: Any, _inputs: Any) -> None:
-        """Begin a forward pass."""
         if self._iteration != self._position.iteration:
             self._iteration, self.micro_batch = self._position.iteration, 0
         self.micro_batch += 1
@@ -58,12 +57,11 @@ class _ChunkMarks:
         self._position.move(0, self._before, FORWARD, self.micro_batch)
 
     def end(self, _model: Any, _inputs: Any, output: Any) -> None:
-        """End a forward pass; its backward pass begins at the output."""
         self._position.move(0, "", FORWARD, self.micro_batch)
         self.watch(output, 0 if self._after else self._last, self._after)
         self._forward_has_ended = True
 
-    def enter(self, layer: int, hidden_states: Any, *, is_first: bool) -> None:
+    def enter(self, layer: int, is_first: bool, hidden_states: Any) -> None:
         """Enter a layer in the forward pass, or once more in the backward pass."""
         position = self._position
         if self._forward_has_ended:
@@ -74,7 +72,6 @@ class _ChunkMarks:
             self.watch(hidden_states, 0, self._before)
 
     def leave(self, layer: int, hidden_states: Any) -> None:
-        """Leave a layer, whose backward pass begins when the gradient of its output is there."""
         self.watch(hidden_states, layer, "")
         if layer == self._last and not self._forward_has_ended:
             self._position.move(0, self._after, FORWARD, self.micro_batch)
@@ -86,20 +83,3 @@ class _ChunkMarks:
 
     def _arrive(self, layer: int, part: str, micro_batch: int, _gradient: Tensor) -> None:
         self._position.move(layer, part, BACKWARD, micro_batch)
-
-
-class _LayerMarks:
-    """The marks of one layer."""
-
-    __slots__ = ("_chunk", "_is_first", "_number")
-
-    def __init__(self, chunk: _ChunkMarks, number: int, *, is_first: bool) -> None:
-        self._chunk, self._number, self._is_first = chunk, number, is_first
-
-    def begin(self, hidden_states: Any) -> None:
-        """Enter the layer."""
-        self._chunk.enter(self._number, hidden_states, is_first=self._is_first)
-
-    def end(self, hidden_states: Any) -> None:
-        """Leave the layer."""
-        self._chunk.leave(self._number, hidden_states)

@@ -21,9 +21,7 @@ from pretrain.plugins.requests import (
 )
 
 if TYPE_CHECKING:
-    from pretrain.plugins.requests import (
-        Request,
-    )
+    from pretrain.plugins.requests import Request
     from pretrain.recipe import Recipe
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -85,14 +83,7 @@ def attention_requests(
 
 
 def kernel_requests(recipe: Recipe, device_type: str, vocab_size: int, device_name: str = "") -> list[Request]:
-    """Return one request per operation that the recipe needs, softmax before the attention that may use it.
-
-    Args:
-        recipe: with the model to train.
-        device_type: torch's name of the device.
-        vocab_size: entries of the tokenizer, before padding.
-        device_name: product name of the device.
-    """
+    """Return one request per operation that the recipe needs, softmax before the attention that may use it."""
     model, parallel = recipe.model, recipe.parallel
     tensor = parallel.tensor_model_parallel_size
     common = _common(recipe, device_type, device_name)

@@ -1,8 +1,7 @@
 """Weights of a model: initial values, global names, and those whose gradients tensor-parallel ranks must sum.
 
-Every parameter is filled along the dimension that tensor parallelism splits, with numbers that depend on the seed and
-the parameter's global name. A rank generates only its own, and all layouts have the same: blocks of rows come from a
-generator of the CPU that the key and the block's number seed (`normal_rows`), whatever the device and the threads.
+All layouts have the same values: they depend on the seed and the parameter's global name, and a rank generates only
+its own, in blocks of rows from a generator of the CPU that the key and the block's number seed (`normal_rows`).
 """
 
 from __future__ import annotations
@@ -59,14 +58,8 @@ def initialize(
 ) -> None:
     """Set every parameter of one pipeline stage: norms to one, biases to zero, matrices to normal values.
 
-    Rows of the vocabulary's padding are zero and stay zero, because their number depends on the layout.
-
-    Args:
-        model: the stage.
-        recipe: with the model to train.
-        vocab_size: entries of the tokenizer, before padding.
-        tensor_parallel_rank: of this process.
-        whole: context in which a parameter is whole, while it is written; ZeRO-3 partitions it.
+    Rows of the vocabulary's padding are zero and stay zero, because their number depends on the layout. `whole` is the
+    context in which a parameter is whole, while it is written.
     """
     for name, parameter in global_names(model):
         with whole(parameter):
@@ -144,16 +137,10 @@ GROUP = 32
 
 
 def normal_rows(key: str, row: Sequence[int], deviation: float, first: int, end: int) -> Iterator[tuple[int, Tensor]]:
-    """Yield rows `first` up to `end` of a tensor of normal numbers in pieces, as (number of the first row, fp32 rows).
+    """Yield rows `first` up to `end` of normal numbers in pieces, as (number of the first row, fp32 rows).
 
-    As many threads as torch uses make pieces ahead of the caller; torch releases the GIL while it draws.
-
-    Args:
-        key: seed of the numbers, together with the number of the row.
-        row: shape of one row.
-        deviation: standard deviation; the mean is 0.
-        first: row to begin with.
-        end: row after the last.
+    They depend on the key and the row's number. As many threads as torch uses make pieces ahead of the caller; torch
+    releases the GIL while it draws.
     """
     height = max(1, BLOCK_ELEMENTS // max(1, torch.Size(row).numel()))
     blocks = range(first // height, -(-end // height))

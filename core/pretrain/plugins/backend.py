@@ -21,41 +21,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Available:
-    """The device, or what was asked for on it, can be used.
-
-    Attributes:
-        detail: shown by `pretrain backends` ("2 x NVIDIA H200, driver 570").
-    """
+    """The device, or what was asked for on it, can be used."""
 
     detail: str = ""
+    """Shown by `pretrain backends` ("2 x NVIDIA H200, driver 570")."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unavailable:
-    """The device, or what was asked for on it, cannot be used.
-
-    Attributes:
-        reason: what is missing ("torch 2.13.0+cpu is built without CUDA").
-        remedy: how to get it ("pip install torch --index-url ...").
-    """
+    """The device, or what was asked for on it, cannot be used."""
 
     reason: str
+    """What is missing ("torch 2.13.0+cpu is built without CUDA")."""
     remedy: str = ""
+    """How to get it ("pip install torch --index-url ...")."""
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Memory of one device in bytes; None where the device cannot tell.
-
-    Attributes:
-        allocated: now.
-        peak: the most since the process began, or since the last call with `reset_peak`.
-        total: what the device has.
-    """
+    """Memory of one device in bytes; None where the device cannot tell."""
 
     allocated: int | None
+    """In use now."""
     peak: int | None
+    """The most since the process began, or since the last call with `reset_peak`."""
     total: int | None
+    """What the device has."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,66 +54,56 @@ class Figures:
     """Figures of a device from its datasheet, of which `pretrain plan` makes a step time; None where unknown.
 
     FLOP/s are those of `Backend.peak_flops`.
-
-    Attributes:
-        memory: bytes of the device's own memory, as its maker counts them.
-        memory_bandwidth: bytes/s between the device and its memory.
-        link_bandwidth: bytes/s that one device sends to the others of its node, in one direction.
-        node_bandwidth: bytes/s that one device sends to other nodes, in one direction, in the maker's own servers.
-        devices_per_node: of the maker's own servers.
-        context_memory: bytes of the device's memory that a process takes before its first tensor: context, kernels,
-            libraries.
-        group_memory: bytes that the communication library takes for each process group of more than one rank.
-        dropout_bits: that torch's dropout on the device keeps of each element for the backward pass; those of
-            torch.native_dropout's bool mask where a backend says nothing else.
     """
 
     memory: int | None = None
+    """Bytes of the device's own memory, as its maker counts them."""
     memory_bandwidth: float | None = None
+    """Bytes/s between the device and its memory."""
     link_bandwidth: float | None = None
+    """Bytes/s that one device sends to the others of its node, in one direction."""
     node_bandwidth: float | None = None
+    """Bytes/s that one device sends to other nodes, in one direction, in the maker's own servers."""
     devices_per_node: int | None = None
+    """Devices of a node in the maker's own servers."""
     context_memory: int | None = None
+    """Bytes of the device's memory that a process takes before its first tensor: context, kernels, libraries."""
     group_memory: int | None = None
+    """Bytes that the communication library takes for each process group of more than one rank."""
     dropout_bits: int = 8
+    """Bits that torch's dropout on the device keeps of each element for the backward pass; by default those of
+    torch.native_dropout's bool mask."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Remark:
-    """Line of `pretrain doctor` about a device or its software.
-
-    Attributes:
-        subject: what was looked at: "driver", "clocks".
-        verdict: "ok"; "look": may be meant, or costs speed; "wrong": a training would fail, or compute something else.
-        text: what was found, with values and units.
-        remedy: what to do; empty where nothing is to be done.
-    """
+    """Line of `pretrain doctor` about a device or its software."""
 
     subject: str
+    """What was looked at: "driver", "clocks"."""
     verdict: Literal["ok", "look", "wrong"]
+    """Either "ok"; "look": may be meant, or costs speed; "wrong": a training would fail, or compute something else."""
     text: str
+    """What was found, with values and units."""
     remedy: str = ""
+    """What to do; empty where nothing is to be done."""
 
 
 @dataclass(frozen=True, slots=True)
 class PointToPoint:
-    """Abilities of the communication between two pipeline stages.
-
-    Attributes:
-        batched: `torch.distributed.batch_isend_irecv` keeps several messages to one peer apart. Where this is
-            False (gloo), sends and receives are issued one by one: if a backend wrongly claims it, an interleaved
-            pipeline silently computes wrong gradients.
-        overlapped: Messages that are sent and received one by one, and waited for later, reach each peer in their
-            order while the device computes. Where this is True the interleaved schedule does so by default
-            (`parallel.overlap_p2p_comm`).
-        stream_ordered: Memory that is freed while a message is sent from it is not written again before the message
-            has left, as where communication and computation are ordered by a device's streams. Where this is False
-            (gloo) and messages overlap, stages keep their outputs: megatron-core frees them before it has waited.
-    """
+    """Abilities of the communication between two pipeline stages."""
 
     batched: bool
+    """`torch.distributed.batch_isend_irecv` keeps several messages to one peer apart. Where this is False (gloo), sends
+    and receives are issued one by one: if a backend wrongly claims it, an interleaved pipeline silently computes wrong
+    gradients."""
     overlapped: bool = False
+    """Messages that are sent and received one by one, and waited for later, reach each peer in their order while the
+    device computes. Where this is True the interleaved schedule does so by default (`parallel.overlap_p2p_comm`)."""
     stream_ordered: bool = True
+    """Memory that is freed while a message is sent from it is not written again before the message has left, as where
+    communication and computation are ordered by a device's streams. Where this is False (gloo) and messages overlap,
+    stages keep their outputs: megatron-core frees them before it has waited."""
 
 
 class Overflow(Protocol):
@@ -133,7 +114,6 @@ class Overflow(Protocol):
 
     def read(self) -> Tensor:
         """Return a fp32 scalar on the device, non-zero after an overflow; called after the backward pass."""
-        ...
 
 
 class Backend(ABC):

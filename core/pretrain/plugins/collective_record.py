@@ -16,33 +16,30 @@ BESIDE = "beside the training"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CalledCollective:
-    """One collective, or one message between two ranks, that this process has called. Contract 1.2.
-
-    Attributes:
-        operation: as in torch.distributed: "all_reduce", "send"; empty where the library does not say it.
-        library: that runs it: "gloo", "nccl", "hccl".
-        group: description of its process group, `group_desc` of torch.distributed.new_group.
-        ranks: members of the group, numbers of the world; empty where they are not known.
-        number: counts the group's collectives from 1; equal on all its ranks for one collective.
-        shapes: of the inputs.
-        dtype: of the inputs, in torch's words: "float32"; empty where there are none.
-        peer: other rank of a message; `NO_PEER` for a collective, and where it is not known.
-        is_message: it is a send or receive, which `number` does not count.
-        pending: it has not ended.
-        called: seconds since the epoch.
-    """
+    """One collective, or one message between two ranks, that this process has called. Contract 1.2."""
 
     operation: str
+    """As in torch.distributed: "all_reduce", "send"; empty where the library does not say it."""
     library: str
+    """Library that runs it: "gloo", "nccl", "hccl"."""
     group: str
+    """Description of its process group, `group_desc` of torch.distributed.new_group."""
     ranks: tuple[int, ...]
+    """Members of the group, numbers of the world; empty where they are not known."""
     number: int
+    """Counts the group's collectives from 1; equal on all its ranks for one collective."""
     shapes: tuple[tuple[int, ...], ...] = ()
+    """Shapes of the inputs."""
     dtype: str = ""
+    """Dtype of the inputs, in torch's words: "float32"; empty where there are none."""
     peer: int = NO_PEER
+    """Other rank of a message; `NO_PEER` for a collective, and where it is not known."""
     is_message: bool = False
+    """It is a send or receive, which `number` does not count."""
     pending: bool
+    """It has not ended."""
     called: float
+    """Seconds since the epoch."""
 
 
 def of_flight_recorder() -> list[CalledCollective]:
@@ -60,16 +57,10 @@ def of_flight_recorder() -> list[CalledCollective]:
 def collectives_of(trace: Mapping[str, Any]) -> list[CalledCollective]:
     """Return the collectives of a flight recorder's dump, in the form of torch's; other libraries of torch copy it."""
     groups, entries = groups_by_name(), trace.get("entries") or ()
-    batches = {_number(entry) for entry in entries if _is_batch(entry) and _has_ended(entry)}
+    # Of a batch (`batch_isend_irecv`) only the entry of the whole ends; those of its parts have its number.
+    coalesced = [entry for entry in entries if str(entry["profiling_name"]).endswith(":coalesced")]
+    batches = {_number(entry) for entry in coalesced if _has_ended(entry)}
     return [_collective(entry, groups, has_ended=_has_ended(entry) or _number(entry) in batches) for entry in entries]
-
-
-def _is_batch(entry: Mapping[str, Any]) -> bool:
-    """Say whether an entry is that of a batch as a whole, as of `batch_isend_irecv`.
-
-    Those of its parts, which have its number, stay "scheduled": only this one ends.
-    """
-    return str(entry["profiling_name"]).endswith(":coalesced")
 
 
 def _number(entry: Mapping[str, Any]) -> tuple[str, bool, int]:

@@ -32,11 +32,7 @@ _LEAVES = "_pretrain_leaves"
 
 
 def leaving(version: Version, remedy: str) -> Callable[[Hook], Hook]:
-    """Mark a hookspec that a later contract removes.
-
-    Args:
-        version: the contract that no longer has the hook, at least one minor version after the mark.
-        remedy: what a plugin's author does ("Implement pretrain_norm").
+    """Mark a hookspec that contract `version`, at least one minor version later, removes; the remedy is for authors.
 
     Example:
         @hookspec

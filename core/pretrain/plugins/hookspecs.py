@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 @hookspec
 def pretrain_backend() -> Backend | None:
-    """Return the device of this plugin; asked of the plugin that `--backend` names, once per process.
+    """Return the device of this plugin, made without touching it; asked of the plugin that `--backend` names, once.
 
-    A plugin that only brings kernels does not implement it. The object is made without touching the device.
+    A plugin that only brings kernels does not implement it.
 
     Example:
         @hookimpl
@@ -47,10 +47,8 @@ def pretrain_backend() -> Backend | None:
 def pretrain_attention(request: AttentionRequest) -> Answer:
     """Offer attention without projections, an `AttentionFn`.
 
-    query [s, b, n, d], key and value [s, b, g, d] in `request.dtype` -> context [s, b, n * d]. Kinds: "flash"
-    (never stores the weights), "triangle" (only the blocks on and below the diagonal), "softmax" (all weights; may
-    use `built["softmax"]`, which the first two kinds are not given). Dropout draws from the
-    device's default generator. Queries that see no key give zeros.
+    Kinds: "flash" (never stores the weights), "triangle" (only the blocks on and below the diagonal), "softmax" (all
+    weights; may use `built["softmax"]`, which the first two kinds are not given).
 
     Example:
         @hookimpl
@@ -65,9 +63,6 @@ def pretrain_attention(request: AttentionRequest) -> Answer:
 def pretrain_softmax(request: SoftmaxRequest) -> Answer:
     """Offer scale, mask and softmax in one, a `SoftmaxFn`.
 
-    scores [b, n, queries, keys] in `request.dtype` -> weights of the same shape and dtype. Masked entries and fully
-    masked rows are exactly zero; the softmax is computed in fp32 when `request.in_fp32`.
-
     Example:
         @hookimpl
         def pretrain_softmax(request: SoftmaxRequest) -> Answer:
@@ -79,10 +74,7 @@ def pretrain_softmax(request: SoftmaxRequest) -> Answer:
 
 @hookspec
 def pretrain_norm(request: NormRequest) -> Answer:
-    """Offer layer norm or RMS norm over the last dimension, a `NormFn`.
-
-    x [..., h] in `request.dtype`, weight and bias [h] in `request.weight_dtype` -> [..., h] in `request.dtype`.
-    `epsilon` is added to the variance (LayerNorm) or the mean square (RMSNorm), which are accumulated in fp32.
+    """Offer layer norm or RMS norm over the last dimension, a `NormFn`, with statistics that are accumulated in fp32.
 
     Example:
         @hookimpl
@@ -97,9 +89,6 @@ def pretrain_norm(request: NormRequest) -> Answer:
 def pretrain_rotary(request: RotaryRequest) -> Answer:
     """Offer rotary position embedding, a `RotaryFn`.
 
-    x [s, b, n, d] in `request.dtype`, cos and sin [s, 1, 1, rotary_size] in fp32 -> a new [s, b, n, d]. The first
-    rotary_size dimensions are rotated half-split (i with i + rotary_size / 2), the others pass through.
-
     Example:
         @hookimpl
         def pretrain_rotary(request: RotaryRequest) -> Answer:
@@ -110,8 +99,6 @@ def pretrain_rotary(request: RotaryRequest) -> Answer:
 @hookspec
 def pretrain_activation(request: ActivationRequest) -> Answer:
     """Offer bias and activation of the MLP, an `ActivationFn`.
-
-    x [..., features] (swiglu: [..., 2 * features]), bias [last dimension of x] -> [..., features].
 
     Example:
         @hookimpl
@@ -124,8 +111,8 @@ def pretrain_activation(request: ActivationRequest) -> Answer:
 def pretrain_bias_dropout_add(request: BiasDropoutAddRequest) -> Answer:
     """Offer residual + dropout(x + bias), a `BiasDropoutAddFn`.
 
-    x and residual [s, b, h], bias [h] -> [s, b, h]. Dropout draws from the device's default generator, so that the
-    core's generator bookkeeping (saved, restored and forked per tensor-parallel rank) governs it.
+    Dropout draws from the device's default generator, so that the core's bookkeeping (saved, restored and forked per
+    tensor-parallel rank) governs it.
 
     Example:
         @hookimpl
@@ -136,10 +123,7 @@ def pretrain_bias_dropout_add(request: BiasDropoutAddRequest) -> Answer:
 
 @hookspec
 def pretrain_cross_entropy(request: CrossEntropyRequest) -> Answer:
-    """Offer vocabulary-parallel cross entropy, a `CrossEntropyFn`.
-
-    logits [s, b, padded_vocab_size / t] in `request.dtype`, target int64 [s, b] -> fp32 [s, b], equal on all ranks of
-    the tensor-parallel group that is passed in. Columns from `vocab_size` on count as minus infinity.
+    """Offer vocabulary-parallel cross entropy, a `CrossEntropyFn`; columns of padding count as minus infinity.
 
     Example:
         @hookimpl
@@ -154,8 +138,8 @@ def pretrain_cross_entropy(request: CrossEntropyRequest) -> Answer:
 def pretrain_linear(request: LinearRequest) -> Answer:
     """Offer the column-parallel linear, a `LinearFn`.
 
-    x [s, b, in] -> [s, b, out of this rank]. In the backward pass the all-reduce (or, with sequence parallel, the
-    reduce-scatter) of the input's gradient starts before the weight gradient is computed and is waited for after it.
+    In the backward pass the all-reduce (or, with sequence parallel, the reduce-scatter) of the input's gradient starts
+    before the weight gradient is computed and is waited for after it.
 
     Example:
         @hookimpl
@@ -167,9 +151,6 @@ def pretrain_linear(request: LinearRequest) -> Answer:
 @hookspec
 def pretrain_optimizer(request: OptimizerRequest) -> Answer:
     """Offer Adam and the gradient norm, `OptimizerKernels`.
-
-    The class is shaped like apex's FusedAdam (`step` in the parameter group, state `exp_avg` and `exp_avg_sq`), the
-    norm is a scalar fp32 tensor on the device, computed without a host synchronization.
 
     Example:
         @hookimpl

@@ -22,12 +22,9 @@ if TYPE_CHECKING:
 
 
 def answers(package: str, request: Request) -> Answer:
-    """Import the file of the request's operation, and return what its function `answers` says.
+    """Import the package's module of the request's operation, and return what its function `answers` says.
 
-    Args:
-        package: the plugin's package, which has one module per operation: "pretrain_cuda", for
-            `pretrain_cuda.attention.answers(request)`.
-        request: the argument of the hook.
+    `answers("pretrain_cuda", request)` calls `pretrain_cuda.attention.answers(request)` for an attention.
     """
     return cast("Answer", import_module(f"{package}.{request.operation}").answers(request))
 

@@ -12,40 +12,33 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Offer:
-    """A kernel that serves the request exactly.
-
-    Attributes:
-        name: what the kernel is called in the kernel table and in `kernels: {<operation>: <name>}` of a recipe.
-        build: makes the callable; called at most once, when the offer is taken. It is given the kernels
-            negotiated before it, by operation name: `attention` may use `built["softmax"]`.
-        kind: a portable family name that a recipe may use instead of `name`; for attention one of
-            "flash", "triangle", "softmax".
-        provider: the library and version that does the work ("flash-attn 2.8.3"); empty means the plugin itself.
-        fake: makes the kernel's stand-in, which `pretrain plan` runs on torch's fake tensors instead of the kernel: the
-            same call, outputs of the same shapes and dtypes, and the same tensors kept for the backward pass
-            (`pretrain.plugins.stand_in`); given what `build` is given. None: the kernel is plain torch, and runs on
-            fake tensors itself. Contract 1.1.
-    """
+    """A kernel that serves the request exactly."""
 
     name: str
+    """What the kernel is called in the kernel table and in `kernels: {<operation>: <name>}` of a recipe."""
     build: Callable[[Mapping[str, Any]], Any]
+    """Makes the callable; called at most once, when the offer is taken. It is given the kernels negotiated before it,
+    by operation name: `attention` may use `built["softmax"]`."""
     kind: str = ""
+    """A portable family name that a recipe may use instead of `name`; for attention one of "flash", "triangle",
+    "softmax"."""
     provider: str = ""
+    """The library and version that does the work ("flash-attn 2.8.3"); empty means the plugin itself."""
     fake: Callable[[Mapping[str, Any]], Any] | None = None
+    """Makes the kernel's stand-in, which `pretrain plan` runs on torch's fake tensors instead of the kernel: the same
+    call, outputs of the same shapes and dtypes, and the same tensors kept for the backward pass
+    (`pretrain.plugins.stand_in`); given what `build` is given. None: the kernel is plain torch, and runs on fake
+    tensors itself. Contract 1.1."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decline:
-    """A kernel that exists here but does not fit this request.
-
-    Attributes:
-        name: the kernel that declines.
-        reason: what does not fit, with the value that was asked and the value that is allowed.
-        kind: as for `Offer`.
-    """
+    """A kernel that exists here but does not fit this request."""
 
     name: str
+    """The kernel that declines."""
     reason: str
+    """What does not fit, with the value that was asked and the value that is allowed."""
     kind: str = ""
 
 
@@ -70,16 +63,7 @@ def offer_unless(
     provider: str = "",
     fake: Callable[[Mapping[str, Any]], Any] | None = None,
 ) -> Offer | Decline:
-    """Return a decline with the reason, or the offer where there is none.
-
-    Args:
-        reason: what does not fit, as for `Decline`; "" where everything does.
-        name: as for `Offer`.
-        build: as for `Offer`.
-        kind: as for `Offer`.
-        provider: as for `Offer`.
-        fake: as for `Offer`.
-    """
+    """Return a `Decline` with the reason, or the `Offer` where the reason is ""."""
     if reason:
         return Decline(name=name, kind=kind, reason=reason)
     return Offer(name=name, kind=kind, build=build, provider=provider, fake=fake)

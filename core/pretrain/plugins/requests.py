@@ -34,21 +34,18 @@ class Mask(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """Fields of all requests.
-
-    Attributes:
-        device_type: torch's name of the device ("cpu", "cuda", "npu").
-        dtype: of the activations that go in and come out.
-        deterministic: the same input must give the same bits on every call.
-        device_name: what `Backend.device_name` says; empty where it does not matter. A plugin may depend on it, but on
-            nothing else of the device, so that it can answer for a device that is not installed.
-    """
+    """Fields of all requests."""
 
     operation: ClassVar[str]
     device_type: str
+    """torch's name of the device ("cpu", "cuda", "npu")."""
     dtype: torch.dtype
+    """Of the activations that go in and come out."""
     deterministic: bool = False
+    """The same input must give the same bits on every call."""
     device_name: str = ""
+    """What `Backend.device_name` says; empty where it does not matter. A plugin may depend on it, but on nothing else
+    of the device, so that it can answer for a device that is not installed."""
 
     def to_json(self) -> dict[str, object]:
         """Return the request as plain JSON values; dtypes as "float32"."""
@@ -61,75 +58,64 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SoftmaxRequest(Request):
-    """Scale, mask and softmax over the last dimension: `SoftmaxFn`.
-
-    Attributes:
-        heads: n.
-        queries: number of rows of one head.
-        keys: length of one row.
-        mask: see `Mask`.
-        scale: the scores are multiplied by it before the mask.
-        in_fp32: fp16 and bf16 scores are scaled and exponentiated in fp32 (fp32 and fp64 always are in their own type).
-    """
+    """Scale, mask and softmax over the last dimension: `SoftmaxFn`."""
 
     operation: ClassVar[str] = "softmax"
     heads: int
+    """n."""
     queries: int
+    """Number of rows of one head."""
     keys: int
+    """Length of one row."""
     mask: Mask = Mask.CAUSAL
     scale: float = 1.0
+    """The scores are multiplied by it before the mask."""
     in_fp32: bool = True
+    """fp16 and bf16 scores are scaled and exponentiated in fp32 (fp32 and fp64 always are in their own type)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttentionRequest(Request):
-    """Dropout(Softmax(Mask(scale * Q K^T))) V: `AttentionFn`.
-
-    Attributes:
-        heads: n, query heads of this rank.
-        query_groups: g, key/value heads of this rank; n is a multiple of g.
-        head_size: d.
-        seq_length: queries and keys; s.
-        micro_batch_size: b of a training step; a prompt is continued with b = 1.
-        mask: see `Mask`.
-        dropout: probability with which an attention weight is dropped while training.
-        scale: usually d**-0.5.
-        score_divisor: a kernel that stores scores in fp16 or bf16 divides them by it first, and multiplies by it in
-            fp32 inside the softmax (`SoftmaxRequest.scale` is set to it); one that keeps scores in fp32 may ignore it.
-        softmax_in_fp32: as `SoftmaxRequest.in_fp32`; a fused kernel that accumulates in fp32 fulfils it.
-        block_size: rows of one block of the "triangle" kind.
-    """
+    """Dropout(Softmax(Mask(scale * Q K^T))) V: `AttentionFn`."""
 
     operation: ClassVar[str] = "attention"
     heads: int
+    """n, query heads of this rank."""
     query_groups: int
+    """g, key/value heads of this rank; n is a multiple of g."""
     head_size: int
+    """d."""
     seq_length: int
+    """Queries and keys; s."""
     micro_batch_size: int
+    """b of a training step; a prompt is continued with b = 1."""
     mask: Mask = Mask.CAUSAL
     dropout: float = 0.0
+    """Probability with which an attention weight is dropped while training."""
     scale: float
+    """Usually d**-0.5."""
     score_divisor: float = 1.0
+    """a kernel that stores scores in fp16 or bf16 divides them by it first, and multiplies by it in fp32 inside the
+    softmax (`SoftmaxRequest.scale` is set to it); one that keeps scores in fp32 may ignore it."""
     softmax_in_fp32: bool = True
+    """As `SoftmaxRequest.in_fp32`; a fused kernel that accumulates in fp32 fulfils it."""
     block_size: int = 512
+    """Rows of one block of the "triangle" kind."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NormRequest(Request):
-    """Layer norm or RMS norm over the last dimension: `NormFn`.
-
-    Attributes:
-        kind: "LayerNorm" or "RMSNorm".
-        hidden_size: h, the normalized dimension.
-        epsilon: added to the variance (LayerNorm) or mean square (RMSNorm).
-        weight_dtype: of weight and bias.
-    """
+    """Layer norm or RMS norm over the last dimension: `NormFn`."""
 
     operation: ClassVar[str] = "norm"
     kind: str
+    """"LayerNorm" or "RMSNorm"."""
     hidden_size: int
+    """h, the normalized dimension."""
     epsilon: float
+    """Added to the variance (LayerNorm) or mean square (RMSNorm)."""
     weight_dtype: torch.dtype
+    """Of weight and bias."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,73 +125,62 @@ class RotaryRequest(Request):
     It is called for queries and for keys; with grouped-query attention keys have fewer heads than `heads`.
 
     Half-split rotation as in GPT-NeoX: dimension i is rotated with i + rotary_size / 2.
-
-    Attributes:
-        heads: n.
-        head_size: d.
-        rotary_size: even, at most d; the other dimensions pass through.
-        seq_length: s.
     """
 
     operation: ClassVar[str] = "rotary"
     heads: int
+    """n."""
     head_size: int
+    """d."""
     rotary_size: int
+    """Even, at most d; the other dimensions pass through."""
     seq_length: int
+    """s."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ActivationRequest(Request):
-    """Bias and activation of the MLP: `ActivationFn`.
-
-    Attributes:
-        kind: "gelu" (exact, erf), "gelu_tanh" or "swiglu" (silu(first half) * second half).
-        features: size of the last dimension of the output.
-        has_bias: whether a bias is added first.
-    """
+    """Bias and activation of the MLP: `ActivationFn`."""
 
     operation: ClassVar[str] = "activation"
     kind: str
+    """"gelu" (exact, erf), "gelu_tanh" or "swiglu" (silu(first half) * second half)."""
     features: int
+    """Size of the last dimension of the output."""
     has_bias: bool = True
+    """Whether a bias is added first."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BiasDropoutAddRequest(Request):
-    """residual + dropout(x + bias): `BiasDropoutAddFn`.
-
-    Attributes:
-        hidden_size: h.
-        dropout: probability of the dropout.
-        has_bias: whether a bias is added.
-    """
+    """residual + dropout(x + bias): `BiasDropoutAddFn`."""
 
     operation: ClassVar[str] = "bias_dropout_add"
     hidden_size: int
+    """h."""
     dropout: float = 0.0
+    """Probability of the dropout."""
     has_bias: bool = True
+    """Whether a bias is added."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CrossEntropyRequest(Request):
-    """Vocabulary-parallel cross entropy: `CrossEntropyFn`.
-
-    Attributes:
-        vocab_size: entries of the tokenizer; columns from here on are padding, are never predicted and get no gradient.
-        padded_vocab_size: columns of the logits over all ranks, a multiple of the tensor-parallel size.
-        seq_length: s.
-        micro_batch_size: b.
-        tensor_parallel_size: t; each rank holds padded_vocab_size / t neighbouring columns.
-        in_fp32: fp16 and bf16 logits are exponentiated and summed in fp32.
-    """
+    """Vocabulary-parallel cross entropy: `CrossEntropyFn`."""
 
     operation: ClassVar[str] = "cross_entropy"
     vocab_size: int
+    """Entries of the tokenizer; columns from here on are padding, are never predicted and get no gradient."""
     padded_vocab_size: int
+    """Columns of the logits over all ranks, a multiple of the tensor-parallel size."""
     seq_length: int
+    """s."""
     micro_batch_size: int
+    """b."""
     tensor_parallel_size: int = 1
+    """t; each rank holds padded_vocab_size / t neighbouring columns."""
     in_fp32: bool = True
+    """fp16 and bf16 logits are exponentiated and summed in fp32."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -221,42 +196,34 @@ class LinearRequest(Request):
     which the data-parallel hook expects to find and drops. A weight marked `zero_out_wgrad` (an embedding that is the
     output layer too) gets a second gradient from autograd: return the true gradient, or add and return zeros. Always
     right: ignore `main_grad` and return the gradient.
-
-    Attributes:
-        tensor_parallel_size: t.
-        sequence_parallel: the input is split along the sequence; it is gathered first and its gradient is
-            reduce-scattered. Otherwise the gradient is all-reduced.
-        main_grad_dtype: dtype of `weight.main_grad` when the weight gradient is to be added there by the kernel
-            itself (gradient accumulation fusion); None: return it to autograd.
     """
 
     operation: ClassVar[str] = "linear"
     tensor_parallel_size: int = 1
+    """t."""
     sequence_parallel: bool = False
+    """The input is split along the sequence; it is gathered first and its gradient is reduce-scattered. Otherwise the
+    gradient is all-reduced."""
     main_grad_dtype: torch.dtype | None = None
+    """Dtype of `weight.main_grad` when the weight gradient is to be added there by the kernel itself (gradient
+    accumulation fusion); None: return it to autograd."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OptimizerRequest(Request):
-    """Adam or AdamW and the gradient norm: `OptimizerKernels`. `dtype` is that of the main parameters (fp32).
-
-    Attributes:
-        name: "adam" (weight decay added to the gradient) or "adamw" (decoupled weight decay).
-    """
+    """Adam or AdamW and the gradient norm: `OptimizerKernels`. `dtype` is that of the main parameters (fp32)."""
 
     operation: ClassVar[str] = "optimizer"
     name: str = "adam"
+    """"adam" (weight decay added to the gradient) or "adamw" (decoupled weight decay)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CollectivesRequest(Request):
-    """Options of the process groups: `ProcessGroupOptionsFn`. `dtype` is that of the gradients.
-
-    Attributes:
-        process_group: `Backend.process_group` ("nccl", "hccl", "gloo").
-        timeout_minutes: timeout of a collective.
-    """
+    """Options of the process groups: `ProcessGroupOptionsFn`. `dtype` is that of the gradients."""
 
     operation: ClassVar[str] = "collectives"
     process_group: str
+    """`Backend.process_group` ("nccl", "hccl", "gloo")."""
     timeout_minutes: int
+    """Timeout of a collective."""

@@ -23,16 +23,10 @@ class SoftmaxFn(Protocol):
     """Scale, mask, softmax."""
 
     def __call__(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return the weights.
+        """Return the weights of scores [b, n, queries, keys], in their shape and dtype, under the request's `Mask`.
 
-        Args:
-            scores: [b, n, queries, keys].
-            mask: as the request's `Mask` says.
-
-        Returns:
-            [b, n, queries, keys], dtype of `scores`; masked entries and fully masked rows are exactly zero.
+        Masked entries and fully masked rows are exactly zero.
         """
-        ...
 
 
 class AttentionFn(Protocol):
@@ -41,19 +35,11 @@ class AttentionFn(Protocol):
     def __call__(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, *, training: bool = True
     ) -> Tensor:
-        """Return the context.
+        """Return the context [s, b, n * d] of query [s, b, n, d], key and value [s, b, g, d], under the `Mask`.
 
-        Args:
-            query: [s, b, n, d].
-            key: [s, b, g, d].
-            value: [s, b, g, d].
-            mask: as the request's `Mask` says.
-            training: whether the request's dropout applies; it draws from the device's default generator.
-
-        Returns:
-            [s, b, n * d]; rows of queries that see no key are zero.
+        Rows of queries that see no key are zero. Only while `training` the request's dropout applies, which draws from
+        the device's default generator.
         """
-        ...
 
 
 class NormFn(Protocol):
@@ -61,7 +47,6 @@ class NormFn(Protocol):
 
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """Return [..., h] in the dtype of `x`; weight and bias are [h], bias is None for RMSNorm."""
-        ...
 
 
 class RotaryFn(Protocol):
@@ -69,7 +54,6 @@ class RotaryFn(Protocol):
 
     def __call__(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Rotate [s, b, n, d] by cos and sin, both [s, 1, 1, rotary_size] in fp32, and return a new tensor."""
-        ...
 
 
 class ActivationFn(Protocol):
@@ -77,7 +61,6 @@ class ActivationFn(Protocol):
 
     def __call__(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         """Return [..., features] for x [..., features] (swiglu: [..., 2 * features]), bias [last dimension of x]."""
-        ...
 
 
 class BiasDropoutAddFn(Protocol):
@@ -88,25 +71,17 @@ class BiasDropoutAddFn(Protocol):
 
     def __call__(self, x: Tensor, bias: Tensor | None, residual: Tensor, *, training: bool = True) -> Tensor:
         """Return [s, b, h] for x and residual [s, b, h], bias [h]; draws from the device's default generator."""
-        ...
 
 
 class CrossEntropyFn(Protocol):
     """Vocabulary-parallel cross entropy."""
 
     def __call__(self, logits: Tensor, target: Tensor, group: ProcessGroup | None = None) -> Tensor:
-        """Return the loss of every token.
+        """Return the loss of every token, fp32 [s, b], equal on all ranks of the group, which is None where t is 1.
 
-        Args:
-            logits: [s, b, padded_vocab_size / t], this rank's columns. The kernel may overwrite it, and in its backward
-                pass what it keeps.
-            target: int64 [s, b], entries of the whole vocabulary, below `vocab_size`.
-            group: the tensor-parallel group; None where t is 1.
-
-        Returns:
-            fp32 [s, b], equal on all ranks of the group.
+        logits are this rank's columns [s, b, padded_vocab_size / t]; the kernel may overwrite them, and in its backward
+        pass what it keeps. target is int64 [s, b], entries of the whole vocabulary, below `vocab_size`.
         """
-        ...
 
 
 class LinearFn(Protocol):
@@ -115,18 +90,11 @@ class LinearFn(Protocol):
     def __call__(
         self, x: Tensor, weight: Tensor, bias: Tensor | None = None, group: ProcessGroup | None = None
     ) -> Tensor:
-        """Return x weight^T + bias.
+        """Return x weight^T + bias, [s, b, out of this rank], for weight [out of this rank, in] and bias.
 
-        Args:
-            x: [s, b, in]; with sequence_parallel [s / t, b, in].
-            weight: [out of this rank, in].
-            bias: [out of this rank].
-            group: the tensor-parallel group; None where t is 1 or the input's gradient is not to be reduced.
-
-        Returns:
-            [s, b, out of this rank].
+        x is [s, b, in], with sequence_parallel [s / t, b, in]. The tensor-parallel group is None where t is 1 or the
+        input's gradient is not to be reduced.
         """
-        ...
 
 
 class GradientNormFn(Protocol):
@@ -137,22 +105,18 @@ class GradientNormFn(Protocol):
 
         Tensors are all of one dtype: fp32 gradients, or parameters in the training's dtype, summed up in fp32.
         """
-        ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OptimizerKernels:
-    """The two halves of an optimizer step.
-
-    Attributes:
-        adam: a `torch.optim.Optimizer` class shaped like apex's FusedAdam:
-            `adam(params, lr, betas, eps, weight_decay, adam_w_mode)`, `step` counted in the parameter group, state of
-            `exp_avg` and `exp_avg_sq` only. This is what lets a checkpoint change its data-parallel size.
-        gradient_norm: see `GradientNormFn`.
-    """
+    """The two halves of an optimizer step."""
 
     adam: type[torch.optim.Optimizer]
+    """A `torch.optim.Optimizer` class shaped like apex's FusedAdam: `adam(params, lr, betas, eps, weight_decay,
+    adam_w_mode)`, `step` counted in the parameter group, state of `exp_avg` and `exp_avg_sq` only. This is what lets a
+    checkpoint change its data-parallel size."""
     gradient_norm: GradientNormFn
+    """See `GradientNormFn`."""
 
 
 class ProcessGroupOptionsFn(Protocol):
@@ -160,7 +124,6 @@ class ProcessGroupOptionsFn(Protocol):
 
     def __call__(self, group_name: str) -> Any | None:
         """Return what `torch.distributed.new_group(pg_options=...)` takes, or None, for "tp", "pp", "dp", ..."""
-        ...
 
 
 _TYPES: Mapping[str, type] = {

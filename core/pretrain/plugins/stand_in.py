@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Protocol, overload
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
 
     from torch import Tensor
 
+    Tell = Callable[[Iterable[Any], Iterable[Any]], None]
     Compute = Callable[..., tuple[Tensor, Sequence[Tensor | None]]]
     Gradients = Callable[[Sequence[Any], Tensor, "Empty"], Sequence[Tensor | None]]
 
@@ -23,16 +24,16 @@ if TYPE_CHECKING:
 def stand_in(compute: Compute, gradients: Gradients | None = None) -> Callable[..., Tensor]:
     """Return a differentiable function that allocates what a kernel allocates, and computes nothing.
 
-    Tensors that `compute` or `gradients` makes and does not return count as the kernel's workspace. What is kept of a
-    workspace in a local variable counts up to the return; what is deleted earlier only until then.
+    `compute` is called with the kernel's arguments; it returns the output and the tensors that are kept for the
+    backward pass. Inputs among them are kept as they are; a view of an input shares its memory. Tensors that may need a
+    gradient are arguments by position, named or not; arguments by keyword alone get none.
 
-    Args:
-        compute: called with the kernel's arguments; returns the output and the tensors that are kept for the backward
-            pass. Inputs among them are kept as they are; a view of an input shares its memory. Tensors that may need a
-            gradient are arguments by position, named or not; arguments by keyword alone get none.
-        gradients: called in the backward pass with the kept tensors, the output's gradient, and for each positional
-            argument an empty tensor for its gradient, or None where it needs none; returns these, or others in their
-            place (a kept tensor that the gradient overwrites). See `Empty`. None: the empty tensors.
+    `gradients` is called in the backward pass with the kept tensors, the output's gradient, and for each positional
+    argument an empty tensor for its gradient, or None where it needs none (`Empty`); it returns these, or others in
+    their place (a kept tensor that the gradient overwrites). None: the empty tensors.
+
+    Tensors that either makes and does not return count as the kernel's workspace: in a local variable up to the return,
+    deleted earlier only until then.
 
     Example:
         def attention(query, key, value, mask=None, *, training=True):
@@ -113,12 +114,6 @@ class Empty(Sequence["Tensor | None"]):
         return self._made[place]
 
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    Tell = Callable[[Iterable[Any], Iterable[Any]], None]
-
-
 class Observer(Protocol):
     """Listener to the passes of stand-ins."""
 
@@ -126,13 +121,10 @@ class Observer(Protocol):
         """Take note of the beginning of a pass."""
 
     def end(self, operation: str, read: Iterable[Any], written: Iterable[Any], *, is_backward: bool) -> None:
-        """Take note of the end of a pass, when its workspace is free again.
+        """Take note of the end of an operation's pass, when its workspace is free again.
 
-        Args:
-            operation: whose kernel it stands for: "attention", ...
-            read: the kernel's arguments; in the backward pass what it has kept, and the output's gradient.
-            written: the output and what is kept; in the backward pass the gradients.
-            is_backward: of which pass.
+        `read` are the kernel's arguments, and in the backward pass what it has kept and the output's gradient;
+        `written` are the output and what is kept, and in the backward pass the gradients.
         """
 
 

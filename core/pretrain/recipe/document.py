@@ -36,19 +36,12 @@ class RecipeLoader(yaml.SafeLoader):
 
 @dataclass(slots=True)
 class Document:
-    """Plain data and where each of its keys was given.
-
-    Attributes:
-        source: the file.
-        data: nested mappings.
-        places: for each key path where it was given, "recipes/x.yml:12" or "--set model.num_layers=2".
-        overridden: the key paths, "section.key", that overrides gave.
-    """
+    """Plain data and where each of its keys was given."""
 
     source: str
     data: dict[str, Any]
-    places: dict[Keys, str] = field(default_factory=dict)
-    overridden: set[str] = field(default_factory=set)
+    places: dict[Keys, str] = field(default_factory=dict)  # "recipes/x.yml:12" or "--set model.num_layers=2", by key
+    overridden: set[str] = field(default_factory=set)  # "section.key", which overrides gave
 
     def place(self, keys: Keys) -> str:
         """Return where the key, or else the nearest one around it, was given."""
@@ -163,10 +156,7 @@ _LONG = 100
 
 
 def apply_override(document: Document, override: str) -> None:
-    """Put one override, "section.key=value", into the document.
-
-    The value is YAML or JSON. null unsets a key; a mapping replaces a whole section ("recompute={granularity: full}").
-    """
+    """Put one override, "section.key=value", into the document; the value is YAML or JSON, null unsets a key."""
     path, equals, text = override.partition("=")
     path = path.strip()
     keys = tuple(path.split("."))
@@ -180,17 +170,20 @@ def apply_override(document: Document, override: str) -> None:
         msg = f"{place}: the value is not YAML. Quote it: --set '{path}=\"...\"'."
         raise RecipeError(msg) from error
     inner = document.data
-    for depth, key in enumerate(keys[:-1], start=1):
+    for depth, key in enumerate(keys[:-1], start=1):  # a mapping replaces a whole section
         document.places.setdefault(keys[:depth], place)
         if not isinstance(inner.get(key), dict):
             inner[key] = {}
         inner = inner[key]
     inner[keys[-1]] = value
-    _drop_places(document, keys)
+    for replaced in [known for known in document.places if known[: len(keys)] == keys]:
+        del document.places[replaced]
     document.places[keys] = place
     document.overridden.add(path)
-    if value is not None:
-        _replace_alternatives(document, path)
+    for group in _ALTERNATIVES:
+        if value is not None and path in group:
+            for other in set(group) - {path} - document.overridden:
+                document.remove(other)
 
 
 def _value(text: str) -> Any:
@@ -199,16 +192,3 @@ def _value(text: str) -> Any:
         with suppress(ValueError):
             return json.loads(text)
     return yaml.load(text, RecipeLoader)  # noqa: S506  a SafeLoader
-
-
-def _drop_places(document: Document, keys: tuple[str, ...]) -> None:
-    """Drop the places of keys that a mapping has replaced."""
-    for known in [known for known in document.places if known[: len(keys)] == keys]:
-        del document.places[known]
-
-
-def _replace_alternatives(document: Document, path: str) -> None:
-    for group in _ALTERNATIVES:
-        if path in group:
-            for other in set(group) - {path} - document.overridden:
-                document.remove(other)

@@ -13,24 +13,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layout:
-    """Sizes of the parallel groups of one run.
-
-    Attributes:
-        world_size: number of ranks; the product of the three sizes below.
-        tensor_model_parallel_size: ranks that share every layer.
-        pipeline_model_parallel_size: stages.
-        data_parallel_size: replicas of the model.
-        virtual_pipeline_model_parallel_size: chunks of layers per stage; None without the interleaved schedule.
-        layers_of_chunks: layers of every stage, or of every chunk, in the order of the layers.
-        micro_batch_size: samples that one rank computes at a time.
-    """
+    """Sizes of the parallel groups of one run."""
 
     world_size: int
     tensor_model_parallel_size: int
     pipeline_model_parallel_size: int
     data_parallel_size: int
-    virtual_pipeline_model_parallel_size: int | None
-    layers_of_chunks: tuple[int, ...]
+    virtual_pipeline_model_parallel_size: int | None  # chunks of a stage; None without the interleaved schedule
+    layers_of_chunks: tuple[int, ...]  # of every stage, or of every chunk, in the order of the layers
     micro_batch_size: int
 
     @property
@@ -55,11 +45,7 @@ def global_batch_sizes(recipe: Recipe) -> list[int]:
 
 
 def lay_out(recipe: Recipe, world_size: int) -> Layout:
-    """Divide `world_size` ranks as the recipe says.
-
-    Raises:
-        RecipeError: the ranks are not a multiple of tensor x pipeline, or a global batch cannot be divided among them.
-    """
+    """Divide `world_size` ranks as the recipe says, or raise RecipeError where they or a global batch do not divide."""
     parallel = recipe.parallel
     if world_size < 1 or world_size % recipe.model_parallel_size:
         msg = (

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from pretrain.errors import RecipeError
 from pretrain.recipe.checks.effect import problems_of, without_effect
-from pretrain.recipe.deepspeed.merge import TakenOver, merge_deepspeed
+from pretrain.recipe.deepspeed.translate import TakenOver, merge_deepspeed
 from pretrain.recipe.document import Document, apply_override, read_document
 from pretrain.recipe.problem import describe, problems_in
 from pretrain.recipe.recipe import Recipe, RecipeOrigin
@@ -24,14 +24,10 @@ if TYPE_CHECKING:
 
 
 def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Recipe:
-    """Read a recipe.
+    """Read a recipe from a YAML file.
 
-    Args:
-        path: a YAML file.
-        overrides: "section.key=value", the value in YAML; later ones win. null unsets a key.
-
-    Raises:
-        RecipeError: the file cannot be read, or is not a valid recipe; one line for each mistake.
+    Overrides are "section.key=value", the value in YAML; later ones win, null unsets a key. Raises RecipeError, with a
+    line for each mistake.
     """
     return _build(read_document(Path(path)), overrides)
 
@@ -42,14 +38,7 @@ def make_recipe(data: Mapping[str, Any], overrides: Sequence[str] = (), source: 
 
 
 def make_effective(document: Document) -> tuple[Recipe, list[Problem]]:
-    """Make a recipe of a document without the keys that have no effect in it, which are taken out of the document.
-
-    Returns:
-        the recipe, and a problem for each key that was taken out.
-
-    Raises:
-        RecipeError: the document is not a valid recipe; each line has the place that the document knows.
-    """
+    """Make a recipe of a document without its keys that have no effect; return it, and a problem for each of those."""
     left_out: list[Problem] = []
     while True:
         recipe, problems = _read(document, RecipeOrigin(document.source))
@@ -91,11 +80,7 @@ def _read(document: Document, origin: RecipeOrigin) -> tuple[Recipe | None, list
 
 
 def _drop_switched_off(document: Document, problems: Iterable[Problem]) -> bool:
-    """Drop keys of the file that an override left without effect, such as the loss scale after dtype=fp32.
-
-    Returns:
-        whether any was dropped.
-    """
+    """Drop keys of the file that an override left without effect, such as the loss scale after dtype=fp32."""
     dropped = False
     for problem in problems:
         governed = any(_overrides(document, path) for path in problem.switched_off_by)
@@ -106,11 +91,7 @@ def _drop_switched_off(document: Document, problems: Iterable[Problem]) -> bool:
 
 
 def _drop_unread(document: Document, problems: Iterable[Problem], taken: TakenOver) -> list[str]:
-    """Drop keys that a DeepSpeed file gives and DeepSpeed would not read, such as those of another stage.
-
-    Returns:
-        a notice for each.
-    """
+    """Drop keys that a DeepSpeed file gives and DeepSpeed would not read, with a notice of each."""
     notices = []
     for problem in problems:
         if problem.switched_off_by and problem.path in taken.given:
@@ -125,10 +106,7 @@ def _overrides(document: Document, path: str) -> bool:
 
 
 def to_yaml(recipe: Recipe) -> str:
-    """Return the recipe with every default written out; loading the text describes the same run.
-
-    Keys that have no effect in this recipe are left out, because loading refuses them.
-    """
+    """Return the recipe with every default written out but for keys without effect; the text describes the same run."""
     document = Document(recipe.source, recipe.model_dump(mode="json", exclude_none=True))
     for path in without_effect(recipe):
         document.remove(path)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from pretrain.errors import did_you_mean
 from pretrain.recipe.deepspeed.key_tables import of_deepspeed
-from pretrain.recipe.foreign_names import foreign_names
 from pretrain.recipe.recipe import keys_of_recipe
 from pretrain.recipe.section import as_written, shown
 
@@ -18,23 +18,17 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
     from pydantic_core import ErrorDetails
 
-    from pretrain.recipe.deepspeed.merge import TakenOver
+    from pretrain.recipe.deepspeed.translate import TakenOver
     from pretrain.recipe.document import Document
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Problem of a recipe, shown as `file:line: path: text`.
+    """Problem of a recipe, shown as `file:line: path: text`."""
 
-    Attributes:
-        path: the key, "section.key".
-        text: what was given, what is allowed, what to do.
-        switched_off_by: for a key without effect, the keys whose values decide that.
-    """
-
-    path: str
-    text: str
-    switched_off_by: tuple[str, ...] = ()
+    path: str  # "section.key"
+    text: str  # what was given, what is allowed, what to do
+    switched_off_by: tuple[str, ...] = ()  # for a key without effect, the keys whose values decide that
 
 
 _MOST = 8
@@ -53,6 +47,19 @@ _BOUNDS = {
     "less_than": ("lt", "less than"),
     "less_than_equal": ("le", "at most"),
 }
+_TYPES = {
+    "bool_type": "true or false",
+    "string_type": "text",
+    "model_type": "a section with keys",
+    "tuple_type": "a list",
+    "string_too_short": "text that is not empty",
+    "string_pattern_mismatch": "one to three numbers such as 949,50,1",
+}
+
+
+def foreign_names() -> Any:
+    """Return the tool that knows other programs' keys and flags, pretrain.tools.migrate.hints: only for an error."""
+    return import_module("pretrain.tools.migrate.hints")
 
 
 def describe(document: Document, problems: Iterable[Problem], taken: TakenOver) -> str:
@@ -73,15 +80,16 @@ def problems_in(error: ValidationError) -> list[Problem]:
     """Translate a pydantic error into problems of a recipe."""
     # Unknown keys first: a misspelt one explains why the right one is missing.
     details = sorted(error.errors(include_url=False), key=lambda detail: detail["type"] != "extra_forbidden")
-    return [_problem(detail) for detail in details if detail["type"] != "default_factory_not_called"]
+    problems = []
+    for detail in details:
+        if detail["type"] != "default_factory_not_called":
+            path = ".".join(map(str, detail["loc"]))
+            problems.append(Problem(path, _text(path, detail)))
+    return problems
 
 
-def _problem(detail: ErrorDetails) -> Problem:
-    path = ".".join(str(part) for part in detail["loc"])
-    return Problem(path, _text(path, detail["type"], detail["input"], detail.get("ctx", {}), detail["msg"]))
-
-
-def _text(path: str, kind: str, given: Any, context: dict[str, Any], message: str) -> str:
+def _text(path: str, detail: ErrorDetails) -> str:
+    kind, given, context = detail["type"], detail["input"], detail.get("ctx", {})
     if kind == "extra_forbidden":
         return _unknown(path, given)
     if kind == "missing":
@@ -93,7 +101,7 @@ def _text(path: str, kind: str, given: Any, context: dict[str, Any], message: st
         return f"{shown(given)} must be {words} {context[bound]:g}."
     if kind == "value_error":
         return str(context["error"])
-    return _text_of_type(kind, given, message)
+    return f"{as_written(given)} is not {_TYPES[kind]}." if kind in _TYPES else f"{shown(given)}: {detail['msg']}."
 
 
 def _unknown(path: str, given: Any) -> str:
@@ -105,18 +113,6 @@ def _unknown(path: str, given: Any) -> str:
 def _without_index(path: str) -> str:
     """data.blend.0.weight -> data.blend.weight."""
     return ".".join(name for name in path.split(".") if not name.isdigit())
-
-
-def _text_of_type(kind: str, given: Any, message: str) -> str:
-    expected = {
-        "bool_type": "true or false",
-        "string_type": "text",
-        "model_type": "a section with keys",
-        "tuple_type": "a list",
-        "string_too_short": "text that is not empty",
-        "string_pattern_mismatch": "one to three numbers such as 949,50,1",
-    }
-    return f"{as_written(given)} is not {expected[kind]}." if kind in expected else f"{shown(given)}: {message}."
 
 
 def _nearest(path: str) -> str:

@@ -29,30 +29,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AccumulationSteps:
-    """Micro-batches per step that a DeepSpeed file states; in a recipe they follow from the ranks.
+    """Micro-batches per step that a DeepSpeed file states; in a recipe they follow from the ranks."""
 
-    Attributes:
-        place: "ds_config.json:3: gradient_accumulation_steps".
-        steps: how many.
-    """
-
-    place: str
+    place: str  # "ds_config.json:3: gradient_accumulation_steps"
     steps: int
 
 
 @dataclass(frozen=True, slots=True)
 class RecipeOrigin:
-    """Source of a recipe.
-
-    Attributes:
-        source: the file.
-        notices: one line for each thing that was understood in another way than it was written.
-        accumulation_steps: the micro-batches per step that the layout must have; None without a DeepSpeed file.
-    """
+    """Source of a recipe."""
 
     source: str = "recipe"
-    notices: tuple[str, ...] = ()
-    accumulation_steps: AccumulationSteps | None = None
+    notices: tuple[str, ...] = ()  # a line for each thing that was understood in another way than it was written
+    accumulation_steps: AccumulationSteps | None = None  # that the layout must have; None without a DeepSpeed file
 
 
 class Recipe(Section):
@@ -128,7 +117,7 @@ def keys_of_recipe() -> dict[str, str]:
 def description(field: FieldInfo) -> str:
     """Return the sentence of a key, or of the section that it is."""
     section = inner_section(field)
-    return field.description or (inspect.getdoc(section) or "").partition("\n")[0]
+    return " ".join((field.description or (inspect.getdoc(section) or "").partition("\n")[0]).split())
 
 
 def walk(section: type[Section], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:

@@ -105,7 +105,7 @@ TokenPath = Annotated[str, StringConstraints(strict=True, min_length=1), BeforeV
 class Section(BaseModel):
     """A part of a recipe. A key that is null counts as not given, so that an override can unset one."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=False, use_attribute_docstrings=True)
 
     @model_validator(mode="before")
     @classmethod

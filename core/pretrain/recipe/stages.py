@@ -15,12 +15,7 @@ LAST = "parallel.num_layers_in_last_pipeline_stage"
 
 
 class StagesError(ValueError):
-    """The layers cannot be cut as the recipe says.
-
-    Attributes:
-        path: the key, "section.key".
-        text: the problem, and what is allowed.
-    """
+    """The layers cannot be cut as the recipe says."""
 
     def __init__(self, path: str, text: str) -> None:
         super().__init__(f"{path}: {text}")
@@ -28,13 +23,7 @@ class StagesError(ValueError):
 
 
 def layers_of_chunks(parallel: ParallelSection, num_layers: int) -> tuple[int, ...]:
-    """Return the number of layers of every chunk in the order of the layers.
-
-    Without the interleaved schedule a chunk is a stage. With it chunk c of stage s is number c * stages + s.
-
-    Raises:
-        StagesError: the layers cannot be cut so.
-    """
+    """Return the number of layers of every chunk in order: chunk c of stage s is number c * stages + s."""
     if parallel.pipeline_model_parallel_size == 1:
         return (num_layers,)  # the other keys have no effect then, which is its own problem
     chunks = parallel.virtual_pipeline_model_parallel_size or 1

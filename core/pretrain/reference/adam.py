@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
     from pretrain.plugins.signatures import GradientNormFn
 
+    Group = dict[str, Any]
+    Tensors = list[Tensor]
+
 
 class Adam(torch.optim.Optimizer):
     """Base with apex's state: one `step` per parameter group, and `exp_avg` and `exp_avg_sq` per parameter.
@@ -34,14 +37,9 @@ class Adam(torch.optim.Optimizer):
     ) -> None:
         """Make an optimizer.
 
-        Args:
-            params: parameters, or groups of them.
-            lr: learning rate.
-            betas: decay of the running means of the gradient and of its square.
-            eps: added to the square root of the running mean of the square.
-            weight_decay: decoupled from the gradient with `adam_w_mode` (Loshchilov and Hutter 2019,
-                arXiv 1711.05101), otherwise added to the gradient (Kingma and Ba 2015, arXiv 1412.6980).
-            adam_w_mode: AdamW instead of Adam; see `weight_decay`.
+        Weight decay is decoupled from the gradient with `adam_w_mode` (Loshchilov and Hutter 2019, arXiv 1711.05101),
+        otherwise added to it (Kingma and Ba 2015, arXiv 1412.6980). `eps` is added to the square root of the mean of
+        the square.
         """
         self.adam_w_mode = adam_w_mode
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
@@ -69,13 +67,9 @@ class Adam(torch.optim.Optimizer):
 
     @abstractmethod
     def _update(
-        self,
-        group: dict[str, Any],
-        parameters: list[Tensor],
-        grads: list[Tensor],
-        exp_avgs: list[Tensor],
-        exp_avg_sqs: list[Tensor],
-    ) -> None: ...
+        self, group: dict[str, Any], parameters: Tensors, grads: Tensors, means: Tensors, squares: Tensors
+    ) -> None:
+        """Update one group; `means` and `squares` are exp_avg and exp_avg_sq of its parameters."""
 
     def _state_of(self, parameter: Tensor) -> dict[str, Tensor]:
         state: dict[str, Tensor] = self.state[parameter]
@@ -89,12 +83,7 @@ class ForeachAdam(Adam):
     """Adam in plain torch, with operations on lists of tensors."""
 
     def _update(
-        self,
-        group: dict[str, Any],
-        parameters: list[Tensor],
-        grads: list[Tensor],
-        exp_avgs: list[Tensor],
-        exp_avg_sqs: list[Tensor],
+        self, group: dict[str, Any], parameters: Tensors, grads: Tensors, means: Tensors, squares: Tensors
     ) -> None:
         beta1, beta2 = group["betas"]
         lr, weight_decay, step = group["lr"], group["weight_decay"], group["step"]
@@ -102,33 +91,28 @@ class ForeachAdam(Adam):
             torch._foreach_mul_(parameters, 1 - lr * weight_decay)
         elif weight_decay:
             grads = list(torch._foreach_add(grads, parameters, alpha=weight_decay))  # noqa: SLF001
-        torch._foreach_lerp_(exp_avgs, grads, 1 - beta1)
-        torch._foreach_mul_(exp_avg_sqs, beta2)
-        torch._foreach_addcmul_(exp_avg_sqs, grads, grads, 1 - beta2)
-        denominators = torch._foreach_sqrt(exp_avg_sqs)  # noqa: SLF001
+        torch._foreach_lerp_(means, grads, 1 - beta1)
+        torch._foreach_mul_(squares, beta2)
+        torch._foreach_addcmul_(squares, grads, grads, 1 - beta2)
+        denominators = torch._foreach_sqrt(squares)  # noqa: SLF001
         torch._foreach_div_(denominators, (1 - beta2**step) ** 0.5)
         torch._foreach_add_(denominators, group["eps"])
-        torch._foreach_addcdiv_(parameters, exp_avgs, denominators, -lr / (1 - beta1**step))
+        torch._foreach_addcdiv_(parameters, means, denominators, -lr / (1 - beta1**step))
 
 
 class FusedAdam(Adam):
     """Adam by torch's fused kernel for CPU, CUDA and Ascend: one pass over all tensors of a group."""
 
     def _update(
-        self,
-        group: dict[str, Any],
-        parameters: list[Tensor],
-        grads: list[Tensor],
-        exp_avgs: list[Tensor],
-        exp_avg_sqs: list[Tensor],
+        self, group: dict[str, Any], parameters: Tensors, grads: Tensors, means: Tensors, squares: Tensors
     ) -> None:
         update = torch._fused_adamw_ if self.adam_w_mode else torch._fused_adam_
         step = torch.full((), float(group["step"]), device=parameters[0].device)  # the kernel only reads it
         update(
             parameters,
             grads,
-            exp_avgs,
-            exp_avg_sqs,
+            means,
+            squares,
             [],
             [step] * len(parameters),
             lr=group["lr"],

@@ -29,13 +29,7 @@ class Attention:
     def __init__(
         self, request: AttentionRequest, softmax: SoftmaxFn | None = None, *, matmul: ScaledMatmul | None = None
     ) -> None:
-        """Make a kernel.
-
-        Args:
-            request: describes the attention.
-            softmax: of the scores; it multiplies by the request's score divisor. None: in plain torch.
-            matmul: of queries and keys. None: `scaled_matmul`.
-        """
+        """Make a kernel; `softmax` multiplies by the request's score divisor, and `matmul` is of queries and keys."""
         self.softmax = softmax or Softmax(softmax_request(request))
         self.matmul = matmul or scaled_matmul
         self.groups, self.dropout = request.query_groups, request.dropout
@@ -116,14 +110,10 @@ class CausalBlocks:
         matmul: ScaledMatmul | None = None,
         mask: BlockMask | None = None,
     ) -> None:
-        """Make a kernel.
+        """Make a kernel; `matmul` is of queries and keys, and `mask` is `causal`, or a function that caches its masks.
 
-        Args:
-            request: describes the attention.
-            softmax: of the scores [b, n, rows, keys] of a block, and bool [rows, keys], True = masked; it multiplies by
-                the request's score divisor. None: in plain torch.
-            matmul: of queries and keys. None: `scaled_matmul`.
-            mask: `masks.causal`, or a function that caches its masks. None: a new mask for every block.
+        `softmax` is of the scores [b, n, rows, keys] of a block, and bool [rows, keys], True = masked; it multiplies by
+        the request's score divisor.
         """
         self.request = request
         self.scale = request.scale / request.score_divisor

@@ -19,17 +19,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Contiguous columns of the padded vocabulary: equal parts in the order of the ranks.
+    """Contiguous columns of the padded vocabulary: equal parts in the order of the ranks."""
 
-    Attributes:
-        first: vocabulary entry of this rank's first column.
-        columns: number of columns, padding included.
-        entries: number of columns without padding; may be 0 or all.
-    """
-
-    first: int
-    columns: int
-    entries: int
+    first: int  # vocabulary entry of this rank's first column
+    columns: int  # padding included
+    entries: int  # columns without padding; may be 0 or all
 
     def find(self, target: Tensor) -> tuple[Tensor, Tensor]:
         """Return the column of every target, 0 for targets of other ranks, and True for those of this rank."""

@@ -24,26 +24,20 @@ Accumulate: TypeAlias = "Callable[[Tensor, Tensor, Tensor], None]"
 
 
 class Linear:
-    """A `LinearFn`.
+    """A `LinearFn`; its weight gradient follows `LinearRequest`, which is megatron-core 0.16.1's protocol.
 
-    The weight gradient follows megatron-core 0.16.1's protocol
-    (LinearWithGradAccumulationAndAsyncCommunication.backward) if `main_grad_dtype` is requested and the weight has a
-    `main_grad`: it is added there. A weight with `grad_added_to_main_grad` gets True there, and a gradient of
-    unspecified content, which the data-parallel hook expects and drops.
+    See LinearWithGradAccumulationAndAsyncCommunication.backward.
     """
 
     def __init__(
         self, request: LinearRequest, *, matmul_dtype: torch.dtype | None = None, accumulate: Accumulate | None = None
     ) -> None:
-        """Make a kernel.
+        """Make a kernel; matmuls are in the dtype of the matrices unless another is given.
 
-        Args:
-            request: describes the linear.
-            matmul_dtype: dtype of the matmuls; None: that of the matrices.
-            accumulate: adds grad^T x to a main gradient, for grad [rows, out], x [rows, in]; None: see `accumulation`.
+        `accumulate` adds grad^T x to a main gradient, for grad [rows, out], x [rows, in]; None: see `accumulation`.
         """
         self.matmul_dtype = matmul_dtype
-        self.accumulate = accumulate or _accumulate
+        self.accumulate = accumulate or (lambda main_grad, grad, x: add_matmul(main_grad, grad.t(), x))
         self.sequence_parallel = request.sequence_parallel
         self.adds_to_main_grad = request.main_grad_dtype is not None
 
@@ -54,7 +48,10 @@ class Linear:
         group = group if group is not None and group.size() > 1 else None
         is_split = self.sequence_parallel and group is not None
         main_grad = _main_grad(weight) if self.adds_to_main_grad else None
-        if group is None and main_grad is None and self.matmul_dtype is None and not _is_gathered(weight):
+        # ZeRO-3 gathers a weight for its forward pass and again for its backward pass. torch's linear would keep a view
+        # of the first in its graph, and so all gathered weights; _Linear keeps only the parameter.
+        is_gathered = hasattr(weight, "ds_tensor")
+        if group is None and main_grad is None and self.matmul_dtype is None and not is_gathered:
             return F.linear(x, weight, bias)
         options = _Options(
             group=group, is_split=is_split, main_grad=main_grad, dtype=self.matmul_dtype, accumulate=self.accumulate
@@ -81,12 +78,6 @@ def _main_grad(weight: Tensor) -> Tensor | None:
     # Autograd sums both, which is cheaper than adding zeros to the second one.
     main_grad: Tensor | None = None if getattr(weight, "zero_out_wgrad", False) else getattr(weight, "main_grad", None)
     return main_grad
-
-
-def _is_gathered(weight: Tensor) -> bool:
-    # ZeRO-3 gathers a weight for its forward pass and again for its backward pass. torch's linear would keep a view of
-    # the first in its graph, and so all gathered weights; _Linear keeps only the parameter.
-    return hasattr(weight, "ds_tensor")
 
 
 class _Linear(torch.autograd.Function):
@@ -141,7 +132,3 @@ def _weight_gradient(grad: Tensor, x: Tensor, weight: Tensor, options: _Options)
         return None
     weight.grad_added_to_main_grad = True
     return torch.empty_like(weight)
-
-
-def _accumulate(main_grad: Tensor, grad: Tensor, x: Tensor) -> None:
-    add_matmul(main_grad, grad.t(), x)

@@ -16,25 +16,14 @@ from pretrain.reference.linear import Linear
 from pretrain.reference.softmax import Softmax
 
 if TYPE_CHECKING:
+    from pretrain.plugins import requests
     from pretrain.plugins.offer import Answer
-    from pretrain.plugins.requests import (
-        ActivationRequest,
-        AttentionRequest,
-        BiasDropoutAddRequest,
-        CollectivesRequest,
-        CrossEntropyRequest,
-        LinearRequest,
-        NormRequest,
-        OptimizerRequest,
-        RotaryRequest,
-        SoftmaxRequest,
-    )
 
 NAME = "reference"
 
 
 @hookimpl
-def pretrain_attention(request: AttentionRequest) -> Answer:
+def pretrain_attention(request: requests.AttentionRequest) -> Answer:
     """Offer attention with stored weights and the negotiated softmax; and, for causal masks, by blocks."""
     softmax = Offer(name=NAME, kind="softmax", build=lambda built: Attention(request, built.get("softmax")))
     if request.mask is not Mask.CAUSAL:
@@ -44,56 +33,56 @@ def pretrain_attention(request: AttentionRequest) -> Answer:
 
 
 @hookimpl
-def pretrain_softmax(request: SoftmaxRequest) -> Answer:
+def pretrain_softmax(request: requests.SoftmaxRequest) -> Answer:
     """Plain torch."""
     return Offer(name=NAME, build=lambda _: Softmax(request))
 
 
 @hookimpl
-def pretrain_norm(request: NormRequest) -> Answer:
+def pretrain_norm(request: requests.NormRequest) -> Answer:
     """Plain torch, statistics in fp32."""
     return Offer(name=NAME, build=lambda _: norm.KINDS[request.kind](request))
 
 
 @hookimpl
-def pretrain_rotary(request: RotaryRequest) -> Answer:  # noqa: ARG001  one kernel for all
+def pretrain_rotary(request: requests.RotaryRequest) -> Answer:  # noqa: ARG001  one kernel for all
     """Plain torch."""
     return Offer(name=NAME, build=lambda _: rotate)
 
 
 @hookimpl
-def pretrain_activation(request: ActivationRequest) -> Answer:
+def pretrain_activation(request: requests.ActivationRequest) -> Answer:
     """Plain torch."""
     return Offer(name=NAME, build=lambda _: ACTIVATIONS[request.kind])
 
 
 @hookimpl
-def pretrain_bias_dropout_add(request: BiasDropoutAddRequest) -> Answer:
+def pretrain_bias_dropout_add(request: requests.BiasDropoutAddRequest) -> Answer:
     """Plain torch."""
     return Offer(name=NAME, build=lambda _: BiasDropoutAdd(request))
 
 
 @hookimpl
-def pretrain_cross_entropy(request: CrossEntropyRequest) -> Answer:
+def pretrain_cross_entropy(request: requests.CrossEntropyRequest) -> Answer:
     """Plain torch, two all-reduces."""
     return Offer(name=NAME, build=lambda _: CrossEntropy(request))
 
 
 @hookimpl
-def pretrain_linear(request: LinearRequest) -> Answer:
+def pretrain_linear(request: requests.LinearRequest) -> Answer:
     """Plain torch; communication overlaps the weight gradient."""
     return Offer(name=NAME, build=lambda _: Linear(request))
 
 
 @hookimpl
-def pretrain_optimizer(request: OptimizerRequest) -> Answer:
+def pretrain_optimizer(request: requests.OptimizerRequest) -> Answer:
     """Plain torch, lists of tensors."""
     kernels = OptimizerKernels(adam=adam.ForeachAdam, gradient_norm=adam.gradient_norm(request.device_type))
     return Offer(name=NAME, build=lambda _: kernels)
 
 
 @hookimpl
-def pretrain_collectives(request: CollectivesRequest) -> Answer:  # noqa: ARG001  torch's defaults for all
+def pretrain_collectives(request: requests.CollectivesRequest) -> Answer:  # noqa: ARG001  torch's defaults for all
     """No options."""
     return Offer(name=NAME, build=lambda _: no_options)
 

@@ -23,15 +23,9 @@ def check_mask(kind: Mask, mask: Tensor | None) -> None:
 
 
 def masked_positions(kind: Mask, mask: Tensor | None, scores: Tensor) -> Tensor | None:
-    """Return the masked positions, bool and broadcastable to the scores, True = masked; None: nothing is masked.
+    """Return the masked positions, bool and broadcastable to the scores [..., queries, keys], True = masked, or None.
 
-    Args:
-        kind: kind of mask in the kernel's request.
-        mask: the mask tensor of this call.
-        scores: [..., queries, keys].
-
-    Raises:
-        ValueError: see `check_mask`.
+    Raises ValueError for a mask that does not fit the request's kind.
     """
     check_mask(kind, mask)
     if kind is Mask.CAUSAL:

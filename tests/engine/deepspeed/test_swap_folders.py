@@ -10,7 +10,7 @@ import time
 import pytest
 import torch.distributed as dist
 
-from pretrain.engine.deepspeed import swap_folders
+from pretrain.engine.deepspeed import swapping
 from pretrain.errors import RecipeError
 
 KEY = "engine.zero.offload_param.nvme_path"
@@ -21,12 +21,12 @@ def _world_of_one(monkeypatch):
     monkeypatch.setattr(dist, "get_world_size", lambda: 1)
     monkeypatch.setattr(dist, "all_gather_object", lambda ranks, own: ranks.__setitem__(0, own))
     yield
-    swap_folders.release()
+    swapping.release()
 
 
 def refused(path, rank=0):
     with pytest.raises(RecipeError) as caught:
-        swap_folders.claim({KEY: str(path)}, rank)
+        swapping.claim({KEY: str(path)}, rank)
     return str(caught.value).splitlines()
 
 
@@ -39,47 +39,47 @@ def left_behind(path, rank, *names):
 
 
 def test_the_files_of_this_rank_are_removed_at_the_end(tmp_path):
-    swap_folders.claim({KEY: str(tmp_path)}, 0)
+    swapping.claim({KEY: str(tmp_path)}, 0)
     left_behind(tmp_path, 0)
-    swap_folders.release()
+    swapping.release()
     assert list(tmp_path.iterdir()) == []
-    swap_folders.release()
+    swapping.release()
 
 
 def test_other_ranks_files_stay(tmp_path):
     left_behind(tmp_path, 1)
     left_behind(tmp_path, 10)
-    swap_folders.claim({KEY: str(tmp_path)}, 0)
-    swap_folders.release()
+    swapping.claim({KEY: str(tmp_path)}, 0)
+    swapping.release()
     assert len(list(tmp_path.glob("zero_stage_3/*/rank1*/*"))) == 4
 
 
 def test_files_of_a_killed_run_are_removed(tmp_path):
     left_behind(tmp_path, 0, "optimizer", "float16params")
-    swap_folders.claim({KEY: str(tmp_path)}, 0)
+    swapping.claim({KEY: str(tmp_path)}, 0)
     assert list(tmp_path.glob("zero_stage_3/*/rank0")) == []
 
 
 def test_weights_and_state_may_share_a_folder_or_not(tmp_path):
     (tmp_path / "other").mkdir()
     for second in (tmp_path, tmp_path / "other"):
-        swap_folders.claim({KEY: str(tmp_path), "engine.zero.offload_optimizer.nvme_path": str(second)}, 0)
+        swapping.claim({KEY: str(tmp_path), "engine.zero.offload_optimizer.nvme_path": str(second)}, 0)
         left_behind(tmp_path, 0, "optimizer")
-        swap_folders.release()
+        swapping.release()
         assert list(tmp_path.glob("**/zero_stage_3")) == []
 
 
 def test_the_next_training_of_this_process_takes_the_folder_over(tmp_path):
-    swap_folders.claim({KEY: str(tmp_path)}, 0)
+    swapping.claim({KEY: str(tmp_path)}, 0)
     left_behind(tmp_path, 0)
-    swap_folders.claim({KEY: str(tmp_path)}, 0)
+    swapping.claim({KEY: str(tmp_path)}, 0)
     assert list(tmp_path.glob("zero_stage_3/*/rank0")) == []
 
 
 def _hold(path, rank, held):
     dist.get_world_size = lambda: 1
     dist.all_gather_object = lambda ranks, own: ranks.__setitem__(0, own)
-    swap_folders.claim({KEY: path}, rank)
+    swapping.claim({KEY: path}, rank)
     held.set()
     time.sleep(60)
 
@@ -104,13 +104,13 @@ def test_a_folder_in_which_another_run_is_at_work_is_refused(tmp_path, holder):
         "Wait until it ends, or give this run another folder.",
     ]
     assert len(list(tmp_path.glob("zero_stage_3/*/rank0/*"))) == 2
-    swap_folders.claim({KEY: str(tmp_path)}, 1)  # ranks of one run share it
+    swapping.claim({KEY: str(tmp_path)}, 1)  # ranks of one run share it
 
 
 def test_a_killed_run_does_not_block_others(tmp_path, holder):
     holder.kill()
     holder.join()
-    swap_folders.claim({KEY: str(tmp_path)}, 0)
+    swapping.claim({KEY: str(tmp_path)}, 0)
 
 
 def test_a_missing_folder_is_refused(tmp_path):
@@ -143,5 +143,5 @@ def test_a_file_system_without_direct_io_is_refused(tmp_path, monkeypatch):
 def test_no_folder_is_held_after_an_error(tmp_path):
     paths = {KEY: str(tmp_path), "engine.zero.offload_optimizer.nvme_path": str(tmp_path / "absent")}
     with pytest.raises(RecipeError, match="absent is not a folder on this machine"):
-        swap_folders.claim(paths, 0)
+        swapping.claim(paths, 0)
     assert list(tmp_path.iterdir()) == []

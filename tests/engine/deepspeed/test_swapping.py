@@ -173,7 +173,7 @@ class _Builder:
 def machine(tmp_path, monkeypatch):
     """A machine with programs c++ and ninja that do nothing, and the given builders; a world of one."""
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "extensions"))
-    monkeypatch.setattr("pretrain.engine.extension.time", SimpleNamespace(monotonic=lambda: 0.0))
+    monkeypatch.setattr("pretrain.engine.deepspeed.extension.time", SimpleNamespace(monotonic=lambda: 0.0))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "environment" / "python"))
     monkeypatch.delenv("CXX", raising=False)

@@ -29,7 +29,7 @@ class Halved:
     def megatron_config(self, section):
         return AdamOptimizer(is_decoupled=True).megatron_config(section)
 
-    def for_deepspeed(self, recipe, kernels, notify, *, planned):
+    def for_deepspeed(self, section, kernels, stepping):
         raise NotImplementedError
 """
 CHOICE = "tests/engine/optimizers/test_choice.py"

@@ -144,7 +144,7 @@ def test_keys_read_in_another_way_are_reported(load, config, notice):
         ),
         (
             {"optimizer": {"type": "AdamW", "params": {"torch_adam": True}}, **STAGE_1},
-            "torch_adam: left out: no effect here; it needs engine.zero.offload_optimizer.device cpu or nvme.",
+            "torch_adam: left out: no effect here; it needs engine.zero.offload_optimizer.device: cpu or nvme.",
         ),
         (
             {"zero_optimization": {"stage": 2, "cpu_offload_use_pin_memory": True}},

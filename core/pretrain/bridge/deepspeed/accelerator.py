@@ -27,13 +27,10 @@ _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _HOST_OPS = frozenset({"AsyncIOBuilder", "CPUAdamBuilder", "CPUAdagradBuilder", "CPULionBuilder", "PinMemoryBuilder"})
 
 
-def make_accelerator(backend: Backend, own: type[Any] | None) -> BackendAccelerator:
-    """Return the accelerator of a backend.
-
-    Args:
-        backend: of the device.
-        own: DeepSpeed's class for the device; None for a device that DeepSpeed does not know.
-    """
+def make_accelerator(backend: Backend, own: type[Any] | None, *, planned: bool = False) -> BackendAccelerator:
+    """Return the accelerator of a backend; `own` is DeepSpeed's class for the device, None where it has none."""
+    if planned:
+        return PlannedAccelerator(backend)
     if own is None:
         return DeviceAccelerator(backend)
     kind: type[BackendAccelerator] = type(own.__name__, (BackendAccelerator, own), {"__module__": __name__})
@@ -88,6 +85,10 @@ def _of_names(name: str) -> Any:
     return call
 
 
+def _always(value: Any) -> Any:
+    return lambda _self, *_args, **_kwargs: value
+
+
 def _tensor_of(dtype: torch.dtype) -> property:
     return property(lambda self: functools.partial(torch.tensor, dtype=dtype, device=self.device_name()))
 
@@ -125,9 +126,7 @@ class DeviceAccelerator(BackendAccelerator, DeepSpeedAccelerator):  # type: igno
     empty_cache = _of_names("empty_cache")
 
     # Generators
-    def random(self) -> Any:
-        return torch.random
-
+    random = _always(torch.random)
     set_rng_state = _of_names("set_rng_state")
     get_rng_state = _of_names("get_rng_state")
     manual_seed = manual_seed_all = _of_names("manual_seed")
@@ -178,22 +177,14 @@ class DeviceAccelerator(BackendAccelerator, DeepSpeedAccelerator):  # type: igno
         return tensor.new_empty(shape, pin_memory=self.backend.pinned_memory())
 
     # Profiler ranges and captured graphs: not needed by DeepSpeed's training
-    def range_push(self, msg: str, domain: Any = None, category: Any = None) -> None: ...
-
-    def range_pop(self, domain: Any = None) -> None: ...
+    range_push = range_pop = create_graph = replay_graph = _always(None)
+    is_triton_supported = _always(False)
 
     def lazy_call(self, callback: Any) -> Any:
         return callback()
 
-    def is_triton_supported(self) -> bool:
-        return False
-
-    def create_graph(self) -> None: ...
-
     def capture_to_graph(self, graph: Any, pool: Any = None, stream: Any = None) -> AbstractContextManager[None]:
         return contextlib.nullcontext()
-
-    def replay_graph(self, graph: Any) -> None: ...
 
     # Tensors
     BFloat16Tensor = _tensor_of(torch.bfloat16)
@@ -208,8 +199,7 @@ class DeviceAccelerator(BackendAccelerator, DeepSpeedAccelerator):  # type: igno
         return tensor.device.type == self.backend.device_type
 
     # Compiled operations: those of the host serve every device; they are compiled at first use
-    def op_builder_dir(self) -> str:
-        return str(host_ops.__name__)
+    op_builder_dir = _always(host_ops.__name__)
 
     def get_op_builder(self, class_name: str) -> Any:
         return getattr(host_ops, class_name if class_name in _HOST_OPS else "NotImplementedBuilder")
@@ -223,10 +213,8 @@ class DeviceAccelerator(BackendAccelerator, DeepSpeedAccelerator):  # type: igno
     def export_envs(self) -> list[str]:
         return []
 
-    def visible_devices_envs(self) -> list[str]:
-        return []
-
-    def set_visible_devices_envs(self, current_env: Any, local_accelerator_ids: Any) -> None: ...
+    visible_devices_envs = export_envs
+    set_visible_devices_envs = _always(None)
 
     def get_compile_backend(self) -> str:
         return self._compile_backend
@@ -236,10 +224,7 @@ class DeviceAccelerator(BackendAccelerator, DeepSpeedAccelerator):  # type: igno
 
 
 def trust_other_ranks() -> None:
-    """Leave out a check of ZeRO-3, which reads what all ranks have gathered; in a plan they are equal.
-
-    `assert_ints_same_as_other_ranks` in PartitionedParameterCoordinator.reset_step.
-    """
+    """Leave out ZeRO-3's comparison of what ranks have gathered (PartitionedParameterCoordinator.reset_step)."""
     partitioned_param_coordinator.assert_ints_same_as_other_ranks = lambda _ints: None
 
 
@@ -247,13 +232,10 @@ class PlannedAccelerator(DeviceAccelerator):
     """The device of `Backend.device`: "cpu:1"; the host is "cpu"."""
 
     def device(self, device_index: int | str | None = None) -> torch.device:
-        """Return the device."""
         return self.backend.device(0)
 
     def current_device(self) -> int:
-        """Return the index of the device."""
         return self.backend.device(0).index or 0
 
     def on_accelerator(self, tensor: Tensor) -> bool:
-        """Return whether a tensor is on the device, not on the host."""
         return tensor.device == self.backend.device(0)

@@ -8,23 +8,20 @@ import logging
 import os
 import re
 import sys
-from contextlib import contextmanager
 from inspect import getclosurevars
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pretrain.errors import BackendError
 from pretrain.machine import restored_variables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from types import ModuleType
 
     from pretrain.plugins.backend import Backend
 
 FIRST_RELEASE = 8
-"""First supported release of DeepSpeed 0.19, because it has `is_fp64_supported` and
-`_release_process_group_references`."""
+"""First supported release of 0.19: it has `is_fp64_supported` and `_release_process_group_references`."""
 
 _UNFOUNDED = ("untested optimizer", "FP16 params for CPUAdam")
 """Unfounded warnings: of DeepSpeedEngine._do_optimizer_sanity_check, about an intended choice; and of
@@ -35,31 +32,21 @@ _SET_AT_IMPORT = "PYTORCH_NVML_BASED_CUDA_CHECK"  # by deepspeed/__init__.py
 
 
 def install(backend: Backend, *, planned: bool = False) -> ModuleType:
-    """Select the backend's device as DeepSpeed's accelerator and return deepspeed.
-
-    Calling it again for the same device changes nothing. The environment stays as it was, and nothing is compiled.
-
-    Args:
-        backend: of the device.
-        planned: the device is that of a plan's fake tensors (`pretrain.bridge.megatron.planning`).
-
-    Raises:
-        BackendError: deepspeed is missing, broken, or of another version; or it runs, or is set to run, on another
-            device.
-    """
+    """Select the backend's device as DeepSpeed's accelerator and return deepspeed; nothing is compiled."""
     version = _version()
     _check_choice(backend)
     imported = "deepspeed" in sys.modules
     own = has_accelerator(backend.device_type)
     try:
-        with _environment(backend.device_type if own else "cpu"):
+        with restored_variables(_CHOICE, _SET_AT_IMPORT):
+            os.environ[_CHOICE] = backend.device_type if own else "cpu"
             import deepspeed  # noqa: PLC0415  reads the accelerator at import
     except ImportError as error:
         msg = f"deepspeed {version} is installed, but its import failed: {error}"
         raise BackendError(msg) from error
     from deepspeed.accelerator import get_accelerator, set_accelerator  # noqa: PLC0415
 
-    from pretrain.bridge.deepspeed.accelerator import BackendAccelerator, make_accelerator  # noqa: PLC0415  it imports deepspeed
+    from pretrain.bridge.deepspeed import accelerator as accelerators  # noqa: PLC0415  it imports deepspeed
 
     accelerator = get_accelerator()
     if imported and accelerator.device_name().partition(":")[0] != backend.device_type:
@@ -68,24 +55,17 @@ def install(backend: Backend, *, planned: bool = False) -> ModuleType:
             f"{backend.device_type} needs a process of its own"
         )
         raise BackendError(msg)
-    if isinstance(accelerator, BackendAccelerator):
+    if isinstance(accelerator, accelerators.BackendAccelerator):
         accelerator.backend = backend
     else:
-        set_accelerator(_planned(backend) if planned else make_accelerator(backend, type(accelerator) if own else None))
+        set_accelerator(accelerators.make_accelerator(backend, type(accelerator) if own else None, planned=planned))
         _filter_warnings()
         _import_muon()
-        _ignore_apex()
+        # One optimizer for bf16 without ZeRO: with apex _configure_fp16_optimizer chooses another, of flat tensors.
+        importlib.import_module("deepspeed.runtime.engine").APEX_INSTALLED = False  # type: ignore[attr-defined]
     if planned:
-        from pretrain.bridge.deepspeed.accelerator import trust_other_ranks  # noqa: PLC0415
-
-        trust_other_ranks()
+        accelerators.trust_other_ranks()
     return deepspeed  # type: ignore[no-any-return]
-
-
-def _planned(backend: Backend) -> Any:
-    from pretrain.bridge.deepspeed.accelerator import PlannedAccelerator  # noqa: PLC0415  it imports deepspeed
-
-    return PlannedAccelerator(backend)
 
 
 def has_accelerator(device_type: str) -> bool:
@@ -120,14 +100,6 @@ def _check_choice(backend: Backend) -> None:
         raise BackendError(msg)
 
 
-@contextmanager
-def _environment(choice: str) -> Iterator[None]:
-    """Set DeepSpeed's accelerator during its import; afterwards both variables are as before."""
-    with restored_variables(_CHOICE, _SET_AT_IMPORT):
-        os.environ[_CHOICE] = choice
-        yield
-
-
 def _filter_warnings() -> None:
     """Send DeepSpeed's warnings to the root logger instead of stdout, and drop the unfounded ones."""
     logger = logging.getLogger("DeepSpeed")
@@ -154,16 +126,6 @@ def _import_muon() -> None:
         from deepspeed.runtime.zero.muon import muon_optimizer  # noqa: F401, PLC0415
     finally:
         compiler.compile = compile_
-
-
-def _ignore_apex() -> None:
-    """Use one optimizer for bf16 without ZeRO, the one that `zero_state` supports, also with apex's Adam.
-
-    If apex is installed, DeepSpeedEngine._configure_fp16_optimizer chooses another one, which keeps flat tensors.
-    """
-    from deepspeed.runtime import engine  # noqa: PLC0415
-
-    engine.APEX_INSTALLED = False
 
 
 def connect(backend: Backend) -> None:

@@ -23,35 +23,23 @@ if TYPE_CHECKING:
 
 
 def watch_overflow(optimizer: Any, overflow: Overflow) -> None:
-    """Let the optimizer skip a step, and lower its loss scale, if any rank of the world has set the flag.
-
-    Args:
-        optimizer: result of `deepspeed.initialize` for fp16. ZeRO's optimizers check gradients in their own
-            `has_overflow` (called by `_check_overflow`); FP16_Optimizer and FP16_UnfusedOptimizer, without ZeRO, in
-            that of their `overflow_checker` (CheckOverflow).
-        overflow: cleared before the backward passes of a step, by the code that runs them.
-    """
+    """Let an fp16 optimizer skip a step, and lower its loss scale, if any rank of the world has set the flag."""
+    # ZeRO's optimizers check gradients in their own `has_overflow` (called by `_check_overflow`); FP16_Optimizer and
+    # FP16_UnfusedOptimizer, without ZeRO, in that of their `overflow_checker` (CheckOverflow).
     checker = getattr(optimizer, "overflow_checker", optimizer)
-    checker.has_overflow = _or_flag(checker.has_overflow, overflow)
+    check: Callable[..., bool] = checker.has_overflow
 
-
-def _or_flag(check: Callable[..., bool], overflow: Overflow) -> Callable[..., bool]:
     @functools.wraps(check)
     def has_overflow(*args: Any, **kwargs: Any) -> bool:
         flag = overflow.read()
         dist.all_reduce(flag, op=dist.ReduceOp.MAX)
         return check(*args, **kwargs) or bool(flag.item())
 
-    return has_overflow
+    checker.has_overflow = has_overflow
 
 
 def drop_gradients(optimizer: Any, stage: int) -> None:
-    """Forget the gradients of all micro-batches; weights, moments and loss scale stay.
-
-    Args:
-        optimizer: result of `deepspeed.initialize`, after the last backward pass of a step.
-        stage: of ZeRO.
-    """
+    """Forget the gradients of all micro-batches after the last backward pass; weights, moments and loss scale stay."""
     if stage == 3:
         optimizer._pre_step()  # noqa: SLF001  DeepSpeedZeroOptimizer_Stage3.step up to its overflow
         optimizer._partition_all_parameters()  # noqa: SLF001
@@ -78,25 +66,15 @@ def _drop_flat(optimizer: Any) -> None:
 
 
 class LossScaler(TypedDict):
-    """A dynamic loss scale, as megatron-core's DynamicGradScaler keeps it.
-
-    Attributes:
-        scale: factor of the loss.
-        growth_tracker: steps without an overflow since the last overflow or doubling.
-        hysteresis_tracker: overflows left until the scale is halved; 1 or less: the next one halves it.
-    """
+    """A dynamic loss scale, as megatron-core's DynamicGradScaler keeps it."""
 
     scale: float
-    growth_tracker: int
-    hysteresis_tracker: int
+    growth_tracker: int  # steps without an overflow since the last overflow or doubling
+    hysteresis_tracker: int  # overflows left until the scale is halved; 1 or less: the next one halves it
 
 
 class DynamicLossScale:
-    """Loss scale that is halved after `hysteresis` overflows and doubled after `loss_scale_window` steps without one.
-
-    It behaves as megatron.core.optimizer.grad_scaler.DynamicGradScaler, with the interface of a ZeRO optimizer's
-    `loss_scaler`.
-    """
+    """megatron-core's DynamicGradScaler with the interface of a ZeRO optimizer's `loss_scaler`."""
 
     dynamic = True
 
@@ -125,11 +103,7 @@ class DynamicLossScale:
             self.cur_scale = max(self.cur_scale / 2, self._precision.min_loss_scale)
 
     def count_step(self) -> None:
-        """Count a step that was taken.
-
-        This is separate from `update_scale`, which ZeRO's `step` calls before `unscale_and_clip_grads` divides the
-        gradients by the current scale: doubling the scale there would halve them.
-        """
+        """Count a step that was taken: ZeRO calls `update_scale` before it divides the gradients by the scale."""
         self._growth += 1
         if self._growth == self._precision.loss_scale_window:
             self._growth = 0

@@ -27,17 +27,13 @@ if TYPE_CHECKING:
 
 
 def install(*, pinned_memory: bool) -> None:
-    """Replace the forked writers, the manager's queue and the reader of objects; megatron.core must be imported.
-
-    Args:
-        pinned_memory: whether the device has page-locked memory (`Backend.pinned_memory`), for copies to the host.
-    """
+    """Replace the forked writers, the manager's queue and the reader of objects; megatron.core must be imported."""
     from megatron.core.dist_checkpointing.strategies import filesystem_async  # noqa: PLC0415  after the bridge
     from megatron.core.dist_checkpointing.strategies import torch as torch_strategy  # noqa: PLC0415
 
     writer = filesystem_async.FileSystemWriterAsync
     filesystem_async._get_write_results_queue = queue.Queue  # noqa: SLF001
-    filesystem_async._process_memory = _no_memory_figure  # noqa: SLF001  needs psutil, only for a debug line
+    filesystem_async._process_memory = lambda: 0  # noqa: SLF001  needs psutil, only for a debug line
     # Unwrapped: it switches Python's garbage collector off, which in a forked process was no other thread's.
     write = inspect.unwrap(writer.write_preloaded_data)
     writer.write_preloaded_data_multiproc = staticmethod(partial(_write_all, write))
@@ -93,7 +89,3 @@ def _load_checked(planner: Any, read_item: Any, value: Any) -> None:
     torch.load(value, weights_only=True)  # raises if it is more than data
     value.seek(0)
     DefaultLoadPlanner.load_bytes(planner, read_item, value)
-
-
-def _no_memory_figure() -> int:
-    return 0

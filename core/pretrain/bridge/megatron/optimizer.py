@@ -74,14 +74,7 @@ def clip_by_norm(
     total_norm: Tensor,
     use_decoupled_grad: bool = False,  # noqa: ARG001  megatron-core's signature
 ) -> None:
-    """Scale gradients in place by min(1, max_norm / total_norm), on the device.
-
-    Args:
-        parameters: those with `.grad`.
-        max_norm: upper limit of the norm.
-        total_norm: scalar tensor, the norm of all gradients.
-        use_decoupled_grad: of megatron-core's precision-aware optimizer, which is not used here.
-    """
+    """Scale gradients in place by min(1, max_norm / total_norm), on the device."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if gradients:
         torch._foreach_mul_(gradients, (max_norm / (total_norm + 1.0e-6)).clamp(max=1.0))
@@ -97,8 +90,7 @@ def _watch(optimizer_class: Any, overflow: Overflow) -> None:
     """Treat an overflow flag of any rank as an inf found by megatron-core, on every rank.
 
     The flag is reduced over the world: gradients were reduced over the data-parallel ranks before, and megatron-core's
-    own check is reduced only over the model-parallel ranks (`grad_stats_parallel_group`). That check is for inf, which
-    a device with such a flag does not produce.
+    own check is reduced only over the model-parallel ranks (`grad_stats_parallel_group`).
     """
     check = optimizer_class._unscale_main_grads_and_check_for_nan  # noqa: SLF001
 
@@ -114,22 +106,14 @@ def _watch(optimizer_class: Any, overflow: Overflow) -> None:
 
 
 def keep_local_sums() -> None:
-    """Have megatron-core's check of local gradients keep their sum instead of waiting for the device.
-
-    `check_for_nan_in_grad` calls it for each group of buckets, overlapped or not. The group keeps the sum, because
-    several engines may live in a process.
-    """
+    """Have megatron-core's check of local gradients keep their sum, in the group of buckets, and not wait for it."""
     from megatron.core.distributed.param_and_grad_buffer import _ParamAndGradBucketGroup  # noqa: PLC0415  after the bridge
 
     _ParamAndGradBucketGroup.check_grads = _keep_sum
 
 
 def local_sum(chunks: Sequence[Any]) -> Tensor:
-    """Return the sum of this rank's own gradients in the last step, fp32 scalar; not finite if one of them is not.
-
-    Args:
-        chunks: in megatron-core's data parallelism.
-    """
+    """Return the sum of this rank's own gradients in the last step, fp32 scalar; not finite if one of them is not."""
     groups = [group for chunk in chunks for group in chunk.bucket_groups + chunk.expert_parallel_bucket_groups]
     return torch.stack([group.local_sum for group in groups]).sum()
 
@@ -140,23 +124,14 @@ def _keep_sum(group: Any, check_for_nan_or_inf: bool, check_for_large: bool) -> 
 
 
 def install_group_options(options: ProcessGroupOptionsFn) -> None:
-    """Let `initialize_model_parallel` call the negotiated function for every group's options.
-
-    megatron-core's own `get_nccl_options` builds `ProcessGroupNCCL.Options`, which serve only NCCL.
-    """
+    """Let `initialize_model_parallel` call the negotiated function; its own `get_nccl_options` serves only NCCL."""
     from megatron.core import parallel_state  # noqa: PLC0415  after the bridge
 
-    def options_of(pg_name: str, nccl_comm_cfgs: object) -> Any | None:  # noqa: ARG001  megatron-core's signature
-        return options(pg_name)
-
-    parallel_state.get_nccl_options = options_of
+    parallel_state.get_nccl_options = lambda pg_name, nccl_comm_cfgs: options(pg_name)  # noqa: ARG005
 
 
 def sum_over_tensor_ranks(partial_gradients: Callable[[Any], Iterable[Any]]) -> None:
-    """Have megatron-core 0.16.1 sum the gradients of these weights over the tensor-parallel ranks, and no others.
-
-    finalize_model_grads by itself sums those of weights with a mark, and of others whose names it knows.
-    """
+    """Have megatron-core sum these gradients over the tensor-parallel ranks, and not those whose names it knows."""
     module: Any = import_module("megatron.core.distributed.finalize_model_grads")  # the package has a function so named
     module._allreduce_non_tensor_model_parallel_grads = partial(_sum_gradients, partial_gradients)  # noqa: SLF001
 

@@ -31,12 +31,7 @@ PACKAGE = "megatron.core"
 def install(backend: Backend, *, planned: bool = False) -> None:
     """Make every later import of megatron.core use the backend's device; nothing changes for CUDA.
 
-    Calling it again for the same device does nothing. A process trains on one device: another one is an error, and so
-    is a megatron.core that was imported before.
-
-    Args:
-        backend: of the device.
-        planned: the device is that of a plan's fake tensors (`pretrain.bridge.megatron.planning`).
+    A process trains on one device: another one is an error, and so is a megatron.core that was imported before.
     """
     _filter_warnings()
     installed = _finder()
@@ -69,11 +64,7 @@ def _finder() -> Finder | None:
 
 
 def prepare_to_read() -> None:
-    """Leave out the imports of torch.compile, in a process that only reads data and has not imported megatron.core.
-
-    megatron-core decorates functions with it, whatever a process does then, and its first call imports the compiler:
-    two seconds of processor time.
-    """
+    """Leave out the imports of torch.compile (two seconds), in a process that only reads data, before megatron.core."""
     import torch  # noqa: PLC0415  imported only from here on
 
     from pretrain.bridge.megatron.names import as_is  # noqa: PLC0415  it imports torch

@@ -38,7 +38,7 @@ class Translator(ast.NodeTransformer):
     """
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
-        """Redirect `torch.cuda`, `torch.compile` and `x.is_cuda`."""
+        """`torch.cuda`, `torch.compile`, `x.is_cuda`."""
         self.generic_visit(node)
         if isinstance(node.value, ast.Name) and node.value.id == "torch":
             if node.attr == "cuda":
@@ -50,7 +50,7 @@ class Translator(ast.NodeTransformer):
         return node
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
-        """Redirect `x.cuda(...)`."""
+        """`x.cuda(...)`."""
         self.generic_visit(node)
         function = node.func
         if isinstance(function, ast.Attribute) and function.attr == "cuda":
@@ -58,7 +58,7 @@ class Translator(ast.NodeTransformer):
         return node
 
     def visit_Constant(self, node: ast.Constant) -> ast.expr:
-        """Redirect the device's name if it is a whole string."""
+        """The device's name, as a whole string."""
         if node.value == "cuda":
             return _at(node, _member("type"))
         if node.value == "cuda:":

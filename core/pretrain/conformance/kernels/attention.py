@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
-from pretrain.conformance.cases import cases, run_with
+from pretrain.conformance.cases import run_with
 from pretrain.conformance.comparison import assert_agrees, assert_repeats, forward_backward, oracle, random
 from pretrain.conformance.example_calls import documents, example_mask, mask_with_empty_rows
 from pretrain.conformance.examples import DTYPES, attention
@@ -16,7 +16,6 @@ from pretrain.conformance.kernels.attention_inputs import (
     ANY,
     OWN_KEYS,
     SHAPES,
-    calls,
     each,
     inputs,
     long,
@@ -58,7 +57,12 @@ class AttentionDropout:
             return x.to(subject.device)
 
         mask = example_mask(asked.mask, asked.micro_batch_size, asked.seq_length, asked.seq_length)
-        call = partial(_of_projection, built, asked, None if mask is None else place(mask))
+        placed = None if mask is None else place(mask)
+
+        def call(projection: Tensor) -> Tensor:
+            context: Tensor = built(**parts(projection, asked), mask=placed)
+            return context
+
         generator = generator_of(subject)
         state = generator.get_rng_state()
         actual = forward_backward(call, {"projection": projection}, place)
@@ -74,22 +78,15 @@ class AttentionDropout:
         expected = forward_backward(
             partial(_under, kept, asked, mask), {"projection": projection}, torch.Tensor.double, grad
         )
-        names = {"projection": "query, key and value"}
         for name, value in expected.items():
-            told = f"{name.replace('projection', names['projection'])} under dropout"
-            assert_near(actual[name], value, asked.dtype, told)
+            told = name.replace("projection", "query, key and value")
+            assert_near(actual[name], value, asked.dtype, f"{told} under dropout")
 
     @run_with(each(dropout=0.5))
     def test_no_dropout_outside_training(self, subject: Subject, kernel: Kernel, asked: AttentionRequest) -> None:
         """training=False drops nothing."""
         built, expected = subject.build(kernel, asked), oracle(replace(asked, dropout=0.0))
-        kernels = calls(partial(built, training=False), expected, None, subject.device)
-        assert_agrees(*kernels, inputs(asked), subject.device)
-
-
-def _of_projection(kernel: Any, asked: AttentionRequest, mask: Tensor | None, projection: Tensor) -> Tensor:
-    context: Tensor = kernel(**parts(projection, asked), mask=mask)
-    return context
+        assert_agrees(partial(built, training=False), expected, inputs(asked), subject.device)
 
 
 def _weights(
@@ -140,7 +137,7 @@ class TestAttention(AttentionDropout):
 
     @run_with(
         [
-            *cases(*(attention(dtype, mask, **shape) for shape in SHAPES for mask in Mask for dtype in DTYPES)),
+            *(attention(dtype, mask, **shape) for shape in SHAPES for mask in Mask for dtype in DTYPES),
             *(long(mask=mask, size=size) for mask, size in ((Mask.CAUSAL, 64), (Mask.CAUSAL, 128), (Mask.NONE, 128))),
         ]
     )
@@ -149,7 +146,7 @@ class TestAttention(AttentionDropout):
         built, expected = subject.build(kernel, asked), oracle(asked)
         mask = example_mask(asked.mask, asked.micro_batch_size, asked.seq_length, asked.seq_length)
         # One token alone: the gradients of query and key are differences of equal terms.
-        assert_agrees(*calls(built, expected, mask, subject.device), inputs(asked), subject.device, floor=1.0)
+        assert_agrees(built, expected, inputs(asked), subject.device, constants={"mask": mask}, floor=1.0)
 
     @run_with([long(size=64, length=8192)])
     def test_agrees_over_4096_tokens(self, subject: Subject, kernel: Kernel, asked: AttentionRequest) -> None:
@@ -185,34 +182,34 @@ class TestAttention(AttentionDropout):
     ) -> None:
         """More than the parts of one projection: no dimension but the first is dense."""
         kernels = subject.build(kernel, asked), oracle(asked)
-        assert_agrees(*calls(*kernels, None, subject.device), inputs(asked), subject.device, is_strided=True)
+        assert_agrees(*kernels, inputs(asked), subject.device, is_strided=True)
 
     @run_with([*each(scale=0.3), *each(scale=0.02)])
     def test_applies_the_requested_scale(self, subject: Subject, kernel: Kernel, asked: AttentionRequest) -> None:
         """The request's scale, and not the inverse root of the head size."""
         kernels = subject.build(kernel, asked), oracle(asked)
-        assert_agrees(*calls(*kernels, None, subject.device), inputs(asked), subject.device)
+        assert_agrees(*kernels, inputs(asked), subject.device)
 
     @run_with(each(divisor=8.0))
     def test_undoes_the_score_divisor(self, subject: Subject, kernel: Kernel, asked: AttentionRequest) -> None:
         """The divisor of stored scores does not change the result."""
         expected = oracle(replace(asked, score_divisor=1.0))
         kernels = subject.build(kernel, asked), expected
-        assert_agrees(*calls(*kernels, None, subject.device), inputs(asked), subject.device)
+        assert_agrees(*kernels, inputs(asked), subject.device)
 
     @run_with(each(mask=Mask.ARBITRARY))
     def test_keeps_documents_apart(self, subject: Subject, kernel: Kernel, asked: AttentionRequest) -> None:
         """Several documents per row, of different lengths in each row of the batch, do not attend to each other."""
         kernels = subject.build(kernel, asked), oracle(asked)
         mask = documents(asked.micro_batch_size, asked.seq_length)
-        assert_agrees(*calls(*kernels, mask, subject.device), inputs(asked), subject.device, floor=1.0)
+        assert_agrees(*kernels, inputs(asked), subject.device, constants={"mask": mask}, floor=1.0)
 
     @run_with([*each(mask=Mask.KEY_PADDING), *each(mask=Mask.ARBITRARY)])
     def test_queries_that_see_no_key_get_zeros(self, subject: Subject, kernel: Kernel, asked: AttentionRequest) -> None:
         """Their context is exactly zero, they get no gradient and give none; other queries are unaffected."""
         mask, empty = mask_with_empty_rows(asked.mask, asked.micro_batch_size, asked.seq_length, asked.seq_length)
         kernels = subject.build(kernel, asked), oracle(asked)
-        results = assert_agrees(*calls(*kernels, mask, subject.device), inputs(asked), subject.device)
+        results = assert_agrees(*kernels, inputs(asked), subject.device, constants={"mask": mask})
         for name in ("output", "gradient of query"):
             rows = results[name].cpu().transpose(0, 1)[empty]
             assert not rows.count_nonzero(), f"{name}: {rows.count_nonzero()} entries of empty rows are not zero"

@@ -12,8 +12,6 @@ from pretrain.conformance.examples import DTYPES, attention
 from pretrain.plugins.requests import Mask
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torch import Tensor
 
     from pretrain.plugins.requests import AttentionRequest
@@ -40,14 +38,6 @@ def parts(projection: Tensor, request: AttentionRequest) -> dict[str, Tensor]:
     shared, size = request.heads // request.query_groups, request.head_size
     query, key, value = torch.split(projection, [shared * size, size, size], dim=3)
     return {"query": query.reshape(*query.shape[:2], -1, size), "key": key, "value": value}
-
-
-def calls(
-    kernel: Any, oracle: Any, mask: Tensor | None, device: torch.device
-) -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
-    """Return both as functions of query, key and value; the kernel's mask is on the device."""
-    placed = None if mask is None else mask.to(device)
-    return lambda **x: kernel(**x, mask=placed), lambda **x: oracle(**x, mask=mask)
 
 
 def _shape(length: int, heads: int, groups: int, size: int, block: int) -> dict[str, Any]:

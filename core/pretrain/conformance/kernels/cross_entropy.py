@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pretrain.conformance.cases import Case, cases, run_with
+from pretrain.conformance.cases import Case, run_with
 from pretrain.conformance.comparison import assert_agrees, assert_repeats, oracle, random
+from pretrain.conformance.example_calls import example_call
 from pretrain.conformance.examples import DTYPES, cross_entropy
 from pretrain.conformance.two_ranks import RankPair
 
@@ -35,44 +35,35 @@ class TestCrossEntropy:
 
     @run_with(
         [
-            *cases(
-                *(
-                    cross_entropy(dtype, vocab_size=vocab_size, padded=padded, length=length, micro_batch=micro_batch)
-                    for length, micro_batch in TOKENS
-                    for vocab_size, padded in VOCABULARIES
-                    for dtype in DTYPES
-                ),
-                *LARGE,
+            *(
+                cross_entropy(dtype, vocab_size=vocab_size, padded=padded, length=length, micro_batch=micro_batch)
+                for length, micro_batch in TOKENS
+                for vocab_size, padded in VOCABULARIES
+                for dtype in DTYPES
             ),
+            *LARGE,
             Case(tuple(cross_entropy(dtype, length=8192, micro_batch=1) for dtype in DTYPES), is_costly=True),
         ]
     )
     def test_agrees_with_float64(self, subject: Subject, kernel: Kernel, asked: CrossEntropyRequest) -> None:
         """The loss in fp32, and the gradient of the logits; padding columns are ignored and get no gradient."""
-        logits = random(asked.seq_length, asked.micro_batch_size, asked.padded_vocab_size, dtype=asked.dtype) * 3
+        logits = example_call(asked, asked.seq_length).inputs["logits"]
         logits[..., asked.vocab_size :] = 30  # the largest logit, if it were not ignored
         results = self._compare(subject, kernel, asked, logits, is_strided=asked.seq_length == 33)
         padding = results["gradient of logits"][..., asked.vocab_size :]
         assert not padding.count_nonzero(), f"{padding.count_nonzero()} gradients of padding are not zero"
 
-    @run_with(cases(*(cross_entropy(dtype) for dtype in DTYPES)))
+    @run_with(cross_entropy(dtype) for dtype in DTYPES)
     def test_takes_large_logits(self, subject: Subject, kernel: Kernel, asked: CrossEntropyRequest) -> None:
         """Logits whose exponentials overflow fp32, and targets whose weights underflow."""
         self._compare(subject, kernel, asked, random(7, 2, 64, dtype=asked.dtype) * 300)
 
-    @run_with(Case((replace(cross_entropy(dtype), deterministic=True),)) for dtype in DTYPES)
+    @run_with(cross_entropy(dtype, deterministic=True) for dtype in DTYPES)
     def test_repeats_when_deterministic(self, subject: Subject, kernel: Kernel, asked: CrossEntropyRequest) -> None:
         """Calls are bitwise reproducible and agree with the oracle."""
-        built, expected = subject.build(kernel, asked), oracle(asked)
-        target = _target((7, 2), asked.vocab_size)
-        placed = target.to(subject.device)
-        assert_repeats(
-            lambda logits: built(logits, placed),
-            lambda logits: expected(logits, target),
-            {"logits": random(7, 2, 64, dtype=asked.dtype)},
-            subject.device,
-            output_dtype=torch.float32,
-        )
+        call = example_call(asked, asked.seq_length)
+        options: dict[str, Any] = {"constants": call.constants, "output_dtype": torch.float32}
+        assert_repeats(subject.build(kernel, asked), oracle(asked), call.inputs, subject.device, **options)
 
     @run_with([Case(tuple(cross_entropy(dtype, tensor_parallel_size=2) for dtype in DTYPES))])
     def test_two_ranks(self, subject: Subject, kernel: Kernel, asked: CrossEntropyRequest) -> None:
@@ -89,19 +80,12 @@ class TestCrossEntropy:
         *,
         is_strided: bool = False,
     ) -> dict[str, Tensor]:
-        built, expected = subject.build(kernel, asked), oracle(asked)
-        target = _target((logits.shape[0], logits.shape[1]), asked.vocab_size)
         return assert_agrees(
-            lambda logits: built(logits, target.to(subject.device)),
-            lambda logits: expected(logits, target),
+            subject.build(kernel, asked),
+            oracle(asked),
             {"logits": logits},
             subject.device,
+            constants=example_call(asked, asked.seq_length).constants,
             is_strided=is_strided,
             output_dtype=torch.float32,
         )
-
-
-def _target(shape: tuple[int, int], vocab_size: int) -> Tensor:
-    target = torch.randint(vocab_size, shape, generator=torch.Generator().manual_seed(5))
-    target.view(-1)[-1] = vocab_size - 1
-    return target

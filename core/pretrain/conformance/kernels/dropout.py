@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from pretrain.conformance.cases import cases, run_with
+from pretrain.conformance.cases import run_with
 from pretrain.conformance.example_calls import example_call
 from pretrain.conformance.examples import DTYPES, bias_dropout_add
 from pretrain.conformance.kernels.attention_inputs import each
@@ -17,11 +17,15 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from pretrain.conformance.cases import Case
     from pretrain.conformance.subject import Kernel, Subject
     from pretrain.plugins.requests import Request
 
 
-CASES = [*each(dropout=0.5), *cases(*(bias_dropout_add(dtype, hidden=48, dropout=0.5) for dtype in DTYPES))]
+CASES: list[Case | Request] = [
+    *each(dropout=0.5),
+    *(bias_dropout_add(dtype, hidden=48, dropout=0.5) for dtype in DTYPES),
+]
 
 
 class TestRandom:

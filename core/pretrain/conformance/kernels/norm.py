@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pretrain.conformance.cases import Case, cases, run_with
+from pretrain.conformance.cases import Case, run_with
 from pretrain.conformance.comparison import assert_agrees, assert_repeats, oracle, random
 from pretrain.conformance.example_calls import Sizes, example_call
 from pretrain.conformance.examples import DTYPES, norm
@@ -41,7 +41,7 @@ class TestNorm:
 
     operations = ("norm",)
 
-    @run_with(cases(*(norm(dtype, kind, hidden=hidden) for hidden in TOKENS for kind in KINDS for dtype in DTYPES)))
+    @run_with(norm(dtype, kind, hidden=hidden) for hidden in TOKENS for kind in KINDS for dtype in DTYPES)
     def test_agrees_with_float64(self, subject: Subject, kernel: Kernel, asked: NormRequest) -> None:
         """Output and gradients of input, weight and bias agree; also for one token."""
         kernels, inputs = (subject.build(kernel, asked), oracle(asked)), _inputs(asked)

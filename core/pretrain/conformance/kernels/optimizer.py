@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pretrain.conformance.cases import Case, run_with
-from pretrain.conformance.comparison import adam_in_float64, random
+from pretrain.conformance.comparison import NoSynchronization, adam_in_float64, random
 from pretrain.conformance.examples import DTYPES, optimizer
-from pretrain.conformance.synchronization import NoSynchronization
 from pretrain.conformance.tensor_error import assert_near
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ SHAPES = [(3, 5), (7,), (33, 17), (1,)]
 SETTINGS: dict[str, Any] = {"lr": 1e-2, "betas": (0.8, 0.95), "eps": 1e-6, "weight_decay": 0.1}
 
 
-NAMES = [Case((optimizer(name),)) for name in ("adam", "adamw")]
+NAMES = [optimizer(name) for name in ("adam", "adamw")]
 ANY = [Case((optimizer("adamw"), optimizer("adam")))]
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pretrain.conformance.cases import Case, cases, run_with
+from pretrain.conformance.cases import Case, run_with
 from pretrain.conformance.comparison import assert_agrees, assert_repeats, forward_backward, oracle, random
 from pretrain.conformance.example_calls import documents, example_mask, mask_with_empty_rows
 from pretrain.conformance.examples import DTYPES, softmax
@@ -54,13 +54,11 @@ class TestSoftmax:
 
     @run_with(
         [
-            *cases(
-                *(
-                    softmax(dtype, mask, queries=queries, keys=keys, heads=heads)
-                    for queries, keys, heads in SHAPES
-                    for mask in Mask
-                    for dtype in DTYPES
-                )
+            *(
+                softmax(dtype, mask, queries=queries, keys=keys, heads=heads)
+                for queries, keys, heads in SHAPES
+                for mask in Mask
+                for dtype in DTYPES
             ),
             *(_long(mask, WIDE) for mask in (Mask.CAUSAL, Mask.ARBITRARY)),
             _long(Mask.CAUSAL, SQUARE),
@@ -102,12 +100,9 @@ class TestSoftmax:
     @run_with([*_each(Mask.KEY_PADDING), *_each(Mask.ARBITRARY)])
     def test_queries_that_see_no_key_get_zeros(self, subject: Subject, kernel: Kernel, asked: SoftmaxRequest) -> None:
         """Exactly zero: weights and gradients of fully masked rows, and all masked entries."""
-        built = subject.build(kernel, asked)
         mask, _ = mask_with_empty_rows(asked.mask, 2, asked.queries, asked.keys)
-        placed = mask.to(subject.device)
-        results = forward_backward(
-            lambda scores: built(scores, placed), {"scores": _scores(asked)}, lambda x: x.to(subject.device)
-        )
+        placed, built = {"mask": mask.to(subject.device)}, subject.build(kernel, asked)
+        results = forward_backward(built, {"scores": _scores(asked)}, lambda x: x.to(subject.device), constants=placed)
         for name, result in results.items():
             masked = result.cpu()[mask.expand(result.shape)]
             assert not masked.count_nonzero(), f"{name}: {masked.count_nonzero()} masked entries are not zero"
@@ -120,13 +115,12 @@ class TestSoftmax:
     def _compare(
         self, subject: Subject, kernel: Kernel, asked: SoftmaxRequest, mask: Tensor | None, *, is_strided: bool = False
     ) -> None:
-        built, expected = subject.build(kernel, asked), oracle(asked)
-        placed = None if mask is None else mask.to(subject.device)
         assert_agrees(
-            lambda scores: built(scores, placed),
-            lambda scores: expected(scores, mask),
+            subject.build(kernel, asked),
+            oracle(asked),
             {"scores": _scores(asked)},
             subject.device,
+            constants={"mask": mask},
             is_strided=is_strided,
             floor=0.1,  # one key alone: the gradient is a difference of equal terms
         )

@@ -1,21 +1,28 @@
-"""A recipe as DeepSpeed's configuration."""
+"""A recipe as DeepSpeed's configuration, the model that ZeRO-3 splits weight by weight, and its parameter groups."""
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from megatron.core import parallel_state
+
+from pretrain.bridge.deepspeed import mpu
+from pretrain.bridge.deepspeed.zero_state import full_shape, read_in_turn
+from pretrain.errors import RecipeError
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import ModuleType
+
+    from torch import nn
+
     from pretrain.recipe import Recipe
-    from pretrain.recipe.sections.engine import OffloadOptimizerSection, OffloadParamSection
 
 
 def deepspeed_config(recipe: Recipe, data_parallel_size: int) -> dict[str, Any]:
-    """Return the configuration for `deepspeed.initialize` and `deepspeed.zero.Init`.
-
-    Args:
-        recipe: what is trained.
-        data_parallel_size: data-parallel ranks. The engine changes the number of micro-batches at every step.
-    """
+    """Return the configuration; the engine changes the number of micro-batches at every step."""
     train = recipe.train
     config: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": train.micro_batch_size,
@@ -37,19 +44,15 @@ def deepspeed_config(recipe: Recipe, data_parallel_size: int) -> dict[str, Any]:
 def _zero(recipe: Recipe) -> dict[str, Any]:
     zero = recipe.engine.zero
     config = zero.model_dump(exclude={"offload_optimizer", "offload_param"}, exclude_none=True)
-    if zero.offload_optimizer.device != "none":
-        config["offload_optimizer"] = _offload(zero.offload_optimizer)
-    if zero.offload_param.device != "none":
-        config["offload_param"] = _offload(zero.offload_param)
+    for name in ("offload_optimizer", "offload_param"):
+        section = getattr(zero, name)
+        if section.device != "none":
+            config[name] = section.model_dump(exclude={"cpu_adam"}, exclude_none=True)
     if zero.stage == 3:
         # It would replace torch.nn.functional.linear permanently, for the whole process; the linear kernel
         # holds no gathered weight either (reference/linear.py).
         config["memory_efficient_linear"] = False
     return config
-
-
-def _offload(section: OffloadOptimizerSection | OffloadParamSection) -> dict[str, Any]:
-    return section.model_dump(exclude={"cpu_adam"}, exclude_none=True)
 
 
 def _precision(recipe: Recipe) -> dict[str, Any]:
@@ -59,9 +62,54 @@ def _precision(recipe: Recipe) -> dict[str, Any]:
         config |= {"data_types": {"grad_accum_dtype": "fp32"}, "communication_data_type": "fp32"}
     if precision.dtype == "bf16":
         config["bf16"] = {"enabled": True}
-    if precision.dtype == "fp16":
-        config["fp16"] = {
-            "enabled": True,
-            "loss_scale": precision.loss_scale or 0,  # 0: dynamic, by pretrain.bridge.deepspeed.zero_step
-        }
+    if precision.dtype == "fp16":  # scale 0: dynamic, by pretrain.bridge.deepspeed.zero_step
+        config["fp16"] = {"enabled": True, "loss_scale": precision.loss_scale or 0}
     return config
+
+
+def splitting(recipe: Recipe, deepspeed: ModuleType) -> dict[str, Any]:
+    """Return `building` and `whole` of `pretrain.model.build.build` for the recipe's ZeRO stage."""
+    if recipe.engine.zero.stage < 3:
+        return {}
+    building = partial(
+        _building,
+        deepspeed,
+        data_parallel_group=parallel_state.get_data_parallel_group(),
+        config_dict_or_path=deepspeed_config(recipe, parallel_state.get_data_parallel_world_size()),
+        # No dtype: the configuration's is taken, where the argument is ignored on a device without fp16
+        # (deepspeed.zero.Init).
+        mpu=mpu,
+    )
+    return {"building": building, "whole": _whole}
+
+
+@contextmanager
+def _building(deepspeed: ModuleType, **options: Any) -> Iterator[None]:
+    init = deepspeed.zero.Init(**options)
+    if init.param_swapper is not None:
+        read_in_turn(init.param_swapper)
+    try:
+        with init:
+            yield
+    except RecipeError as error:  # megatron-core's build_module adds the names of modules
+        raise RecipeError(str(error).partition(" when instantiating ")[0]) from None
+
+
+@contextmanager
+def _whole(parameter: Any) -> Iterator[None]:
+    """Gather a split parameter on all ranks, and split its new value afterwards."""
+    parameter.all_gather()
+    yield
+    parameter.partition(has_been_updated=True)
+
+
+def parameter_groups(model: nn.Module) -> list[dict[str, Any]]:
+    """Return the groups that megatron-core makes: matrices with weight decay, vectors (biases, norms) without.
+
+    megatron.core.optimizer `_get_param_groups`, whose schedule reads `wd_mult` and `lr_mult`.
+    """
+    parameters = list(model.parameters())
+    matrices = [parameter for parameter in parameters if len(full_shape(parameter)) > 1]
+    vectors = [parameter for parameter in parameters if len(full_shape(parameter)) <= 1]
+    groups = ((matrices, 1.0), (vectors, 0.0))
+    return [{"params": chosen, "wd_mult": decay, "lr_mult": 1.0} for chosen, decay in groups if chosen]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +19,8 @@ from pretrain.bridge.deepspeed.zero_step import drop_gradients, set_loss_scale, 
 from pretrain.bridge.megatron.optimizer import clip_by_norm
 from pretrain.checkpoint.deepspeed_state import DeepSpeedState
 from pretrain.engine.deepspeed import swapping
-from pretrain.engine.deepspeed.config import deepspeed_config
-from pretrain.engine.deepspeed.partitioned import parameter_groups, splitting
+from pretrain.engine.deepspeed.config import deepspeed_config, parameter_groups, splitting
+from pretrain.engine.deepspeed.host_adam import stepping_adam
 from pretrain.engine.forward import (
     count_tokens,
     forward_logits,
@@ -35,7 +36,7 @@ from pretrain.engine.schedule import build_schedule
 from pretrain.model.weights import named_weights, partial_gradients
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from torch import Tensor
@@ -72,8 +73,8 @@ class DeepSpeedEngine:
         groups = parameter_groups(self.model)
         swapping.require_room(recipe, groups)
         optimizer = optimizer_of(recipe.optimizer)
-        build = optimizer.for_deepspeed(recipe, parts.kernels.optimizer, parts.notify, planned=parts.planned)
-        self._counted = build(groups)
+        stepping = partial(stepping_adam, recipe=recipe, notify=parts.notify, planned=parts.planned)
+        self._counted = optimizer.for_deepspeed(recipe.optimizer, parts.kernels.optimizer, stepping)(groups)
         self._engine, self.optimizer, _, _ = deepspeed.initialize(
             model=self.model,
             optimizer=self._counted,
@@ -114,7 +115,7 @@ class DeepSpeedEngine:
         keep_update: KeepUpdate | None = None,
     ) -> Step:
         """Take one optimizer step."""
-        phase = timers.phase if timers else _untimed
+        phase: Callable[[str], AbstractContextManager[Any]] = timers.phase if timers else nullcontext
         if not self.model.training:  # an evaluation came before
             self.model.train()
         self._engine.set_train_batch_size(
@@ -234,10 +235,7 @@ class DeepSpeedEngine:
 
 
 def _sum_partial_gradients(model: GPT) -> None:
-    """Sum the gradients of weights of which every tensor-parallel rank has a part.
-
-    megatron-core does it in finalize_model_grads, when all gradients are there; ZeRO has given them away by then.
-    """
+    """Sum partial gradients as they come: in megatron-core's finalize_model_grads ZeRO has given them away."""
     if parallel_state.get_tensor_model_parallel_world_size() == 1:
         return
     for parameter in partial_gradients(model):
@@ -249,7 +247,3 @@ def _sum_over_tensor_parallel_ranks(gradient: Tensor) -> Tensor:
     total = gradient.to(torch.float32, copy=True)
     dist.all_reduce(total, group=parallel_state.get_tensor_model_parallel_group())
     return total.to(gradient.dtype)
-
-
-def _untimed(_name: str) -> AbstractContextManager[None]:
-    return nullcontext()

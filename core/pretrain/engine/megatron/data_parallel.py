@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
-from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+from megatron.core.optimizer import OptimizerConfig
 from megatron.core.transformer.module import Float16Module
 
 from pretrain.engine.optimizers.choice import optimizer_of
@@ -24,14 +24,9 @@ if TYPE_CHECKING:
 def distribute(recipe: Recipe, chunks: Sequence[GPT]) -> list[DistributedDataParallel]:
     """Wrap every chunk in megatron-core's data parallelism: gradients in one buffer, reduced in buckets."""
     config = data_parallel_config(recipe)
+    # Bucketed as in Megatron-LM: the reduction of later chunks is hidden behind the first one's backward anyway.
     return [
-        DistributedDataParallel(
-            chunk.config,
-            config,
-            in_compute_dtype(recipe, chunk),
-            # As Megatron-LM: the reduction of later chunks is hidden behind the first one's backward anyway.
-            disable_bucketing=number > 0,
-        )
+        DistributedDataParallel(chunk.config, config, in_compute_dtype(recipe, chunk), disable_bucketing=number > 0)
         for number, chunk in enumerate(chunks)
     ]
 
@@ -53,19 +48,6 @@ def data_parallel_config(recipe: Recipe) -> DistributedDataParallelConfig:
 def in_compute_dtype(recipe: Recipe, chunk: GPT) -> Any:
     """Wrap a chunk so that its first stage takes and its last stage returns fp32, if the recipe's dtype is another."""
     return Float16Module(chunk.config, chunk) if compute_dtype(recipe) != torch.float32 else chunk
-
-
-def build_optimizer(
-    recipe: Recipe, chunks: list[DistributedDataParallel], *, with_gloo: bool = True
-) -> MegatronOptimizer:
-    """Return megatron-core's optimizer around the negotiated Adam; biases and norms have no weight decay.
-
-    Args:
-        recipe: what is trained.
-        chunks: of this rank.
-        with_gloo: as for `pretrain.engine.groups.make_parallel_groups`.
-    """
-    return get_megatron_optimizer(optimizer_config(recipe), chunks, use_gloo_process_groups=with_gloo)
 
 
 def optimizer_config(recipe: Recipe) -> OptimizerConfig:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.distributed import finalize_model_grads
+from megatron.core.optimizer import get_megatron_optimizer
 from megatron.core.tensor_parallel import param_is_not_tensor_parallel_duplicate
 from megatron.core.transformer.module import param_is_not_shared
 
@@ -23,7 +24,7 @@ from pretrain.engine.schedule import build_schedule
 from pretrain.model.weights import named_weights, partial_gradients
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
     from torch import Tensor
@@ -41,12 +42,14 @@ class MegatronEngine(ForwardPass):
         recipe = parts.recipe
         self._norm = parts.kernels.optimizer.gradient_norm
         self._overflow = parts.overflow
-        optimizer, kernels = optimizer_of(recipe.optimizer), parts.kernels.optimizer
-        bridge_optimizer.install(optimizer.for_megatron(kernels), self._norm, self._overflow)
+        optimizer = optimizer_of(recipe.optimizer)
+        bridge_optimizer.install(optimizer.for_megatron(parts.kernels.optimizer), self._norm, self._overflow)
         bridge_optimizer.keep_local_sums()
         bridge_optimizer.sum_over_tensor_ranks(partial_gradients)
         super().__init__(parts, data_parallel.distribute(recipe, parts.chunks()))
-        self.optimizer = data_parallel.build_optimizer(recipe, self.chunks, with_gloo=not parts.planned)
+        self.optimizer = get_megatron_optimizer(
+            data_parallel.optimizer_config(recipe), self.chunks, use_gloo_process_groups=not parts.planned
+        )
         self._config = self.chunks[0].config
         self._per_token = PerTokenGradients() if recipe.train.calculate_per_token_loss else None
         data_parallel.connect(
@@ -85,7 +88,7 @@ class MegatronEngine(ForwardPass):
         keep_update: KeepUpdate | None = None,
     ) -> Step:
         """Take one optimizer step."""
-        phase = timers.phase if timers else _untimed
+        phase: Callable[[str], AbstractContextManager[Any]] = timers.phase if timers else nullcontext
         for chunk in self.chunks:
             if not chunk.training:  # an evaluation came before
                 chunk.train()
@@ -95,22 +98,21 @@ class MegatronEngine(ForwardPass):
             self._overflow.clear()
         with phase("forward-backward"):
             reports = self._run(forward_loss, batches, num_microbatches, forward_only=False)
-        loss = self._loss(reports) if reports else None
+        loss = None
+        if reports:
+            loss = mean_of_means(reports) if self._per_token is None else share_of_mean(reports, self._per_token.tokens)
         if keep_update is not None and not keep_update(loss):  # the gradients are zeroed before the next step
             return Step(loss=loss, grad_norm=None, skipped=False, withheld=True, metrics={"num_zeros_in_grad": None})
         with phase("optimizer"):
             succeeded, norm, zeros = self.optimizer.step()
+        counts_zeros = self.recipe.logging.log_num_zeros_in_grad
         return Step(
             loss=loss,
             own_gradients=None if self.recipe.precision.dtype == "fp16" else bridge_optimizer.local_sum(self.chunks),
-            grad_norm=self._as_tensor(norm) if succeeded else None,
+            grad_norm=torch.as_tensor(norm, dtype=torch.float32, device=self._device) if succeeded else None,
             skipped=not succeeded,
-            metrics={"num_zeros_in_grad": self._zeros(zeros) if succeeded else None},
+            metrics={"num_zeros_in_grad": int(zeros - self._padding) if succeeded and counts_zeros else None},
         )
-
-    def _zeros(self, counted: float) -> int | None:
-        """Return the zeros in the gradient without those of the vocabulary's padding; None unless they are logged."""
-        return int(counted - self._padding) if self.recipe.logging.log_num_zeros_in_grad else None
 
     def advance_schedule(self, samples: int) -> None:
         """Advance the learning-rate schedule."""
@@ -135,12 +137,6 @@ class MegatronEngine(ForwardPass):
         with self._gathered():
             yield named_weights(self.models)
 
-    def _loss(self, reports: list[Tensor]) -> Tensor:
-        """Return this rank's part of the loss that the step has minimized."""
-        if self._per_token is None:
-            return mean_of_means(reports)
-        return share_of_mean(reports, self._per_token.tokens)
-
     @contextmanager
     def _gathered(self) -> Iterator[None]:
         """Finish the parameter gather that would otherwise overlap the next training forward pass."""
@@ -153,15 +149,8 @@ class MegatronEngine(ForwardPass):
             for chunk in self.chunks if overlaps else ():
                 chunk.enable_forward_pre_hook()
 
-    def _as_tensor(self, norm: Tensor | float) -> Tensor:
-        return norm if isinstance(norm, torch.Tensor) else torch.tensor(float(norm), device=self._device)
-
 
 def _padding(recipe: Recipe, vocab_size: int) -> int:
     """Count the weights of tokens that do not exist; how many depends on the tensor-parallel size."""
     copies = 2 if recipe.model.untie_embeddings_and_output_weights else 1
     return (recipe.padded_vocab_size(vocab_size) - vocab_size) * recipe.model.hidden_size * copies
-
-
-def _untimed(_name: str) -> AbstractContextManager[None]:
-    return nullcontext()

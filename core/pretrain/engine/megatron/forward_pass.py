@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from pretrain.engine.protocol import Batch, EngineParts
-    from pretrain.recipe import Recipe
 
 
 class ForwardPass:
@@ -37,7 +36,8 @@ class ForwardPass:
         self._device = parts.device
         self._forward_backward = get_forward_backward_func()
         self.models = [_unwrapped(chunk) for chunk in chunks]
-        self._reads = [_reads(parts.recipe, model) for model in self.models]
+        reads_masks = parts.recipe.data.reset_attention_mask
+        self._reads = [bool(model.pre_process or model.post_process or reads_masks) for model in self.models]
 
     @property
     def reads_data(self) -> bool:
@@ -122,16 +122,8 @@ def _unwrapped(chunk: Any) -> Any:
     return chunk
 
 
-def _reads(recipe: Recipe, model: Any) -> bool:
-    return bool(model.pre_process or model.post_process or recipe.data.reset_attention_mask)
-
-
 class ForwardOnlyEngine(ForwardPass):
-    """See `pretrain.engine.protocol.ForwardEngine`; for recipes of every engine, which share model and kernels.
-
-    There are no gradient buffers, moments and main weights. With `engine.name: deepspeed` there is no ZeRO either: each
-    rank holds the weights of its tensor-parallel part whole.
-    """
+    """A `ForwardEngine` for recipes of every engine: no ZeRO, gradient buffers, moments and main weights."""
 
     def __init__(self, parts: EngineParts) -> None:
         """Build the model chunks of this rank with the negotiated kernels."""

@@ -1,4 +1,4 @@
-"""Adam and AdamW: the state, the settings of megatron-core, and the class for DeepSpeed."""
+"""Adam and AdamW: the state, and the settings for each engine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pretrain.plugins.signatures import OptimizerKernels
-    from pretrain.recipe import Recipe
     from pretrain.recipe.sections.optimizer import OptimizerSection
 
 STATES = ("exp_avg", "exp_avg_sq")
@@ -19,13 +18,10 @@ STATES = ("exp_avg", "exp_avg_sq")
 
 @dataclass(frozen=True, slots=True)
 class AdamOptimizer:
-    """See `pretrain.engine.optimizers.choice.Optimizer`.
-
-    Attributes:
-        is_decoupled: AdamW: weight decay shrinks the weights beside Adam's step and is no part of the gradient.
-    """
+    """See `pretrain.engine.optimizers.choice.Optimizer`."""
 
     is_decoupled: bool
+    """AdamW: weight decay shrinks the weights beside Adam's step and is no part of the gradient."""
 
     @property
     def states(self) -> tuple[str, ...]:
@@ -47,14 +43,11 @@ class AdamOptimizer:
         }
 
     def for_deepspeed(
-        self, recipe: Recipe, kernels: OptimizerKernels, notify: Callable[[str], None], *, planned: bool
+        self, section: OptimizerSection, kernels: OptimizerKernels, stepping: Callable[[type[Any]], type[Any]]
     ) -> Callable[[list[dict[str, Any]]], Any]:
         """Return the negotiated Adam, or that of the host where the state is kept there."""
-        from pretrain.engine.optimizers.host_adam import counted, host_adam  # noqa: PLC0415  it imports torch
-
-        is_on_host = recipe.engine.zero.offload_optimizer.device != "none"
-        adam: Any = host_adam(recipe, notify, planned=planned) if is_on_host else counted(kernels.adam)
-        return partial(adam, **self.arguments(recipe.optimizer))
+        adam: Any = stepping(kernels.adam)
+        return partial(adam, **self.arguments(section))
 
     def arguments(self, section: OptimizerSection) -> dict[str, Any]:
         """Return what apex's FusedAdam is called with."""

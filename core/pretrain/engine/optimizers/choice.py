@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pretrain.plugins.signatures import OptimizerKernels
-    from pretrain.recipe import Recipe
     from pretrain.recipe.sections.optimizer import OptimizerSection
 
 
@@ -23,28 +22,20 @@ class Optimizer(Protocol):
     @property
     def states(self) -> tuple[str, ...]:
         """Names of a weight's tensors of state, fp32 and shaped as it, in the optimizer and in checkpoints."""
-        ...
 
     def for_megatron(self, kernels: OptimizerKernels) -> type[Any]:
         """Return the class that megatron-core builds, shaped like apex's FusedAdam."""
-        ...
 
     def megatron_config(self, section: OptimizerSection) -> dict[str, Any]:
         """Return the arguments of megatron-core's OptimizerConfig that are its own."""
-        ...
 
     def for_deepspeed(
-        self, recipe: Recipe, kernels: OptimizerKernels, notify: Callable[[str], None], *, planned: bool
+        self, section: OptimizerSection, kernels: OptimizerKernels, stepping: Callable[[type[Any]], type[Any]]
     ) -> Callable[[list[dict[str, Any]]], Any]:
         """Return what makes it of parameter groups, with a settable count of the steps taken, `taken`.
 
-        Args:
-            recipe: what is trained.
-            kernels: the negotiated ones.
-            notify: shows the user a line.
-            planned: on fake tensors.
+        `stepping` gives an Adam shaped like apex's that count, or replaces it by one for host memory.
         """
-        ...
 
 
 def optimizer_of(section: OptimizerSection) -> Optimizer:

@@ -35,23 +35,14 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Installed:
-    """An installed plugin, not imported.
-
-    Attributes:
-        role: its purpose.
-        name: of the entry point; for a backend the value of `--backend`.
-        target: "package.module" or "package.module:object".
-        distribution: what pip calls it, "" where the entry point does not say.
-        version: of the distribution.
-        requires: versions of pretrain that the distribution allows, ">=1.2,<2"; "" where it says nothing.
-    """
+    """An installed plugin, not imported."""
 
     role: Role
-    name: str
-    target: str
-    distribution: str
+    name: str  # of the entry point; for a backend the value of `--backend`
+    target: str  # "package.module" or "package.module:object"
+    distribution: str  # what pip calls it, "" where the entry point does not say
     version: str
-    requires: str = ""
+    requires: str = ""  # versions of pretrain that the distribution allows, ">=1.2,<2"
 
     @property
     def provider(self) -> str:
@@ -85,11 +76,7 @@ def installed_plugins() -> list[Installed]:
 
 
 def find_backend(name: str) -> Installed:
-    """Return the backend of this name.
-
-    Raises:
-        BackendError: no distribution, or more than one, registers the name.
-    """
+    """Return the backend of this name; raises BackendError where no distribution, or more than one, registers it."""
     backends = installed_backends()
     found = [backend for backend in backends if backend.name == name]
     if not found:
@@ -167,26 +154,15 @@ def _installed(group: str, role: Role) -> list[Installed]:
 
 
 def _describe(entry: EntryPoint, role: Role) -> Installed:
-    distribution, version = _distribution_of(entry)
+    allowed = [_REQUIREMENT.fullmatch(line.strip()) for line in _told(entry, "requires") or ()]
     return Installed(
         role=role,
         name=entry.name,
         target=entry.value,
-        distribution=distribution,
-        version=version,
-        requires=_versions_of_pretrain(entry),
+        distribution=_told(entry, "name") or "",
+        version=_told(entry, "version") or "",
+        requires=",".join(match[1].strip() for match in allowed if match),
     )
-
-
-def _versions_of_pretrain(entry: EntryPoint) -> str:
-    """Return the version specifiers of a distribution's dependency on pretrain, if that has no condition."""
-    found = [_REQUIREMENT.fullmatch(line.strip()) for line in _told(entry, "requires") or ()]
-    return ",".join(match[1].strip() for match in found if match)
-
-
-def _distribution_of(entry: EntryPoint) -> tuple[str, str]:
-    """Return name and version; empty ones of a folder without METADATA."""
-    return _told(entry, "name") or "", _told(entry, "version") or ""
 
 
 def _told(entry: EntryPoint, what: Literal["name", "version", "requires"]) -> Any:

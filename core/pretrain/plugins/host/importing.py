@@ -20,26 +20,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Plugin:
-    """An imported plugin.
-
-    Attributes:
-        installed: where it comes from.
-        hooks: the module (or object) whose functions carry the `hookimpl` mark.
-        contract: version of the contract that it was written for.
-    """
+    """An imported plugin."""
 
     installed: Installed
-    hooks: Any
-    contract: tuple[int, int] = CONTRACT
+    hooks: Any  # the module (or object) whose functions carry the `hookimpl` mark
+    contract: tuple[int, int] = CONTRACT  # that it was written for
 
 
 def load_plugin(installed: Installed) -> Plugin:
-    """Import a plugin.
-
-    Raises:
-        BackendError: the import failed, or the plugin is for another pretrain, or the entry point names something that
-            cannot have hooks; names the provider, the cause and what to do.
-    """
+    """Import a plugin; raises BackendError, which names the provider, the cause and what to do."""
     require_core(installed)
     entry = EntryPoint(name=installed.name, value=installed.target, group="")
     try:
@@ -84,11 +73,7 @@ def _remedy(installed: Installed, exc: BaseException) -> str:
 
 
 def require_core(installed: Installed) -> None:
-    """Check that the distribution's dependency on pretrain allows this version, also if pip's check was skipped.
-
-    Raises:
-        BackendError: it does not.
-    """
+    """Check that the distribution's dependency on pretrain allows this version, also if pip's check was skipped."""
     if not installed.requires:
         return
     from packaging.specifiers import SpecifierSet  # noqa: PLC0415  most distributions allow any
@@ -102,11 +87,7 @@ def require_core(installed: Installed) -> None:
 
 
 def contract_of(installed: Installed, hooks: Any) -> Version:
-    """Return the contract that a plugin was written for.
-
-    Raises:
-        BackendError: CONTRACT is malformed, or of a version that this pretrain does not support.
-    """
+    """Return the contract that a plugin was written for; raises BackendError for one that is not supported."""
     given = getattr(hooks, "CONTRACT", (CONTRACT[0], 0))
     if not (isinstance(given, tuple) and len(given) == 2 and all(type(part) is int for part in given)):
         msg = f"{installed.label}: its CONTRACT is {given!r:.80}.\nAllowed: two numbers, such as {CONTRACT}."

@@ -24,21 +24,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plugins:
-    """Plugins that take part in a run.
-
-    Attributes:
-        backend: the device that `--backend` names.
-        provider: the distribution that brings it: "pretrain-cuda 0.1.0".
-        members: every plugin in the order in which kernels are asked for: those of the group `pretrain.plugins`
-            by name, the backend, the reference.
-        notices: lines for the user about hooks that a later contract removes.
-    """
+    """Plugins that take part in a run."""
 
     backend: Backend
-    provider: str
+    provider: str  # the backend's distribution: "pretrain-cuda 0.1.0"
+    # In the order in which kernels are asked for: those of the group `pretrain.plugins` by name, the backend, the
+    # reference.
     members: tuple[Plugin, ...]
     _manager: pluggy.PluginManager
-    notices: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()  # about hooks that a later contract removes
 
     @property
     def label(self) -> str:
@@ -46,22 +40,15 @@ class Plugins:
         return f"backend '{self.backend.name}' ({self.provider})"
 
     def call(self, plugin: Plugin, hook: str, **arguments: object) -> list[Any]:
-        """Call a hook of one member; return what its implementations answer, without None.
-
-        Raises:
-            BackendError: the hook raised.
-        """
+        """Call a hook of one member; return what its implementations answer, without None."""
         return _call(self._manager, plugin, hook, arguments)
 
 
 def load(backend_name: str) -> Plugins:
     """Import the named backend, every kernel plugin and the reference kernels; no other backend is imported.
 
-    The device is checked separately: `members.require_device`.
-
-    Raises:
-        BackendError: the backend is not installed, registered twice or fails to import; or a plugin that takes part
-            is broken. Without its kernels a run would silently be slower or have other losses.
+    A broken plugin is a BackendError: without its kernels a run would silently be slower or have other losses. The
+    device is checked separately: `members.require_device`.
     """
     backend = load_plugin(discovery.find_backend(backend_name))
     extras = [load_plugin(plugin) for plugin in discovery.installed_plugins()]
@@ -69,28 +56,25 @@ def load(backend_name: str) -> Plugins:
 
 
 def load_alone(installed: discovery.Installed) -> Plugins:
-    """Import one backend without the kernel plugins and the reference, to ask about its device.
-
-    Raises:
-        BackendError: as `load`.
-    """
+    """Import one backend without the kernel plugins and the reference, to ask about its device."""
     return assemble([], load_plugin(installed))
 
 
 def assemble(extras: list[Plugin], backend: Plugin, *last: Plugin) -> Plugins:
-    """Register imported plugins and make the backend object.
-
-    Raises:
-        BackendError: a plugin breaks the contract of the hooks.
-    """
+    """Register imported plugins and make the backend object."""
     members = (*extras, backend, *last)
     manager = register(members)
-    device = _backend(manager, backend)
+    notices = [
+        f"{plugin.installed.label} implements {caller.name}; {removal_of(caller.spec.function)}"
+        for plugin in members
+        for caller in manager.get_hookcallers(plugin.hooks) or ()
+        if caller.spec and removal_of(caller.spec.function)
+    ]
     return Plugins(
-        backend=device,
+        backend=_backend(manager, backend),
         provider=backend.installed.provider,
         members=members,
-        notices=removal_notices(manager, members),
+        notices=tuple(notices),
         _manager=manager,
     )
 
@@ -129,26 +113,17 @@ def _require_attributes(who: str, backend: Backend) -> None:
     for attribute, allowed in (strings | tuples).items():
         given = getattr(backend, attribute, None)
         # A string would pass as a tuple of letters, and most variables begin with one of them.
-        right = isinstance(given, str) if attribute in strings else _are_strings(given)
-        if not right:
+        is_tuple = isinstance(given, tuple) and all(isinstance(part, str) and part for part in given)
+        if not (isinstance(given, str) if attribute in strings else is_tuple):
             msg = f"{who}: {type(backend).__name__}.{attribute} must be {allowed}; see docs/writing-a-backend.md."
             raise BackendError(msg)
-
-
-def _are_strings(given: Any) -> bool:
-    return isinstance(given, tuple) and all(isinstance(part, str) and part for part in given)
 
 
 HOOKS = tuple(name for name in vars(hookspecs) if name.startswith("pretrain_"))
 
 
 def register(plugins: Iterable[Plugin]) -> pluggy.PluginManager:
-    """Return a pluggy manager that holds the plugins.
-
-    Raises:
-        BackendError: a hook is misspelt, unmarked, takes an argument that does not exist, or carries an option that
-            would have no effect.
-    """
+    """Return a pluggy manager that holds the plugins, or raise BackendError where one breaks the hooks' contract."""
     manager = pluggy.PluginManager(PROJECT)
     manager.add_hookspecs(hookspecs)
     for plugin in plugins:
@@ -161,16 +136,6 @@ def register(plugins: Iterable[Plugin]) -> pluggy.PluginManager:
             raise _fault(plugin, "is registered twice: two entry points name the same module") from exc
         _check(manager, plugin)
     return manager
-
-
-def removal_notices(manager: pluggy.PluginManager, plugins: Iterable[Plugin]) -> tuple[str, ...]:
-    """Return one line for each hook that a plugin implements and a later contract removes."""
-    return tuple(
-        f"{plugin.installed.label} implements {caller.name}; {removal_of(caller.spec.function)}"
-        for plugin in plugins
-        for caller in manager.get_hookcallers(plugin.hooks) or ()
-        if caller.spec and removal_of(caller.spec.function)
-    )
 
 
 def _check(manager: pluggy.PluginManager, plugin: Plugin) -> None:
@@ -188,15 +153,11 @@ def _check(manager: pluggy.PluginManager, plugin: Plugin) -> None:
             if impl.hookwrapper or impl.wrapper or impl.tryfirst or impl.trylast:
                 raise _fault(plugin, f"marks {caller.name} with an option: hooks are asked in a fixed order, unwrapped")
             implemented.add(caller.name)
-    _check_unmarked(plugin, implemented)
-    if "pretrain_backend" in implemented and plugin.installed.role is Role.KERNELS:
-        raise _fault(plugin, f"brings a device: its entry point belongs into the group {BACKENDS}")
-
-
-def _check_unmarked(plugin: Plugin, implemented: set[str]) -> None:
     for hook in HOOKS:
         if hook not in implemented and callable(inspect.getattr_static(plugin.hooks, hook, None)):
             raise _fault(plugin, f"has a function {hook} without the mark: put @hookimpl above it")
+    if "pretrain_backend" in implemented and plugin.installed.role is Role.KERNELS:
+        raise _fault(plugin, f"brings a device: its entry point belongs into the group {BACKENDS}")
 
 
 def _fault(plugin: Plugin, what: str) -> BackendError:
@@ -209,11 +170,7 @@ def _fault(plugin: Plugin, what: str) -> BackendError:
 
 
 def check_spelling(who: str, backend: Backend) -> None:
-    """Check that no public name of the backend's class is a misspelt member of `Backend`.
-
-    Raises:
-        BackendError: it has one, such as `suports`, which would never be called.
-    """
+    """Check that no public name of the backend's class is a misspelt member of `Backend`: nothing would call it."""
     members = [name for name in (*dir(Backend), *Backend.__annotations__) if not name.startswith("_")]
     own = {name for base in type(backend).__mro__ if base not in Backend.__mro__ for name in vars(base)}
     for name in sorted(own.difference(members)):

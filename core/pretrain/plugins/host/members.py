@@ -27,22 +27,18 @@ Check = Callable[[Any], bool]
 def take_device(plugins: Plugins, local_rank: int) -> torch.device:
     """Make the device of this rank the current one and return it, after calling every member once.
 
-    Raises:
-        DeviceError: the device cannot be made the current one.
-        BackendError: another member raised, or one answered with something else than its contract says.
+    DeviceError: it cannot be made the current one. BackendError: a member raised, or broke its contract.
     """
     import torch  # noqa: PLC0415  a launcher imports this module too, and does without torch
 
     backend = plugins.backend
     kind = backend.device_type
-    device: torch.device = ask(
-        plugins,
-        "device",
-        f"a torch.device of type '{kind}'",
-        lambda answer: _is_device(answer, kind),
-        local_rank,
-        raises=DeviceError,
-    )
+
+    def is_device(answer: Any) -> bool:
+        return isinstance(answer, torch.device) and answer.type == kind
+
+    allowed = f"a torch.device of type '{kind}'"
+    device: torch.device = ask(plugins, "device", allowed, is_device, local_rank, raises=DeviceError)
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         ask(plugins, "supports", "True or False", _is_bool, dtype)
         ask(plugins, "peak_flops", "a number above 0, or None", _is_rate, dtype)
@@ -58,41 +54,25 @@ def take_device(plugins: Plugins, local_rank: int) -> torch.device:
 
 
 def device_count(plugins: Plugins) -> int | None:
-    """Return `Backend.device_count`.
-
-    Raises:
-        BackendError: as `take_device`.
-    """
+    """Return `Backend.device_count`, checked."""
     count: int | None = ask(plugins, "device_count", "a number from 0, or None", _is_count)
     return count
 
 
 def environment(plugins: Plugins, recipe: Recipe) -> Mapping[str, str]:
-    """Return the environment variables of `Backend.prepare`.
-
-    Raises:
-        BackendError: as `take_device`.
-    """
+    """Return the environment variables of `Backend.prepare`, checked."""
     variables: Mapping[str, str] = ask(plugins, "prepare", "a mapping of strings to strings", _is_text, recipe)
     return variables
 
 
 def named(plugins: Plugins, device_name: str) -> Plugins:
-    """Return the plugins with the backend as it would answer on a device of that name: `Backend.named`.
-
-    Raises:
-        BackendError: as `take_device`; or the backend knows no such device.
-    """
+    """Return the plugins with the backend as it would answer on a device of that name: `Backend.named`."""
     backend = ask(plugins, "named", "a Backend", lambda answer: isinstance(answer, Backend), device_name)
     return replace(plugins, backend=backend)
 
 
 def require_module(plugins: Plugins) -> Any:
-    """Return torch's module of the device, which `availability` registers if torch does not know it itself.
-
-    Raises:
-        BackendError: torch knows no such device, or has no module for it.
-    """
+    """Return torch's module of the device, which `availability` registers if torch does not know it itself."""
     import torch  # noqa: PLC0415
 
     try:
@@ -107,11 +87,7 @@ def require_module(plugins: Plugins) -> Any:
 
 
 def require_process_group(plugins: Plugins) -> None:
-    """Check that torch.distributed knows `Backend.process_group`: a name, or "cpu:gloo,<device>:<name>".
-
-    Raises:
-        BackendError: it does not; with the names that it knows.
-    """
+    """Check that torch.distributed knows `Backend.process_group`: a name, or "cpu:gloo,<device>:<name>"."""
     import torch.distributed as dist  # noqa: PLC0415
 
     given = plugins.backend.process_group
@@ -135,11 +111,9 @@ def ask(
     *arguments: object,
     raises: type[BackendError] = BackendError,
 ) -> Any:
-    """Return a member's answer.
+    """Return a member's answer, or raise BackendError: `is_right` says whether it is `allowed`.
 
-    Raises:
-        BackendError: it raised, which is an error of the class `raises`, or `is_right` says that the answer is not what
-            is `allowed`.
+    A member that raises is an error of the class `raises`.
     """
     call = f"{type(plugins.backend).__name__}.{member}({', '.join(map(_shown, arguments))})"
     try:
@@ -162,6 +136,10 @@ def ask(
 
 def _shown(argument: object) -> str:
     return "recipe" if type(argument).__name__ == "Recipe" else str(argument)
+
+
+def _is_availability(answer: Any) -> bool:
+    return isinstance(answer, Available | Unavailable)
 
 
 def _is_bool(answer: Any) -> bool:
@@ -188,15 +166,6 @@ def _is_overflow(answer: Any) -> bool:
     return answer is None or all(callable(getattr(answer, name, None)) for name in ("clear", "read"))
 
 
-def _is_device(answer: Any, device_type: str) -> bool:
-    import torch  # noqa: PLC0415
-
-    return isinstance(answer, torch.device) and answer.type == device_type
-
-
-_ANSWERS = (Available, Unavailable)
-
-
 def availability(plugins: Plugins) -> Available | Unavailable:
     """Return `Backend.availability`. A backend that raises counts as unavailable, with the exception as the reason."""
     try:
@@ -210,11 +179,7 @@ def availability(plugins: Plugins) -> Available | Unavailable:
 
 
 def require_device(plugins: Plugins) -> Available:
-    """Return the backend's answer when the device can be used.
-
-    Raises:
-        DeviceError: it cannot; with the backend's reason and remedy.
-    """
+    """Return the backend's answer when the device can be used, or raise DeviceError with its reason and remedy."""
     answer = availability(plugins)
     if isinstance(answer, Available):
         return answer
@@ -224,11 +189,7 @@ def require_device(plugins: Plugins) -> Available:
 
 
 def require_dtype(plugins: Plugins, dtype: torch.dtype) -> None:
-    """Check that the device multiplies matrices of the dtype.
-
-    Raises:
-        BackendError: it does not; with the training dtypes that it has.
-    """
+    """Check that the device multiplies matrices of the dtype."""
     import torch  # noqa: PLC0415  the other questions need no torch
 
     if plugins.backend.supports(dtype):
@@ -243,14 +204,10 @@ def require_dtype(plugins: Plugins, dtype: torch.dtype) -> None:
 
 
 def require_compilation(plugins: Plugins, recipe: Recipe) -> None:
-    """Check that torch.compile generates kernels for the device, unless the recipe compiles nothing.
-
-    Raises:
-        BackendError: it generates none; with the backend's reason and remedy.
-    """
+    """Check that torch.compile generates kernels for the device, unless the recipe compiles nothing."""
     if recipe.kernels.compile == "none":
         return
-    answer = ask(plugins, "compilation", "Available or Unavailable", lambda given: isinstance(given, _ANSWERS))
+    answer = ask(plugins, "compilation", "Available or Unavailable", _is_availability)
     if isinstance(answer, Unavailable):
         remedy = answer.remedy or "Set kernels.compile to none."
         msg = f"{plugins.label} cannot serve kernels.compile: {recipe.kernels.compile}: {answer.reason}\n{remedy}"
@@ -258,11 +215,7 @@ def require_compilation(plugins: Plugins, recipe: Recipe) -> None:
 
 
 def require_overlap(plugins: Plugins, recipe: Recipe) -> None:
-    """Check that the device's stages can compute while they send and receive, if the recipe asks for it.
-
-    Raises:
-        BackendError: they cannot.
-    """
+    """Check that the device's stages can compute while they send and receive, if the recipe asks for it."""
     if recipe.parallel.overlap_p2p_comm and not plugins.backend.point_to_point().overlapped:
         msg = (
             f"{plugins.label} cannot serve parallel.overlap_p2p_comm: true: its stages do not compute while they send "

@@ -34,22 +34,13 @@ def negotiate(
     planned: bool = False,
     wrap_kernel: WrapKernel | None = None,
 ) -> Kernels:
-    """Choose a kernel for every request and build it.
+    """Choose a kernel for every request and build it; raises KernelError where an operation has no allowed kernel.
 
-    Args:
-        plugins: those of the run.
-        requests: one for each operation that is needed now.
-        chosen: operation -> "auto", a kernel's name, or a kind ("flash"); operations not in it are "auto".
-        fallback: "allow", or "forbid": then an operation that only the reference serves is an error, unless the
-            recipe names the reference kernel.
-        earlier: kernels negotiated before (collectives are needed before there are process groups); they are passed
-            to `Offer.build`, and are part of the result and of its table unless they are negotiated again.
-        planned: make the stand-ins of the kernels, for torch's fake tensors (`Offer.fake`).
-        wrap_kernel: returns what is called in place of a built kernel, to watch its calls; None: the kernel itself.
-
-    Raises:
-        KernelError: no allowed kernel is left for an operation.
-        BackendError: a plugin broke the contract of the hooks.
+    `chosen` is operation -> "auto" (also where it is not in it), a kernel's name, or a kind ("flash"). With `fallback`
+    "forbid" an operation that only the reference serves is an error, unless the recipe names the reference kernel.
+    Kernels negotiated `earlier` (collectives are needed before there are process groups) are passed to `Offer.build`,
+    and are part of the result unless they are negotiated again. `planned` makes the stand-ins (`Offer.fake`), and
+    `wrap_kernel` returns what is called in place of a built kernel, to watch its calls.
     """
     choices = choose(plugins, requests, chosen, fallback)
     built: dict[str, Any] = dict(earlier.built) if earlier else {}
@@ -68,17 +59,15 @@ def table_of(plugins: Plugins, rows: Iterable[KernelRow]) -> KernelTable:
 
 def _build(choice: KernelChoice, built: Mapping[str, Any], *, planned: bool) -> Any:
     operation = choice.request.operation
+    is_optimizer = operation == "optimizer"
     who = f"kernel {choice.taken.label} for {operation}"
     try:
         kernel = (choice.offer.fake or choice.offer.build)(built) if planned else choice.offer.build(built)
     except Exception as exc:
         msg = f"{who} cannot be built: {cause(exc)}\nPRETRAIN_TRACEBACK=1 shows where."
         raise BackendError(msg) from exc
-    expected = isinstance(kernel, OptimizerKernels) if operation == "optimizer" else callable(kernel)
-    if expected and planned and operation != "optimizer":
-        return within(operation, kernel)
-    if not expected:
-        wanted = "OptimizerKernels" if operation == "optimizer" else "something callable"
+    if not (isinstance(kernel, OptimizerKernels) if is_optimizer else callable(kernel)):
+        wanted = "OptimizerKernels" if is_optimizer else "something callable"
         msg = f"{who}: its build returned {type(kernel).__name__}, not {wanted} (see docs/hooks.md)."
         raise BackendError(msg)
-    return kernel
+    return within(operation, kernel) if planned and not is_optimizer else kernel

@@ -61,11 +61,7 @@ class Proposal:
 
 
 def ask(plugins: Plugins, request: Request) -> list[Proposal]:
-    """Return what all plugins answer to a request, in the order of preference.
-
-    Raises:
-        BackendError: a hook raised, or returned something else than an answer.
-    """
+    """Return what all plugins answer to a request, in the order of preference."""
     hook = f"pretrain_{request.operation}"
     return [
         Proposal(plugin=plugin, answer=answer)
@@ -116,21 +112,13 @@ def _fault(answer: Any) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KernelChoice:
-    """Kernel chosen for one operation.
-
-    Attributes:
-        request: what was asked.
-        taken: the proposal whose answer is `offer`.
-        offer: what will be built.
-        proposals: all that were made, the taken one among them.
-        wanted: what the recipe says: "auto", a kernel's name or a kind.
-    """
+    """Kernel chosen for one operation."""
 
     request: Request
-    taken: Proposal
+    taken: Proposal  # whose answer is `offer`
     offer: Offer
-    proposals: tuple[Proposal, ...]
-    wanted: str
+    proposals: tuple[Proposal, ...]  # all, the taken one among them
+    wanted: str  # by the recipe: "auto", a kernel's name or a kind
 
     @property
     def row(self) -> KernelRow:
@@ -164,12 +152,7 @@ class KernelChoice:
 def choose(
     plugins: Plugins, requests: Sequence[Request], chosen: Mapping[str, str], fallback: str
 ) -> list[KernelChoice]:
-    """Choose without building: what `negotiate` takes, in the order in which it is built.
-
-    Raises:
-        KernelError: as `negotiate`.
-        BackendError: as `negotiate`.
-    """
+    """Choose without building: what `negotiate` takes, in the order in which it is built."""
     operations = [request.operation for request in requests]
     if len(set(operations)) != len(operations):
         msg = f"several requests for one operation: {sorted(operations)}"
@@ -188,11 +171,7 @@ def choose(
 
 
 def _needs_softmax(choices: list[KernelChoice], wanted: str) -> bool:
-    """Say whether the chosen attention may use a softmax kernel.
-
-    Raises:
-        KernelError: it is not, and the recipe names a softmax kernel.
-    """
+    """Say whether the chosen attention may use a softmax kernel; if not, the recipe may not name one."""
     attention = next((choice.offer for choice in choices if choice.request.operation == "attention"), None)
     if attention is None or attention.kind not in {"flash", "triangle"}:
         return True

@@ -17,66 +17,37 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rejected:
-    """A kernel that was declined, or offered and not taken.
-
-    Attributes:
-        provider: as `KernelRow.provider`.
-        kernel: its name.
-        kind: its family, or "".
-        why: "declined: <reason>", "offered, comes later in the order", ...
-    """
+    """A kernel that was declined, or offered and not taken."""
 
     provider: str
     kernel: str
     kind: str
-    why: str
+    why: str  # "declined: <reason>", "offered, comes later in the order", ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KernelRow:
-    """One operation.
-
-    Attributes:
-        operation: "attention", ...
-        kernel: name of the one taken.
-        kind: its family ("flash"), or "".
-        provider: the plugin's distribution, and the library that does the work where it is another:
-            "pretrain-cuda 0.1.0 (flash-attn 2.8.3)".
-        request: what was asked, as JSON values.
-        rejected: all others, in the order in which they were proposed.
-    """
+    """One operation."""
 
     operation: str
     kernel: str
-    kind: str
-    provider: str
+    kind: str  # its family ("flash"), or ""
+    provider: str  # the distribution, and a library that does the work: "pretrain-cuda 0.1.0 (flash-attn 2.8.3)"
     request: Mapping[str, object]
     rejected: tuple[Rejected, ...]
 
     def decision(self) -> dict[str, object]:
         """Return what ranks must agree on: everything but the kernels that were not taken."""
-        return {
-            "operation": self.operation,
-            "kernel": self.kernel,
-            "kind": self.kind,
-            "provider": self.provider,
-            "request": dict(self.request),
-        }
+        return {key: value for key, value in asdict(self).items() if key != "rejected"}
 
     def to_json(self) -> dict[str, object]:
         """Return the row as plain JSON values."""
-        return {**self.decision(), "rejected": [asdict(other) for other in self.rejected]}
+        return asdict(self) | {"rejected": [asdict(other) for other in self.rejected]}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KernelTable:
-    """The rows in the order in which kernels were built.
-
-    Attributes:
-        backend: the value of `--backend`.
-        provider: the distribution that brings it.
-        rows: one an operation.
-    """
+    """The rows in the order in which kernels were built."""
 
     backend: str
     provider: str
@@ -92,10 +63,8 @@ class KernelTable:
         }
 
     def digest(self) -> str:
-        """Return the sha256 of the decisions as canonical JSON: equal on ranks that run the same kernels.
-
-        Reasons of kernels that were not taken are left out: they may depend on one device only, and change nothing.
-        """
+        """Return the sha256 of the decisions as canonical JSON: equal on ranks that run the same kernels."""
+        # Reasons of kernels that were not taken are left out: they may depend on one device, and change nothing.
         decided = {
             "backend": self.backend,
             "provider": self.provider,
@@ -110,11 +79,7 @@ T = TypeVar("T")
 
 
 def check_same_on_all_ranks(table: KernelTable) -> None:
-    """Compare the table with that of every other rank; nothing to do for one process. Collective.
-
-    Raises:
-        KernelError: on every rank, when any differs; names the operations, the ranks and what differs.
-    """
+    """Raise KernelError on every rank where the table differs from that of another rank. Collective."""
     if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
         return
     digests = _gather(table.digest())

@@ -29,14 +29,9 @@ if TYPE_CHECKING:
 
 
 class Kernels:
-    """One callable for each operation that was asked for.
+    """One callable for each operation that was asked for; `"rotary" in kernels` tells which.
 
-    Take the callable once, when a layer is built, and keep it. An operation that was not asked for raises
-    AttributeError; test for it with `"rotary" in kernels`.
-
-    Attributes:
-        table: the kernels, their providers, and the reasons against others.
-        built: operation -> what its kernel's `Offer.build` returned.
+    Take the callable once, when a layer is built, and keep it.
     """
 
     activation: ActivationFn
@@ -51,7 +46,6 @@ class Kernels:
     softmax: SoftmaxFn
 
     def __init__(self, *, table: KernelTable, built: Mapping[str, Any]) -> None:
-        """Hold these kernels."""
         self.table: Final = table
         self.built: Final = built
 
@@ -85,8 +79,7 @@ def add_note(error: BaseException, kernels: Kernels) -> None:
     """Add a note with name and provider of the kernel whose code raised an error, if any did.
 
     A kernel's code is that of its callable; after that, for a backward pass that is a function of its own, whatever
-    lies in the same module as the callable. The pure-torch reference and native code are
-    not searched.
+    lies in the same module as the callable. The pure-torch reference and native code are not searched.
     """
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][::-1]
     codes = {row.operation: set(_codes(kernels.built[row.operation])) for row in kernels.table.rows}

@@ -67,10 +67,7 @@ def _optimizer(recipe: Recipe) -> Iterator[Problem]:
 
 
 def _gradients(recipe: Recipe) -> Iterator[Problem]:
-    """Yield problems of stage 0, which has no fp32 gradients and scales no loss.
-
-    DeepSpeedEngine._do_optimizer_sanity_check refuses the one, DeepSpeedEngine.backward scales only with ZeRO.
-    """
+    """Yield problems of stage 0: DeepSpeedEngine's _do_optimizer_sanity_check, and backward, which scales with ZeRO."""
     precision = recipe.precision
     if recipe.engine.zero.stage == 0 and precision.dtype == "fp16":
         yield Problem(

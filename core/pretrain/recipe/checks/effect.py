@@ -1,10 +1,15 @@
-"""All checks, and keys without effect: setting one is an error, because its author expects an effect."""
+"""All checks of a recipe, and keys without effect: setting one is an error, because its author expects an effect.
+
+Which of DeepSpeed's ZeRO stages reads what was looked up in deepspeed 0.19.8: runtime/engine.py
+(`_configure_zero_optimizer`, `_configure_bf16_optimizer`), zero/stage_1_and_2.py and zero/stage3.py.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from pretrain.recipe.checks import engine_rules, rules
 from pretrain.recipe.checks.deepspeed import deepspeed_problems
 from pretrain.recipe.checks.shape import shape_problems, stage_problems
 from pretrain.recipe.checks.training import batch_problems, compilation_problems, input_problems, schedule_problems
@@ -12,12 +17,244 @@ from pretrain.recipe.problem import Problem
 from pretrain.recipe.section import Section
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from pretrain.recipe.checks.rules import Rule
     from pretrain.recipe.recipe import Recipe
 
-RULES = (*engine_rules.RULES, *rules.RULES)
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Keys that have an effect only while other keys have certain values."""
+
+    keys: tuple[str, ...]  # "section.key", or a whole inner section such as "engine.zero"
+    needs: str  # what the recipe must say for them to have an effect
+    decided_by: tuple[str, ...]  # the keys that `holds` looks at
+    holds: Callable[[Recipe], bool]
+
+
+_WORDS = {"true": True, "false": False}
+
+
+def only(condition: str, *keys: str, note: str = "") -> Rule:
+    """Return the rule of keys that have an effect under a condition; the note is added to what they need.
+
+    A condition is terms joined by "and": "section.key: value", "section.key: one or other", "section.key over 0", or
+    "section.key", which is given and not false.
+    """
+    terms = [_term(term) for term in condition.split(" and ")]
+    paths = tuple(path for path, _ in terms)
+    return Rule(keys, condition + note, paths, lambda recipe: all(holds(recipe) for _, holds in terms))
+
+
+def _term(term: str) -> tuple[str, Callable[[Recipe], bool]]:
+    if " over " in term:
+        path, _, least = term.partition(" over ")
+        return path, lambda recipe: (attrgetter(path)(recipe) or 0) > int(least)
+    path, _, listed = term.partition(": ")
+    values = [int(value) if value.isdecimal() else _WORDS.get(value, value) for value in listed.split(" or ")]
+    return path, lambda recipe: attrgetter(path)(recipe) in values if listed else bool(attrgetter(path)(recipe))
+
+
+_ZERO = "engine.zero"
+_OPTIMIZER = "engine.zero.offload_optimizer"
+_PARAM = "engine.zero.offload_param"
+
+_BF16_ALONE = (
+    "engine.zero.stage 2 or 3, or stage 1 without fp32 gradients of bf16 (precision.grad_reduce_in_fp32), for which "
+    "DeepSpeed has another optimizer"
+)
+_BF16_DECIDES = ("engine.zero.stage", "precision.dtype", "precision.grad_reduce_in_fp32", f"{_OPTIMIZER}.device")
+
+
+def _buckets(recipe: Recipe) -> bool:
+    """Say whether ZeRO's buckets are read; BF16_Optimizer reads none (DeepSpeedEngine._do_optimizer_sanity_check)."""
+    zero, precision = recipe.engine.zero, recipe.precision
+    fp32_gradients = precision.dtype == "bf16" and precision.grad_reduce_in_fp32
+    return zero.stage > 1 or (zero.stage == 1 and not (fp32_gradients and zero.offload_optimizer.device != "cpu"))
+
+
+ENGINE_RULES = (
+    only("engine.name: deepspeed", _ZERO, "engine.deepspeed_config"),
+    only(
+        "engine.name: megatron",
+        "parallel.use_distributed_optimizer",
+        note=" (with deepspeed, engine.zero.stage: 1 does this)",
+    ),
+    only(
+        "engine.name: megatron",
+        "parallel.overlap_grad_reduce",
+        note=" (with deepspeed, engine.zero.overlap_comm: true does this)",
+    ),
+    only(
+        "parallel.overlap_grad_reduce and engine.name: megatron",
+        "parallel.ddp_bucket_size",
+        note=" (with deepspeed, engine.zero.reduce_bucket_size)",
+    ),
+    only(
+        "engine.name: megatron",
+        "parallel.overlap_param_gather",
+        note=" (deepspeed gathers ahead by itself, at engine.zero.stage: 3)",
+    ),
+    only("engine.name: megatron", "logging.log_num_zeros_in_grad"),
+    Rule(
+        (
+            f"{_ZERO}.contiguous_gradients",
+            f"{_ZERO}.reduce_scatter",
+            f"{_ZERO}.reduce_bucket_size",
+            f"{_ZERO}.overlap_comm",
+        ),
+        _BF16_ALONE,
+        _BF16_DECIDES,
+        _buckets,
+    ),
+    Rule(
+        (f"{_ZERO}.round_robin_gradients",),
+        _BF16_ALONE.replace("2 or 3", "2"),
+        _BF16_DECIDES,
+        lambda r: _buckets(r) and r.engine.zero.stage < 3,
+    ),
+    only("engine.zero.stage: 1 or 2", f"{_ZERO}.allgather_bucket_size"),
+    only(
+        "engine.zero.stage: 3",
+        f"{_ZERO}.sub_group_size",
+        f"{_ZERO}.stage3_prefetch_bucket_size",
+        f"{_ZERO}.stage3_param_persistence_threshold",
+        f"{_ZERO}.stage3_model_persistence_threshold",
+        f"{_ZERO}.stage3_max_live_parameters",
+        f"{_ZERO}.stage3_max_reuse_distance",
+        _PARAM,
+    ),
+    only("engine.zero.stage over 0", _OPTIMIZER),
+    only(f"{_OPTIMIZER}.device: none", "kernels.optimizer", note=f" (on the host {_OPTIMIZER}.cpu_adam steps)"),
+    only(f"{_OPTIMIZER}.device: cpu or nvme", f"{_OPTIMIZER}.pin_memory", f"{_OPTIMIZER}.cpu_adam"),
+    only(
+        f"{_OPTIMIZER}.device: nvme",
+        *(f"{_OPTIMIZER}.{key}" for key in ("nvme_path", "buffer_count", "pipeline_read", "pipeline_write")),
+    ),
+    only(f"{_OPTIMIZER}.device: nvme and {_PARAM}.device: nvme", f"{_OPTIMIZER}.fast_init"),
+    only(f"{_PARAM}.device: cpu or nvme", f"{_PARAM}.pin_memory"),
+    only(
+        f"{_PARAM}.device: nvme",
+        *(f"{_PARAM}.{key}" for key in ("nvme_path", "buffer_count", "buffer_size", "max_in_cpu")),
+    ),
+)
+"""Keys that only one engine reads, and at which of DeepSpeed's ZeRO stages."""
+
+
+def _decays(recipe: Recipe) -> bool:
+    return recipe.schedule.lr_decay_style != "constant"
+
+
+OTHER_RULES = (
+    only("data.index: megatron", "data.cache_path"),
+    only("model.position_embedding_type: learned_absolute", "data.reset_position_ids"),
+    only(
+        "model.position_embedding_type: rope",
+        "model.rotary_percent",
+        "model.rotary_base",
+        "model.use_rope_scaling",
+        "kernels.rotary",
+    ),
+    only(
+        "model.use_rope_scaling: true",
+        "model.rope_scaling_factor",
+        "model.rope_low_freq_factor",
+        "model.rope_high_freq_factor",
+        "model.original_max_position_embeddings",
+    ),
+    only("model.add_bias_linear: false", "model.add_qkv_bias", note=" (true gives all linear layers a bias)"),
+    Rule(
+        ("model.init_method_std",),
+        "model.init_method: normal, or output_layer_init_method normal or scaled_normal",
+        ("model.init_method", "model.output_layer_init_method"),
+        lambda r: r.model.init_method == "normal" or "normal" in r.model.output_layer_init_method,
+    ),
+    only("tokenizer.type: gpt2", "tokenizer.vocab_file", "tokenizer.merge_file"),
+    only("tokenizer.type: huggingface", "tokenizer.file"),
+    only(
+        "tokenizer.type: huggingface and data.corpus",
+        "tokenizer.vocab_size",
+        note=", on which such a tokenizer is trained",
+    ),
+    only("precision.dtype: fp16", "precision.loss_scale", "precision.fp16_lm_cross_entropy"),
+    only(
+        "precision.dtype: bf16 or fp16",
+        "precision.grad_reduce_in_fp32",
+        note=" (fp32 gradients are reduced in fp32 anyway)",
+    ),
+    Rule(
+        (
+            "precision.initial_loss_scale",
+            "precision.loss_scale_window",
+            "precision.hysteresis",
+            "precision.min_loss_scale",
+        ),
+        "precision.dtype: fp16 with a dynamic loss scale (no precision.loss_scale)",
+        ("precision.dtype", "precision.loss_scale"),
+        lambda r: r.precision.dtype == "fp16" and r.precision.loss_scale is None,
+    ),
+    only("train.loss_spike.threshold", "train.loss_spike.action"),
+    only("train.loss_spike.threshold and train.loss_spike.action: rollback", "train.loss_spike.leave_out"),
+    Rule(
+        ("train.check_replicas_interval",),
+        "engine.zero.stage below 3: ZeRO-3 holds one copy of the weights over all ranks",
+        ("engine.name", "engine.zero.stage"),
+        lambda r: r.engine.name != "deepspeed" or r.engine.zero.stage < 3,
+    ),
+    only(
+        "parallel.pipeline_model_parallel_size over 1 and parallel.virtual_pipeline_model_parallel_size over 1",
+        "parallel.overlap_p2p_comm",
+    ),
+    only(
+        "parallel.pipeline_model_parallel_size over 1",
+        "parallel.virtual_pipeline_model_parallel_size",
+        "parallel.num_layers_in_first_pipeline_stage",
+        "parallel.num_layers_in_last_pipeline_stage",
+        "parallel.pipeline_layers",
+    ),
+    only("parallel.tensor_model_parallel_size over 1", "parallel.sequence_parallel"),
+    only("parallel.use_distributed_optimizer and parallel.overlap_grad_reduce", "parallel.overlap_param_gather"),
+    only("recompute.granularity: full", "recompute.method", "recompute.num_layers"),
+    only(
+        "recompute.granularity: full and parallel.tensor_model_parallel_size over 1 and "
+        "parallel.sequence_parallel: false",
+        "recompute.distribute_saved_activations",
+    ),
+    Rule(
+        ("schedule.min_lr",),
+        "a schedule.lr_decay_style other than constant",
+        ("schedule.lr_decay_style",),
+        _decays,
+    ),
+    Rule(
+        ("schedule.lr_decay_iters", "schedule.lr_decay_samples"),
+        "a schedule.lr_decay_style other than constant, or schedule.lr_warmup_fraction, which is a part of it",
+        ("schedule.lr_decay_style", "schedule.lr_warmup_fraction"),
+        lambda r: _decays(r) or r.schedule.lr_warmup_fraction is not None,
+    ),
+    only(
+        "schedule.lr_decay_style: WSD",
+        "schedule.lr_wsd_decay_style",
+        "schedule.lr_wsd_decay_iters",
+        "schedule.lr_wsd_decay_samples",
+    ),
+    Rule(
+        ("kernels.triangle_block_size",),
+        "kernels.attention: triangle",
+        ("kernels.attention",),
+        # Any other name may be that of a plugin's own triangle kernel.
+        lambda r: r.kernels.attention not in {"auto", "flash", "softmax"},
+    ),
+    only("checkpoint.save", "checkpoint.save_interval", "checkpoint.keep"),
+    only("train.manual_gc: true", "train.manual_gc_interval"),
+    only("checkpoint.save and checkpoint.save_interval over 0", "checkpoint.async_save"),
+    only("checkpoint.load", "checkpoint.finetune"),
+    only("evaluation.interval over 0", "evaluation.iters", "evaluation.target_loss"),
+    only("evaluation.prompt", "evaluation.prompt_tokens"),
+    only("logging.tensorboard: true", "logging.tensorboard_queue_size"),
+)
+
+RULES = ENGINE_RULES + OTHER_RULES
 
 _OFF = {False, "auto", "none"}
 
@@ -46,7 +283,9 @@ def effect_problems(recipe: Recipe) -> Iterator[Problem]:
     idle = _idle(recipe)
     paths = {path for path, _ in idle}
     for path, rule in idle:
-        if paths.isdisjoint(_around(path)) and not _is_off(_given(recipe, path)):
+        *sections, key = path.split(".")
+        around = {".".join(sections[:depth]) for depth in range(1, len(sections) + 1)}
+        if paths.isdisjoint(around) and not _is_off(_given(recipe, sections, key)):
             yield Problem(path, f"no effect here; it needs {rule.needs}.", rule.decided_by)
 
 
@@ -54,16 +293,8 @@ def _idle(recipe: Recipe) -> list[tuple[str, Rule]]:
     return [(path, rule) for rule in RULES if not rule.holds(recipe) for path in rule.keys]
 
 
-def _around(path: str) -> Iterator[str]:
-    """Yield the sections around a key, inner ones first: of a.b.c a.b and a."""
-    while "." in path:
-        path = path.rpartition(".")[0]
-        yield path
-
-
-def _given(recipe: Recipe, path: str) -> Any:
+def _given(recipe: Recipe, sections: list[str], key: str) -> Any:
     """Return the value of a key, None if it was not given."""
-    *sections, key = path.split(".")
     section: Section = recipe
     for name in sections:
         section = getattr(section, name)

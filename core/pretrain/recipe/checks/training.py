@@ -83,17 +83,11 @@ def schedule_problems(recipe: Recipe) -> Iterator[Problem]:
     train = recipe.train
     if (train.train_iters is None) != (train.train_samples is None):
         unit, other = ("iters", "samples") if train.train_samples is None else ("samples", "iters")
-        yield from _units(recipe, unit, other)
+        for name in ("lr_warmup", "lr_decay", "lr_wsd_decay"):
+            if getattr(schedule, f"{name}_{other}") is not None:
+                text = f"this conflicts with train.train_{unit}; give schedule.{name}_{unit} instead."
+                yield Problem(f"schedule.{name}_{other}", text)
         yield from _order(recipe, unit)
-
-
-def _units(recipe: Recipe, unit: str, other: str) -> Iterator[Problem]:
-    for name in ("lr_warmup", "lr_decay", "lr_wsd_decay"):
-        if getattr(recipe.schedule, f"{name}_{other}") is not None:
-            yield Problem(
-                f"schedule.{name}_{other}",
-                f"this conflicts with train.train_{unit}; give schedule.{name}_{unit} instead.",
-            )
 
 
 def _order(recipe: Recipe, unit: str) -> Iterator[Problem]:

@@ -1,7 +1,6 @@
 """A DeepSpeed JSON file, or the same inside a recipe, as flat keys with their line numbers.
 
-The YAML reader of `recipe.document` cannot serve here: it refuses tabs, which indent many of these files, accepts
-trailing commas, and reads 1e-4 as text.
+The YAML reader cannot serve: it refuses tabs, accepts trailing commas, and reads 1e-4 as text.
 """
 
 from __future__ import annotations
@@ -16,8 +15,6 @@ from pretrain.errors import RecipeError, did_you_mean
 from pretrain.recipe.section import as_number, local_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from pretrain.recipe.document import Document
 
 
@@ -29,17 +26,11 @@ _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],]')
 
 @dataclass(frozen=True, slots=True)
 class JsonFile:
-    """The keys of a DeepSpeed file.
+    """The keys of a DeepSpeed file."""
 
-    Attributes:
-        name: the file, as it was given.
-        values: value by path, "zero_optimization.stage"; only an empty object is a value itself.
-        places: "ds_config.json:4" by path, of objects too.
-    """
-
-    name: str
-    values: dict[str, Any]
-    places: dict[str, str]
+    name: str  # as it was given
+    values: dict[str, Any]  # by path, "zero_optimization.stage"; only an empty object is a value itself
+    places: dict[str, str]  # "ds_config.json:4" by path, of objects too
 
     def has(self, path: str) -> bool:
         """Return whether the file gives this key; null and "auto" are left to others."""
@@ -51,15 +42,7 @@ class JsonFile:
 
 
 def read_json(name: str, named_by: str) -> JsonFile:
-    """Read a file.
-
-    Args:
-        name: its path, relative to the working directory.
-        named_by: where the recipe names it, for errors.
-
-    Raises:
-        RecipeError: it cannot be read, or is not a JSON object with unique keys.
-    """
+    """Read a file, whose path is relative to the working directory; `named_by` is where the recipe names it."""
     try:
         local_path(name)
     except ValueError as error:
@@ -69,16 +52,7 @@ def read_json(name: str, named_by: str) -> JsonFile:
 
 
 def parse_json(text: str, name: str, named_by: str) -> JsonFile:
-    """Read the text of a file.
-
-    Args:
-        text: its content.
-        name: its path, or another name for places and errors.
-        named_by: where it is named, for errors; empty if nothing names it.
-
-    Raises:
-        RecipeError: it is not a JSON object with unique keys.
-    """
+    """Read the text of a file, an object with unique keys; `named_by` may be empty."""
     try:
         data = json.loads(text)
     except json.JSONDecodeError as error:
@@ -98,22 +72,12 @@ def parse_json(text: str, name: str, named_by: str) -> JsonFile:
 
 
 def read_inline(data: dict[str, Any], document: Document, keys: tuple[str, ...]) -> JsonFile:
-    """Read the object that a recipe holds instead of a file's name.
-
-    Args:
-        data: the object.
-        document: the recipe, which knows the lines.
-        keys: where the object is in it.
-    """
+    """Read the object that a recipe holds at `keys` instead of a file's name."""
     values = {path: as_number(value) for path, value in _flat(data).items()}
     name = document.place(keys)
-    return JsonFile(name, values, {path: document.place((*keys, *path.split("."))) for path in _paths(values)})
-
-
-def _paths(values: Iterable[str]) -> set[str]:
-    """Return the paths and those of the objects around them."""
     parts = [path.split(".") for path in values]
-    return {".".join(part[:length]) for part in parts for length in range(1, len(part) + 1)}
+    paths = {".".join(part[:length]) for part in parts for length in range(1, len(part) + 1)}  # of objects too
+    return JsonFile(name, values, {path: document.place((*keys, *path.split("."))) for path in paths})
 
 
 def _read_text(path: Path, named_by: str) -> str:

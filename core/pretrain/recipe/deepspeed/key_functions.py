@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pretrain.recipe.deepspeed.translation import Given, written
+from pretrain.recipe.deepspeed.translation import written
 from pretrain.recipe.recipe import AccumulationSteps
 from pretrain.recipe.section import shown
 
@@ -48,15 +48,11 @@ def enabled(translation: Translation, path: str, value: Any) -> None:
         return
     if path == "bfloat16.enabled":
         translation.notice(path, "the old name of bf16.enabled; it was read as bf16.enabled.")
-    translation.given.append(
-        Given(json_path=path, path="precision.dtype", value=dtype, kind="is" if value else "is not")
-    )
+    translation.give(path, "precision.dtype", dtype, "is" if value else "is not")
     if not value:
         translation.settle(path, value)
     elif dtype == "bf16" and not any(translation.file.has(path) for path in _SUMS):
-        translation.given.append(
-            Given(json_path=path, path="precision.grad_reduce_in_fp32", value=False, kind="by default")
-        )
+        translation.give(path, "precision.grad_reduce_in_fp32", value=False, kind="by default")
 
 
 def loss_scale(translation: Translation, path: str, value: Any) -> None:
@@ -78,15 +74,8 @@ def initial_scale_of_deepspeed(translation: Translation) -> None:
     """Take DeepSpeed's 2 ** 16 where a dynamic scale is given without its start; a recipe's default is 2 ** 32."""
     file = translation.file
     if file.values.get("fp16.enabled") is True and not file.has("fp16.initial_scale_power"):
-        translation.given.append(
-            Given(
-                json_path="fp16.enabled",
-                path="precision.initial_loss_scale",
-                value=2.0**16,
-                kind="by default",
-                unless=("precision.loss_scale",),
-            )
-        )
+        unless = ("precision.loss_scale",)
+        translation.give("fp16.enabled", "precision.initial_loss_scale", 2.0**16, "by default", unless)
 
 
 def sum_of_gradients(translation: Translation, path: str, value: Any) -> None:
@@ -129,7 +118,7 @@ def name(translation: Translation, path: str, value: Any) -> None:
         translation.notice(path, text)
     translation.give(path, "optimizer.name", "adam" if coupled else "adamw")
     if coupled or translation.file.values.get(_TORCH) is not True:  # torch.optim.AdamW alone has one, the recipe's
-        translation.given.append(Given(json_path=path, path="optimizer.weight_decay", value=0.0, kind="by default"))
+        translation.give(path, "optimizer.weight_decay", 0.0, "by default")
 
 
 def adam_w_mode(translation: Translation, path: str, value: Any) -> None:

@@ -1,12 +1,13 @@
-"""Translation of each key of a DeepSpeed file."""
+"""Translation of each key of a DeepSpeed file, and merging it into the document of the recipe that names it."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pretrain.errors import did_you_mean
 from pretrain.recipe.deepspeed import key_functions
-from pretrain.recipe.deepspeed.json_file import AUTO
+from pretrain.recipe.deepspeed.json_file import AUTO, read_inline, read_json
 from pretrain.recipe.deepspeed.key_tables import (
     BLOCKS,
     REFUSED,
@@ -19,12 +20,15 @@ from pretrain.recipe.deepspeed.key_tables import (
     without_equivalent,
 )
 from pretrain.recipe.deepspeed.translation import Translation, written
-from pretrain.recipe.section import shown
+from pretrain.recipe.section import as_number, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pretrain.recipe.deepspeed.json_file import JsonFile
+    from pretrain.recipe.deepspeed.translation import Given
+    from pretrain.recipe.document import Document
+    from pretrain.recipe.recipe import AccumulationSteps
 
 FUNCTIONS: dict[str, Callable[[Translation, str, Any], None]] = {
     "gradient_accumulation_steps": key_functions.accumulation_steps,
@@ -114,3 +118,86 @@ def _same(translation: Translation, path: str, value: Any) -> None:
         value = int(value)
         translation.remark(path, "rounded", str(value))
     translation.give(path, SAME[path], value)
+
+
+_CONFIG = "engine.deepspeed_config"
+
+
+@dataclass(frozen=True, slots=True)
+class TakenOver:
+    """Result of merging a DeepSpeed file, beside the keys in the document."""
+
+    name: str = ""
+    problems: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
+    accumulation_steps: AccumulationSteps | None = None
+    given: frozenset[str] = frozenset()  # keys of the recipe that the file has given, and not the recipe itself
+
+
+def merge_deepspeed(document: Document) -> TakenOver:
+    """Replace a DeepSpeed file's name, or its content, in the document by the keys that it is translated to.
+
+    Without engine.name: deepspeed the name stays where it is, as a key without effect.
+    """
+    named = document.value(_CONFIG)
+    if not isinstance(named, str | dict) or not named or document.value("engine.name") != "deepspeed":
+        return TakenOver()
+    keys = tuple(_CONFIG.split("."))
+    if isinstance(named, str):
+        file = read_json(named, f"{document.place(keys)}: {_CONFIG}")
+    else:
+        file = read_inline(named, document, keys)
+    translation = translate(file)
+    document.remove(_CONFIG)
+    for given in sorted(translation.given, key=_rank):
+        _merge(document, translation, given)
+    return TakenOver(
+        file.name,
+        tuple(translation.problems),
+        tuple(translation.notices),
+        translation.accumulation_steps,
+        frozenset(
+            given.path
+            for given in translation.given
+            if document.places.get(tuple(given.path.split("."))) == file.place(given.json_path)
+        ),
+    )
+
+
+def _rank(given: Given) -> int:
+    """Return the order of merging: values first, since exclusions and defaults depend on them."""
+    if given.kind == "by default":
+        return 2
+    return 1 if given.kind == "is not" or given.value is None else 0
+
+
+def _merge(document: Document, translation: Translation, given: Given) -> None:
+    present = document.value(given.path)
+    place = translation.file.place(given.json_path)
+    if given.kind == "by default":
+        if all(document.value(path) is None for path in (given.path, *given.unless)):
+            document.give(given.path, given.value, place)
+            text = f"{given.path}: {written(given.value)} comes with it, which is DeepSpeed's default."
+            translation.remark(given.json_path, "by default", text)
+    elif given.kind == "is not" or given.value is None:
+        if present is not None and (given.value is None or _is_same(present, given.value)):
+            _contradict(document, translation, given)
+    elif present is None:
+        document.give(given.path, given.value, place)
+    elif not _is_same(present, given.value):
+        _contradict(document, translation, given)
+
+
+def _contradict(document: Document, translation: Translation, given: Given) -> None:
+    key = given.path if given.value is None else f"{given.path}: {written(given.value)}"
+    means = key if given.kind == "is" and given.value is not None else f"no {key}"
+    raw, present = written(translation.file.values[given.json_path]), written(document.value(given.path))
+    place = document.place(tuple(given.path.split(".")))
+    text = f"{raw} means {means}, but {place} gives {present}. Change one, or delete it here."
+    translation.refuse(given.json_path, text)
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Compare as a recipe reads values: 2e8 is 200000000, but 1 is not true."""
+    one, other = as_number(one), as_number(other)
+    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from pretrain.recipe.deepspeed.json_file import JsonFile
     from pretrain.recipe.recipe import AccumulationSteps
 
+GivenKind = Literal["is", "is not", "by default"]
 Kind = Literal["wrong", "absent", "removed", "notice", "by default", "settled", "rounded", "not given"]
 
 _LONG = 60
@@ -18,54 +19,36 @@ _LONG = 60
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Given:
-    """Statement of a file about one key of the recipe.
-
-    Attributes:
-        json_path: the key of the file.
-        path: the key of the recipe.
-        value: its value; None: the recipe may not give it.
-        kind: "is" or "is not" this value, or "by default", which the recipe may override.
-        unless: keys of the recipe with which a default would have no effect.
-    """
+    """Statement of a file about one key of the recipe."""
 
     json_path: str
     path: str
-    value: Any
-    kind: Literal["is", "is not", "by default"] = "is"
-    unless: tuple[str, ...] = ()
+    value: Any  # None: the recipe may not give it
+    kind: GivenKind = "is"  # the recipe may override a default
+    unless: tuple[str, ...] = ()  # keys of the recipe with which a default would have no effect
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Remark:
+class KeyRemark:
     """Statement about a key of the file that gives no key of the recipe, or is more than it.
 
-    Attributes:
-        json_path: the key of the file.
-        kind: "wrong" is a mistake; "absent" a key that a recipe does not have, "removed" one that DeepSpeed no longer
-            has; "notice" is for the user, and "by default" too, of what comes with a key; "settled" matches fixed
-            behaviour; "rounded" is a whole number that was written as 2e8 or 1.0; "not given" is null or "auto".
-        text: a sentence; of the last three the value.
+    "wrong" is a mistake; "absent" a key that a recipe does not have, "removed" one that DeepSpeed no longer has;
+    "notice" is for the user, and "by default" too, of what comes with a key; "settled" matches fixed behaviour;
+    "rounded" is a whole number that was written as 2e8 or 1.0; "not given" is null or "auto".
     """
 
     json_path: str
     kind: Kind
-    text: str
+    text: str  # a sentence; of the last three kinds the value
 
 
 @dataclass(slots=True)
 class Translation:
-    """Keys of a recipe that a DeepSpeed file gives, with problems and notices.
-
-    Attributes:
-        file: the file.
-        given: in the order of the file, defaults last.
-        remarks: in the order in which they came up.
-        accumulation_steps: the micro-batches per step that the layout must have.
-    """
+    """Keys of a recipe that a DeepSpeed file gives, with problems and notices."""
 
     file: JsonFile
-    given: list[Given] = field(default_factory=list)
-    remarks: list[Remark] = field(default_factory=list)
+    given: list[Given] = field(default_factory=list)  # in the order of the file, defaults last
+    remarks: list[KeyRemark] = field(default_factory=list)
     accumulation_steps: AccumulationSteps | None = None
 
     @property
@@ -80,23 +63,24 @@ class Translation:
     def notices(self) -> list[str]:
         """Return lines that the user is shown: one for all keys that are settled, one for all that are rounded."""
         notices = self._lines("notice")
-        if settled := self._summary("settled"):
-            notices.append(f"{self.file.name}: these match pretrain's fixed behaviour: {settled}.")
-        if rounded := self._summary("rounded"):
-            notices.append(f"{self.file.name}: these were read as whole numbers: {rounded}.")
+        summaries = {"settled": "these match pretrain's fixed behaviour", "rounded": "these were read as whole numbers"}
+        for kind, words in summaries.items():
+            remarks = [f"{remark.json_path}: {remark.text}" for remark in self.remarks if remark.kind == kind]
+            if remarks:
+                notices.append(f"{self.file.name}: {words}: {', '.join(remarks)}.")
         return notices + self._lines("by default")
 
-    def of(self, *kinds: Kind) -> list[Remark]:
+    def of(self, *kinds: Kind) -> list[KeyRemark]:
         """Return the remarks of some kinds."""
         return [remark for remark in self.remarks if remark.kind in kinds]
 
-    def give(self, json_path: str, path: str, value: Any) -> None:
+    def give(self, json_path: str, path: str, value: Any, kind: GivenKind = "is", unless: tuple[str, ...] = ()) -> None:
         """Set a key of the recipe."""
-        self.given.append(Given(json_path=json_path, path=path, value=value))
+        self.given.append(Given(json_path=json_path, path=path, value=value, kind=kind, unless=unless))
 
     def remark(self, json_path: str, kind: Kind, text: str) -> None:
         """Add a remark."""
-        self.remarks.append(Remark(json_path=json_path, kind=kind, text=text))
+        self.remarks.append(KeyRemark(json_path=json_path, kind=kind, text=text))
 
     def refuse(self, json_path: str, text: str) -> None:
         """Add a problem with a key."""
@@ -118,9 +102,6 @@ class Translation:
 
     def _lines(self, kind: Kind) -> list[str]:
         return [f"{self.file.place(remark.json_path)}: {remark.text}" for remark in self.of(kind)]
-
-    def _summary(self, kind: Kind) -> str:
-        return ", ".join(f"{remark.json_path}: {remark.text}" for remark in self.of(kind))
 
 
 def written(value: Any) -> str:

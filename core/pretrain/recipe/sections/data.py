@@ -10,6 +10,7 @@ from pretrain.recipe.section import Bool, Float, Int, LocalPath, Section, Str, T
 from pretrain.tokenizer_types import TokenizerType, tokenizer_type
 
 _NUMBER = r"(\d+(\.\d*)?|\.\d+)"
+_SHARES = rf"^\s*{_NUMBER}(\s*,\s*{_NUMBER}){{0,2}}\s*$"
 
 
 def _as_text(given: object) -> object:
@@ -20,57 +21,46 @@ def _as_text(given: object) -> object:
 class CorpusSection(Section):
     """Corpus from which absent token files are built."""
 
-    source: Literal["python_stdlib"] = Field(
-        description="python_stdlib: the source text of this machine's Python standard library, one file a document."
-    )
-    max_bytes: Int | None = Field(
-        default=None, gt=0, description="At most this much text, in bytes; by default all of it."
-    )
+    source: Literal["python_stdlib"]
+    """python_stdlib: the source text of this machine's Python standard library, one file a document."""
+    max_bytes: Int | None = Field(default=None, gt=0)
+    """At most this much text, in bytes; by default all of it."""
 
 
 class BlendPart(Section):
     """One of several token files that are mixed."""
 
-    weight: Float = Field(gt=0, description="Share of the samples, relative to the other weights.")
-    path: TokenPath = Field(description="Token file without its .bin or .idx.")
+    weight: Float = Field(gt=0)
+    """Share of the samples, relative to the other weights."""
+    path: TokenPath
+    """Token file without its .bin or .idx."""
 
 
 class DataSection(Section):
     """The token files, how they are mixed, and how they are cut into sequences."""
 
-    path: TokenPath | None = Field(
-        default=None,
-        description="Token file without its .bin or .idx, relative to the working directory.",
-    )
-    blend: tuple[BlendPart, ...] | None = Field(
-        default=None, description="Several token files instead of one: a list of {weight, path}."
-    )
-    corpus: CorpusSection | None = Field(
-        default=None,
-        description="What the token file (and the tokenizer) is built from if it is absent: {source, max_bytes}.",
-    )
-    split: Annotated[Str, BeforeValidator(_as_text)] = Field(
-        default="969,30,1",
-        pattern=rf"^\s*{_NUMBER}(\s*,\s*{_NUMBER}){{0,2}}\s*$",
-        description="Shares of the documents for training, validation and test, relative to their sum; a share that is "
-        "left out is 0.",
-    )
-    index: Literal["megatron", "native"] = Field(
-        default="megatron",
-        description="Order of the samples. megatron: Megatron-LM's, from index files that rank 0 builds; native: "
-        "computed without index files; the blend may change at a resume.",
-    )
-    cache_path: LocalPath | None = Field(
-        default=None, description="Folder for the sample indices; by default beside the token file."
-    )
-    eod_mask_loss: Bool = Field(default=False, description="Whether the end-of-document token is left out of the loss.")
-    reset_position_ids: Bool = Field(default=False, description="Whether positions start again after each document.")
-    reset_attention_mask: Bool = Field(
-        default=False, description="Whether a token sees only its own document of a sequence."
-    )
-    num_workers: Int = Field(
-        default=1, ge=0, description="Processes per rank that read data; 0 reads in the training process."
-    )
+    path: TokenPath | None = None
+    """Token file without its .bin or .idx, relative to the working directory."""
+    blend: tuple[BlendPart, ...] | None = None
+    """Several token files instead of one: a list of {weight, path}."""
+    corpus: CorpusSection | None = None
+    """What the token file (and the tokenizer) is built from if it is absent: {source, max_bytes}."""
+    split: Annotated[Str, BeforeValidator(_as_text)] = Field(default="969,30,1", pattern=_SHARES)
+    """Shares of the documents for training, validation and test, relative to their sum; a share that is left out is
+    0."""
+    index: Literal["megatron", "native"] = "megatron"
+    """Order of the samples. megatron: Megatron-LM's, from index files that rank 0 builds; native: computed without
+    index files; the blend may change at a resume."""
+    cache_path: LocalPath | None = None
+    """Folder for the sample indices; by default beside the token file."""
+    eod_mask_loss: Bool = False
+    """Whether the end-of-document token is left out of the loss."""
+    reset_position_ids: Bool = False
+    """Whether positions start again after each document."""
+    reset_attention_mask: Bool = False
+    """Whether a token sees only its own document of a sequence."""
+    num_workers: Int = Field(default=1, ge=0)
+    """Processes per rank that read data; 0 reads in the training process."""
 
     @property
     def shares(self) -> tuple[float, float, float]:
@@ -87,18 +77,17 @@ def _type(given: object) -> object:
 class TokenizerSection(Section):
     """Tokenizer of the text. Paths are relative to the working directory."""
 
-    type: Annotated[TokenizerType, BeforeValidator(_type)] = Field(
-        description="gpt2 (byte-level BPE of vocab_file and merge_file), huggingface (one json) or bytes (no files); "
-        "GPT2BPETokenizer and HFTokenizer mean the first two."
-    )
-    vocab_file: LocalPath | None = Field(default=None, description="GPT-2's vocab.json, for type gpt2.")
-    merge_file: LocalPath | None = Field(default=None, description="GPT-2's merges.txt, for type gpt2.")
-    file: LocalPath | None = Field(default=None, description="A tokenizer.json of Hugging Face, for type huggingface.")
-    vocab_size: Int | None = Field(
-        default=None,
-        gt=256,
-        description="Number of tokens of the tokenizer that is trained on data.corpus if `file` is absent.",
-    )
+    type: Annotated[TokenizerType, BeforeValidator(_type)]
+    """gpt2 (byte-level BPE of vocab_file and merge_file), huggingface (one json) or bytes (no files); GPT2BPETokenizer
+    and HFTokenizer mean the first two."""
+    vocab_file: LocalPath | None = None
+    """GPT-2's vocab.json, for type gpt2."""
+    merge_file: LocalPath | None = None
+    """GPT-2's merges.txt, for type gpt2."""
+    file: LocalPath | None = None
+    """A tokenizer.json of Hugging Face, for type huggingface."""
+    vocab_size: Int | None = Field(default=None, gt=256)
+    """Number of tokens of the tokenizer that is trained on data.corpus if `file` is absent."""
 
     @model_validator(mode="before")
     @classmethod

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
 from pretrain.recipe.section import Bool, Float, Int, Section
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def _ffn_hidden_size(given: dict[str, Any]) -> int:
@@ -20,26 +23,24 @@ def _kv_channels(given: dict[str, Any]) -> int:
     return int(given.get("hidden_size", 0)) // int(given.get("num_attention_heads", 1))
 
 
+def _as(other: str) -> Callable[[dict[str, Any]], int]:
+    return lambda given: int(given.get(other, 0))
+
+
+OutputInit = Literal["scaled_normal", "normal", "small_init", "wang_init"]
 ALWAYS, ANY = object(), object()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Consequences:
-    """What depends on a key of the section `model`. Every key says it; one that does not is an error at import.
+    """What depends on a key of the section `model`. Every key says it; one that does not is an error at import."""
 
-    Attributes:
-        shapes_weights: with another value weights have other names or shapes.
-        changes_function: with another value the same weights compute something else, beyond rounding and dropout.
-        parameters: `pretrain.report.flops.parameter_count` counts with it.
-        flops: `pretrain.report.flops.flops_per_sequence` counts with it.
-        before: value of all models that were saved before the key existed. ALWAYS: it has been there from the first
-            checkpoint on; ANY: the first checkpoints do not tell it.
-    """
-
-    shapes_weights: bool = False
-    changes_function: bool = False
-    parameters: bool = False
-    flops: bool = False
+    shapes_weights: bool = False  # with another value weights have other names or shapes
+    changes_function: bool = False  # the same weights compute something else, beyond rounding and dropout
+    parameters: bool = False  # `pretrain.report.flops.parameter_count` counts with it
+    flops: bool = False  # `pretrain.report.flops.flops_per_sequence` counts with it
+    # Value of all models that were saved before the key existed. ALWAYS: it has been there from the first checkpoint
+    # on; ANY: the first checkpoints do not tell it.
     before: Any = ALWAYS
 
     @property
@@ -53,125 +54,81 @@ FUNCTION = Consequences(changes_function=True)
 PART = Consequences(shapes_weights=True, changes_function=True, parameters=True)
 """A part of the model that is there or not, without matmuls of its own."""
 SIZE = replace(PART, flops=True)
+TABLE = Consequences(shapes_weights=True, parameters=True)
 
 
 class ModelSection(Section):
     """The shape of the GPT and how its weights start."""
 
-    num_layers: Annotated[Int, SIZE] = Field(gt=0, description="Number of transformer layers.")
-    hidden_size: Annotated[Int, SIZE] = Field(gt=0, description="Width of the residual stream.")
-    num_attention_heads: Annotated[Int, SIZE] = Field(gt=0, description="Number of query heads of one layer.")
-    seq_length: Annotated[Int, Consequences(flops=True)] = Field(
-        gt=0, description="Length of a training sequence in tokens."
-    )
-    activation: Annotated[Literal["gelu", "gelu_tanh", "swiglu"], SIZE] = Field(
-        default="gelu",
-        description="Activation of the MLP: gelu (exact), gelu_tanh (its tanh approximation, which Megatron-LM's and "
-        "GPT-NeoX's fused bias and gelu computes) or swiglu.",
-    )
-    ffn_hidden_size: Annotated[Int, SIZE] = Field(
-        gt=0,
-        default_factory=_ffn_hidden_size,
-        description="Width of the MLP; by default 4 x hidden_size, with swiglu 8/3 x hidden_size in multiples of 64.",
-    )
-    num_query_groups: Annotated[Int, SIZE] = Field(
-        gt=0,
-        default_factory=lambda given: given.get("num_attention_heads", 0),
-        description="Number of key/value heads (grouped-query attention); by default num_attention_heads.",
-    )
-    kv_channels: Annotated[Int, SIZE] = Field(
-        gt=0,
-        default_factory=_kv_channels,
-        description="Size of one head; by default hidden_size / num_attention_heads.",
-    )
-    max_position_embeddings: Annotated[Int, Consequences(shapes_weights=True, parameters=True)] = Field(
-        gt=0,
-        default_factory=lambda given: given.get("seq_length", 0),
-        description="Number of positions that the model knows, in tokens; by default seq_length.",
-    )
-    position_embedding_type: Annotated[Literal["learned_absolute", "rope"], PART] = Field(
-        default="learned_absolute",
-        description="How a token's position enters: a learned table, or rotary embedding (rope).",
-    )
-    rotary_percent: Annotated[Float, FUNCTION] = Field(
-        default=1.0, gt=0, le=1, description="Fraction of each head that rope rotates."
-    )
-    rotary_base: Annotated[Float, FUNCTION] = Field(default=10000.0, gt=0, description="Base of rope's wavelengths.")
-    use_rope_scaling: Annotated[Bool, replace(FUNCTION, before=False)] = Field(
-        default=False,
-        description="Whether rope's long waves are stretched for longer texts than the model first knew, as in "
-        "Llama 3.1 (rope_type llama3 of Hugging Face).",
-    )
-    rope_scaling_factor: Annotated[Float, replace(FUNCTION, before=8.0)] = Field(
-        default=8.0,
-        ge=1,
-        description="How many times longer the longest waves become: 8 in Llama 3.1, 32 in Llama 3.2.",
-    )
-    rope_low_freq_factor: Annotated[Float, replace(FUNCTION, before=1.0)] = Field(
-        default=1.0,
-        gt=0,
-        description="Waves that fit at most this often into original_max_position_embeddings are stretched by the "
-        "whole factor (low_freq_factor).",
-    )
-    rope_high_freq_factor: Annotated[Float, replace(FUNCTION, before=4.0)] = Field(
-        default=4.0,
-        gt=0,
-        description="Waves that fit at least this often stay as they are; those between are stretched partly "
-        "(high_freq_factor).",
-    )
-    original_max_position_embeddings: Annotated[Int, replace(FUNCTION, before=8192)] = Field(
-        default=8192, gt=0, description="Number of positions that the model knew before rope was scaled, in tokens."
-    )
-    normalization: Annotated[Literal["LayerNorm", "RMSNorm"], PART] = Field(
-        default="LayerNorm", description="Kind of norm."
-    )
-    layernorm_epsilon: Annotated[Float, replace(FUNCTION, before=ANY)] = Field(
-        default=1e-5, gt=0, description="Added to the variance (or mean square) in a norm."
-    )
-    add_bias_linear: Annotated[Bool, PART] = Field(default=True, description="Whether the linear layers have a bias.")
-    add_qkv_bias: Annotated[Bool, replace(PART, before=False)] = Field(
-        default=False,
-        description="Whether the projection to queries, keys and values has a bias although the other linear layers "
-        "have none, as in Qwen 2.",
-    )
-    untie_embeddings_and_output_weights: Annotated[Bool, PART] = Field(
-        default=False, description="Whether the output layer has weights of its own instead of the embedding's."
-    )
-    parallel_residual: Annotated[Bool, FUNCTION] = Field(
-        default=False,
-        description="x + attention(norm1(x)) + mlp(norm2(x)) as in GPT-NeoX, instead of one after the other.",
-    )
-    embedding_layernorm: Annotated[Bool, PART] = Field(
-        default=False, description="Whether the embedding's output is normalized."
-    )
-    hidden_dropout: Annotated[Float, NONE] = Field(
-        default=0.1, ge=0, lt=1, description="Probability of dropout on the residual branches."
-    )
-    attention_dropout: Annotated[Float, NONE] = Field(
-        default=0.1, ge=0, lt=1, description="Probability of dropout on the attention weights."
-    )
-    init_method: Annotated[Literal["normal", "small_init", "wang_init"], NONE] = Field(
-        default="normal",
-        description="Standard deviation of starting weights: normal (init_method_std), small_init (sqrt(2 / (5 "
-        "hidden_size))) or wang_init (2 / (num_layers sqrt(hidden_size))).",
-    )
-    init_method_std: Annotated[Float, NONE] = Field(
-        default=0.02, gt=0, description="Standard deviation of `normal` starting weights."
-    )
-    output_layer_init_method: Annotated[Literal["scaled_normal", "normal", "small_init", "wang_init"], NONE] = Field(
-        default="scaled_normal",
-        description="The same for the last layer of attention and MLP; scaled_normal is init_method_std / "
-        "sqrt(2 num_layers).",
-    )
-    apply_query_key_layer_scaling: Annotated[Bool, NONE] = Field(
-        default=False, description="Scale Q K^T by 1 / layer number and undo it in the softmax, against fp16 overflow."
-    )
-    attention_softmax_in_fp32: Annotated[Bool, NONE] = Field(
-        default=True, description="Compute the softmax of fp16 or bf16 attention scores in fp32."
-    )
-    make_vocab_size_divisible_by: Annotated[Int, NONE] = Field(
-        default=128, gt=0, description="The vocabulary is padded to a multiple of this times the tensor-parallel size."
-    )
+    num_layers: Annotated[Int, SIZE] = Field(gt=0)
+    """Number of transformer layers."""
+    hidden_size: Annotated[Int, SIZE] = Field(gt=0)
+    """Width of the residual stream."""
+    num_attention_heads: Annotated[Int, SIZE] = Field(gt=0)
+    """Number of query heads of one layer."""
+    seq_length: Annotated[Int, Consequences(flops=True)] = Field(gt=0)
+    """Length of a training sequence in tokens."""
+    activation: Annotated[Literal["gelu", "gelu_tanh", "swiglu"], SIZE] = "gelu"
+    """Activation of the MLP: gelu (exact), gelu_tanh (its tanh approximation, which Megatron-LM's and GPT-NeoX's fused
+    bias and gelu computes) or swiglu."""
+    ffn_hidden_size: Annotated[Int, SIZE] = Field(gt=0, default_factory=_ffn_hidden_size)
+    """Width of the MLP; by default 4 x hidden_size, with swiglu 8/3 x hidden_size in multiples of 64."""
+    num_query_groups: Annotated[Int, SIZE] = Field(gt=0, default_factory=_as("num_attention_heads"))
+    """Number of key/value heads (grouped-query attention); by default num_attention_heads."""
+    kv_channels: Annotated[Int, SIZE] = Field(gt=0, default_factory=_kv_channels)
+    """Size of one head; by default hidden_size / num_attention_heads."""
+    max_position_embeddings: Annotated[Int, TABLE] = Field(gt=0, default_factory=_as("seq_length"))
+    """Number of positions that the model knows, in tokens; by default seq_length."""
+    position_embedding_type: Annotated[Literal["learned_absolute", "rope"], PART] = "learned_absolute"
+    """How a token's position enters: a learned table, or rotary embedding (rope)."""
+    rotary_percent: Annotated[Float, FUNCTION] = Field(default=1.0, gt=0, le=1)
+    """Fraction of each head that rope rotates."""
+    rotary_base: Annotated[Float, FUNCTION] = Field(default=10000.0, gt=0)
+    """Base of rope's wavelengths."""
+    use_rope_scaling: Annotated[Bool, replace(FUNCTION, before=False)] = False
+    """Whether rope's long waves are stretched for longer texts than the model first knew, as in Llama 3.1 (rope_type
+    llama3 of Hugging Face)."""
+    rope_scaling_factor: Annotated[Float, replace(FUNCTION, before=8.0)] = Field(default=8.0, ge=1)
+    """How many times longer the longest waves become: 8 in Llama 3.1, 32 in Llama 3.2."""
+    rope_low_freq_factor: Annotated[Float, replace(FUNCTION, before=1.0)] = Field(default=1.0, gt=0)
+    """Waves that fit at most this often into original_max_position_embeddings are stretched by the whole factor
+    (low_freq_factor)."""
+    rope_high_freq_factor: Annotated[Float, replace(FUNCTION, before=4.0)] = Field(default=4.0, gt=0)
+    """Waves that fit at least this often stay as they are; those between are stretched partly (high_freq_factor)."""
+    original_max_position_embeddings: Annotated[Int, replace(FUNCTION, before=8192)] = Field(default=8192, gt=0)
+    """Number of positions that the model knew before rope was scaled, in tokens."""
+    normalization: Annotated[Literal["LayerNorm", "RMSNorm"], PART] = "LayerNorm"
+    """Kind of norm."""
+    layernorm_epsilon: Annotated[Float, replace(FUNCTION, before=ANY)] = Field(default=1e-5, gt=0)
+    """Added to the variance (or mean square) in a norm."""
+    add_bias_linear: Annotated[Bool, PART] = True
+    """Whether the linear layers have a bias."""
+    add_qkv_bias: Annotated[Bool, replace(PART, before=False)] = False
+    """Whether the projection to queries, keys and values has a bias although the other linear layers have none, as in
+    Qwen 2."""
+    untie_embeddings_and_output_weights: Annotated[Bool, PART] = False
+    """Whether the output layer has weights of its own instead of the embedding's."""
+    parallel_residual: Annotated[Bool, FUNCTION] = False
+    """x + attention(norm1(x)) + mlp(norm2(x)) as in GPT-NeoX, instead of one after the other."""
+    embedding_layernorm: Annotated[Bool, PART] = False
+    """Whether the embedding's output is normalized."""
+    hidden_dropout: Annotated[Float, NONE] = Field(default=0.1, ge=0, lt=1)
+    """Probability of dropout on the residual branches."""
+    attention_dropout: Annotated[Float, NONE] = Field(default=0.1, ge=0, lt=1)
+    """Probability of dropout on the attention weights."""
+    init_method: Annotated[Literal["normal", "small_init", "wang_init"], NONE] = "normal"
+    """Standard deviation of starting weights: normal (init_method_std), small_init (sqrt(2 / (5 hidden_size))) or
+    wang_init (2 / (num_layers sqrt(hidden_size)))."""
+    init_method_std: Annotated[Float, NONE] = Field(default=0.02, gt=0)
+    """Standard deviation of `normal` starting weights."""
+    output_layer_init_method: Annotated[OutputInit, NONE] = "scaled_normal"
+    """The same for the last layer of attention and MLP; scaled_normal is init_method_std / sqrt(2 num_layers)."""
+    apply_query_key_layer_scaling: Annotated[Bool, NONE] = False
+    """Scale Q K^T by 1 / layer number and undo it in the softmax, against fp16 overflow."""
+    attention_softmax_in_fp32: Annotated[Bool, NONE] = True
+    """Compute the softmax of fp16 or bf16 attention scores in fp32."""
+    make_vocab_size_divisible_by: Annotated[Int, NONE] = Field(default=128, gt=0)
+    """The vocabulary is padded to a multiple of this times the tensor-parallel size."""
 
     @property
     def head_size(self) -> int:

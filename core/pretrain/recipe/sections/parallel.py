@@ -12,61 +12,46 @@ from pretrain.recipe.section import Bool, Int, Section
 class ParallelSection(Section):
     """Layout of the model over the ranks. The data-parallel size follows from the number of ranks."""
 
-    tensor_model_parallel_size: Int = Field(default=1, gt=0, description="Ranks that share every layer.")
-    pipeline_model_parallel_size: Int = Field(default=1, gt=0, description="Stages into which the layers are cut.")
-    virtual_pipeline_model_parallel_size: Int | None = Field(
-        default=None, gt=1, description="Chunks of layers per stage (interleaved schedule); by default one."
-    )
-    num_layers_in_first_pipeline_stage: Int | None = Field(
-        default=None, gt=0, description="Layers of the first stage; by default all stages have as many."
-    )
-    num_layers_in_last_pipeline_stage: Int | None = Field(
-        default=None, gt=0, description="Layers of the last stage; by default all stages have as many."
-    )
-    pipeline_layers: tuple[Annotated[Int, Field(gt=0)], ...] | None = Field(
-        default=None,
-        description="Layers of every stage, such as [5, 6, 6, 5]; with chunks, of every chunk in the order of the "
-        "layers: the first chunks of all stages, then the second.",
-    )
-    overlap_p2p_comm: Bool | None = Field(
-        default=None,
-        description="Whether stages of the interleaved schedule compute while they send and receive; by default where "
-        "the backend can.",
-    )
-    sequence_parallel: Bool = Field(
-        default=False,
-        description="Whether norms and dropout are split along the sequence over the tensor-parallel ranks.",
-    )
-    use_distributed_optimizer: Bool = Field(
-        default=False, description="Whether the optimizer's state is split over the data-parallel ranks (ZeRO-1)."
-    )
-    overlap_grad_reduce: Bool = Field(
-        default=False, description="Whether gradients are reduced while the backward pass still runs."
-    )
-    ddp_bucket_size: Int | None = Field(
-        default=None,
-        gt=0,
-        description="Gradients that are reduced together, in elements; by default 40 million, or 1 million x "
-        "data-parallel size if that is more.",
-    )
-    overlap_param_gather: Bool = Field(
-        default=False, description="Whether updated weights are gathered while the next forward pass already runs."
-    )
-    distributed_timeout_minutes: Int = Field(default=10, gt=0, description="Timeout of a collective in minutes.")
+    tensor_model_parallel_size: Int = Field(default=1, gt=0)
+    """Ranks that share every layer."""
+    pipeline_model_parallel_size: Int = Field(default=1, gt=0)
+    """Stages into which the layers are cut."""
+    virtual_pipeline_model_parallel_size: Int | None = Field(default=None, gt=1)
+    """Chunks of layers per stage (interleaved schedule); by default one."""
+    num_layers_in_first_pipeline_stage: Int | None = Field(default=None, gt=0)
+    """Layers of the first stage; by default all stages have as many."""
+    num_layers_in_last_pipeline_stage: Int | None = Field(default=None, gt=0)
+    """Layers of the last stage; by default all stages have as many."""
+    pipeline_layers: tuple[Annotated[Int, Field(gt=0)], ...] | None = None
+    """Layers of every stage, such as [5, 6, 6, 5]; with chunks, of every chunk in the order of the layers: the first
+    chunks of all stages, then the second."""
+    overlap_p2p_comm: Bool | None = None
+    """Whether stages of the interleaved schedule compute while they send and receive; by default where the backend
+    can."""
+    sequence_parallel: Bool = False
+    """Whether norms and dropout are split along the sequence over the tensor-parallel ranks."""
+    use_distributed_optimizer: Bool = False
+    """Whether the optimizer's state is split over the data-parallel ranks (ZeRO-1)."""
+    overlap_grad_reduce: Bool = False
+    """Whether gradients are reduced while the backward pass still runs."""
+    ddp_bucket_size: Int | None = Field(default=None, gt=0)
+    """Gradients that are reduced together, in elements; by default 40 million, or 1 million x data-parallel size if
+    that is more."""
+    overlap_param_gather: Bool = False
+    """Whether updated weights are gathered while the next forward pass already runs."""
+    distributed_timeout_minutes: Int = Field(default=10, gt=0)
+    """Timeout of a collective in minutes."""
 
 
 class RecomputeSection(Section):
     """Activations that are computed again in the backward pass instead of kept."""
 
-    granularity: Literal["none", "selective", "full"] = Field(
-        default="none", description="none, selective (the attention between its projections) or full (whole layers)."
-    )
-    method: Literal["uniform", "block"] = Field(
-        default="uniform",
-        description="For full: uniform keeps the input of every group of num_layers layers, which divides those of a "
-        "stage; block recomputes the first num_layers layers of each stage.",
-    )
-    num_layers: Int = Field(default=1, gt=0, description="For full: see method.")
-    distribute_saved_activations: Bool = Field(
-        default=False, description="For full: whether kept activations are split over the tensor-parallel ranks."
-    )
+    granularity: Literal["none", "selective", "full"] = "none"
+    """none, selective (the attention between its projections) or full (whole layers)."""
+    method: Literal["uniform", "block"] = "uniform"
+    """For full: uniform keeps the input of every group of num_layers layers, which divides those of a stage; block
+    recomputes the first num_layers layers of each stage."""
+    num_layers: Int = Field(default=1, gt=0)
+    """For full: see method."""
+    distribute_saved_activations: Bool = False
+    """For full: whether kept activations are split over the tensor-parallel ranks."""

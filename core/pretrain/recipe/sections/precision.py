@@ -17,23 +17,22 @@ def _needs_fp32_sum(given: dict[str, Any]) -> bool:
 class PrecisionSection(Section):
     """The dtype of the computation and the loss scale of fp16. Main weights and Adam's moments are always fp32."""
 
-    dtype: Literal["fp32", "bf16", "fp16"] = Field(default="fp32", description="Dtype of weights and activations.")
-    loss_scale: Float | None = Field(
-        default=None, gt=0, description="Fixed loss scale of fp16; by default it is found dynamically."
-    )
-    initial_loss_scale: Float = Field(default=2.0**32, gt=0, description="Where the dynamic loss scale starts.")
-    loss_scale_window: Int = Field(
-        default=1000, gt=0, description="Iterations without an overflow after which the dynamic loss scale is doubled."
-    )
-    hysteresis: Int = Field(default=2, gt=0, description="Overflows after which the dynamic loss scale is halved.")
-    min_loss_scale: Float = Field(default=1.0, gt=0, description="The dynamic loss scale does not fall below it.")
-    grad_reduce_in_fp32: Bool = Field(
-        default_factory=_needs_fp32_sum,
-        description="Whether gradients are accumulated and reduced in fp32; by default only for bf16.",
-    )
-    fp16_lm_cross_entropy: Bool = Field(
-        default=False, description="Whether the cross entropy of fp16 logits is computed in fp16 instead of fp32."
-    )
+    dtype: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """Dtype of weights and activations."""
+    loss_scale: Float | None = Field(default=None, gt=0)
+    """Fixed loss scale of fp16; by default it is found dynamically."""
+    initial_loss_scale: Float = Field(default=2.0**32, gt=0)
+    """Where the dynamic loss scale starts."""
+    loss_scale_window: Int = Field(default=1000, gt=0)
+    """Iterations without an overflow after which the dynamic loss scale is doubled."""
+    hysteresis: Int = Field(default=2, gt=0)
+    """Overflows after which the dynamic loss scale is halved."""
+    min_loss_scale: Float = Field(default=1.0, gt=0)
+    """The dynamic loss scale does not fall below it."""
+    grad_reduce_in_fp32: Bool = Field(default_factory=_needs_fp32_sum)
+    """Whether gradients are accumulated and reduced in fp32; by default only for bf16."""
+    fp16_lm_cross_entropy: Bool = False
+    """Whether the cross entropy of fp16 logits is computed in fp16 instead of fp32."""
 
 
 COMPILED = ("norm", "rotary", "activation", "bias_dropout_add")
@@ -51,12 +50,10 @@ class KernelsSection(Section):
     A named kernel that cannot do what this recipe needs is an error.
     """
 
-    attention: Str = Field(
-        default="auto", min_length=1, description="Attention: auto, flash, triangle, softmax, or the name of a kernel."
-    )
-    triangle_block_size: Int = Field(
-        default=512, gt=0, description="Rows of one block of triangle attention, in tokens."
-    )
+    attention: Str = Field(default="auto", min_length=1)
+    """Attention: auto, flash, triangle, softmax, or the name of a kernel."""
+    triangle_block_size: Int = Field(default=512, gt=0)
+    """Rows of one block of triangle attention, in tokens."""
     softmax: Str = _kernel("Scale, mask and softmax")
     norm: Str = _kernel("Layer norm and RMS norm")
     rotary: Str = _kernel("Rotary position embedding")
@@ -66,14 +63,11 @@ class KernelsSection(Section):
     linear: Str = _kernel("Tensor-parallel linear")
     optimizer: Str = _kernel("Adam and the gradient norm")
     collectives: Str = _kernel("Options of the process groups")
-    fallback: Literal["allow", "forbid"] = Field(
-        default="allow", description="Whether the pure-torch reference may be taken where no plugin offers a kernel."
-    )
-    compile: Literal["none", "layer"] = Field(
-        default="none",
-        description="Whether torch.compile makes norm, rotary, activation and bias_dropout_add of a layer out of the "
-        "reference's plain torch, together where they follow one another (none, layer); not measured.",
-    )
+    fallback: Literal["allow", "forbid"] = "allow"
+    """Whether the pure-torch reference may be taken where no plugin offers a kernel."""
+    compile: Literal["none", "layer"] = "none"
+    """Whether torch.compile makes norm, rotary, activation and bias_dropout_add of a layer out of the reference's plain
+    torch, together where they follow one another (none, layer); not measured."""
 
     def chosen(self) -> dict[str, str]:
         """Return operation -> auto, the name of a kernel, or a kind; where layers are compiled, what is compiled."""

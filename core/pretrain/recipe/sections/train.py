@@ -52,23 +52,15 @@ class LossSpikeSection(Section):
     PaLM started again about 100 steps before it; here the start is the latest checkpoint before it, however near.
     """
 
-    threshold: Float | None = Field(
-        default=None,
-        gt=1,
-        description="A step's loss above so many times the median of the last 100 steps (after at least 20) is a "
-        "spike, and so is one that is not finite, but in fp16. By default losses are not watched.",
-    )
-    action: Literal["warn", "skip", "rollback"] = Field(
-        default="warn",
-        description="warn; skip: leave out the step's update (the host waits for the loss in each step); rollback: go "
-        "back to the last checkpoint before the spike, and leave out the batches around it.",
-    )
-    leave_out: Int = Field(
-        default=100,
-        ge=0,
-        description="Iterations before a spike, and as many after it, whose batches are left out by rollback (PaLM: "
-        "200 to 500 batches). Before a loss that is not finite at least one.",
-    )
+    threshold: Float | None = Field(default=None, gt=1)
+    """A step's loss above so many times the median of the last 100 steps (after at least 20) is a spike, and so is one
+    that is not finite, but in fp16. By default losses are not watched."""
+    action: Literal["warn", "skip", "rollback"] = "warn"
+    """warn; skip: leave out the step's update (the host waits for the loss in each step); rollback: go back to the last
+    checkpoint before the spike, and leave out the batches around it."""
+    leave_out: Int = Field(default=100, ge=0)
+    """Iterations before a spike, and as many after it, whose batches are left out by rollback (PaLM: 200 to 500
+    batches). Before a loss that is not finite at least one."""
 
 
 def _split_words(given: object) -> object:
@@ -82,58 +74,39 @@ Rampup = Annotated[tuple[Int, Int, Int], BeforeValidator(_split_words)]
 class TrainSection(Section):
     """Length of the training, its batches, and its reasons to stop early."""
 
-    micro_batch_size: Int = Field(gt=0, description="Samples that one rank computes at a time.")
-    global_batch_size: Int = Field(gt=0, description="Samples of one optimizer step over all ranks.")
-    rampup_batch_size: Rampup | None = Field(
-        default=None,
-        description="[start, increment, samples]: the global batch grows from start by increment, evenly over so many "
-        "samples.",
-    )
-    calculate_per_token_loss: Bool = Field(
-        default=False,
-        description="Whether the loss is a mean over the tokens of a global batch, not over its micro-batches' means, "
-        "which differ from it where tokens are left out of the loss.",
-    )
-    train_iters: Int | None = Field(
-        default=None,
-        ge=0,
-        description="Length of the training in iterations. 0, or no more than `checkpoint.load` has taken: nothing is "
-        "trained, only evaluated and saved.",
-    )
-    train_samples: Int | None = Field(
-        default=None, gt=0, description="Length of the training in samples, instead of train_iters."
-    )
-    iterations_to_skip: Iterations = Field(
-        default=(),
-        description="Iterations whose batches are left out, numbered as in the log, from 1: [7, 100-300]. Their data "
-        "is read, and iteration and samples advance; weights, optimizer and schedule do not.",
-    )
+    micro_batch_size: Int = Field(gt=0)
+    """Samples that one rank computes at a time."""
+    global_batch_size: Int = Field(gt=0)
+    """Samples of one optimizer step over all ranks."""
+    rampup_batch_size: Rampup | None = None
+    """[start, increment, samples]: the global batch grows from start by increment, evenly over so many samples."""
+    calculate_per_token_loss: Bool = False
+    """Whether the loss is a mean over the tokens of a global batch, not over its micro-batches' means, which differ
+    from it where tokens are left out of the loss."""
+    train_iters: Int | None = Field(default=None, ge=0)
+    """Length of the training in iterations. 0, or no more than `checkpoint.load` has taken: nothing is trained, only
+    evaluated and saved."""
+    train_samples: Int | None = Field(default=None, gt=0)
+    """Length of the training in samples, instead of train_iters."""
+    iterations_to_skip: Iterations = ()
+    """Iterations whose batches are left out, numbered as in the log, from 1: [7, 100-300]. Their data is read, and
+    iteration and samples advance; weights, optimizer and schedule do not."""
     loss_spike: LossSpikeSection = LossSpikeSection()
-    check_replicas_interval: Int | None = Field(
-        default=None,
-        gt=0,
-        description="Iterations between two comparisons of the data-parallel replicas' weights, by hashes; by default "
-        "none. parallel.overlap_param_gather gathers them right before, so that little is found.",
-    )
-    seed: Int = Field(
-        default=1234, ge=0, lt=2**31, description="Seed of weights, dropout and the order of the samples."
-    )
-    deterministic_mode: Bool = Field(
-        default=False, description="Only kernels that give the same bits every time; refused where there is none."
-    )
-    manual_gc: Bool = Field(
-        default=True,
-        description="Whether Python's garbage is collected between steps alone, on all ranks at the same time, so that "
-        "no rank waits for another's collector.",
-    )
-    manual_gc_interval: Int = Field(default=50, gt=0, description="Iterations between two such collections.")
-    exit_interval: Int | None = Field(
-        default=None, gt=0, description="Save and exit at multiples of this number of iterations."
-    )
-    exit_duration_in_mins: Float | None = Field(
-        default=None, gt=0, description="Save and exit after this time, in minutes."
-    )
-    kill_switch_path: LocalPath | None = Field(
-        default=None,
-        description="Save and exit as soon as this file exists; checked at every iteration, and no run starts with it.",
-    )
+    check_replicas_interval: Int | None = Field(default=None, gt=0)
+    """Iterations between two comparisons of the data-parallel replicas' weights, by hashes; by default none.
+    parallel.overlap_param_gather gathers them right before, so that little is found."""
+    seed: Int = Field(default=1234, ge=0, lt=2**31)
+    """Seed of weights, dropout and the order of the samples."""
+    deterministic_mode: Bool = False
+    """Only kernels that give the same bits every time; refused where there is none."""
+    manual_gc: Bool = True
+    """Whether Python's garbage is collected between steps alone, on all ranks at the same time, so that no rank waits
+    for another's collector."""
+    manual_gc_interval: Int = Field(default=50, gt=0)
+    """Iterations between two such collections."""
+    exit_interval: Int | None = Field(default=None, gt=0)
+    """Save and exit at multiples of this number of iterations."""
+    exit_duration_in_mins: Float | None = Field(default=None, gt=0)
+    """Save and exit after this time, in minutes."""
+    kill_switch_path: LocalPath | None = None
+    """Save and exit as soon as this file exists; checked at every iteration, and no run starts with it."""

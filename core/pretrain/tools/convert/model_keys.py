@@ -72,7 +72,7 @@ NAMES: Mapping[str, Names] = {
 def not_held(program: Program, model: ModelSection) -> dict[str, bool]:
     """Return the keys that a program does not have -> whether the model needs them."""
     missing = [key for key, names in NAMES.items() if getattr(names, program) is None]
-    idle = {"add_qkv_bias"} if model.add_bias_linear else set()  # as `pretrain.recipe.checks.rules` says of a recipe
+    idle = {"add_qkv_bias"} if model.add_bias_linear else set()  # as `pretrain.recipe.checks.effect` says of a recipe
     return {key: getattr(model, key) != ModelSection.model_fields[key].default and key not in idle for key in missing}
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from pretrain.engine.build import attention_of_layer, negotiate_collectives, negotiate_kernels
+from pretrain.engine.build import Negotiation
 from pretrain.model.requests import attention_requests, kernel_requests
 from pretrain.plugins.negotiation.building import negotiate
 from pretrain.plugins.requests import CrossEntropyRequest, OptimizerRequest
@@ -65,7 +65,8 @@ def examine_kernels(bench: Bench) -> Iterator[Finding]:
     """Yield the kernels that a training would take, and a finding for the trial of each."""
     recipe, plugins = bench.recipe, bench.plugins
     bench.doing("negotiation of kernels")
-    kernels = negotiate_kernels(recipe, plugins, bench.vocab_size, negotiate_collectives(recipe, plugins))
+    negotiation = Negotiation(recipe, plugins)
+    kernels = negotiation.kernels(bench.vocab_size, negotiation.collectives())
     rows = [row for row in kernels.table.rows if row.operation != "collectives"]
     bench.chosen.update({row.operation: f"{row.kernel} ({row.provider})" for row in rows})
     listed = ", ".join(f"{row.operation} {row.kernel}" for row in rows)
@@ -102,7 +103,7 @@ def _attention(bench: Bench, kernels: Kernels, request: AttentionRequest, kind: 
     if model.apply_query_key_layer_scaling and model.num_layers > 1:
         backend, number = bench.plugins.backend, model.num_layers
         last = attention_requests(bench.recipe, backend.device_type, backend.device_name(), layer_number=number)[1]
-        kernel = attention_of_layer(bench.recipe, bench.plugins, kernels, number)
+        kernel = Negotiation(bench.recipe, bench.plugins).attention_of_layer(kernels, number)
         yield from _tried(bench, f"{check} of layer {number}", last, kernel, stores_scores=kind != "flash")
 
 

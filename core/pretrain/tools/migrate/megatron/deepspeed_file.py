@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pretrain.recipe.deepspeed.json_file import JsonFile
-    from pretrain.recipe.deepspeed.translation import Given, Remark
+    from pretrain.recipe.deepspeed.translation import Given, KeyRemark
     from pretrain.tools.migrate.report import Fate
     from pretrain.tools.migrate.setting import Settings
 
@@ -238,14 +238,14 @@ def _written(settings: Settings, flag: Derived) -> str:
     return ", ".join(stated) or ", ".join(f"the default of {setting.written}" for setting in found) or "the program"
 
 
-def _outcome(file: JsonFile, remark: Remark) -> ReportLine:
+def _outcome(file: JsonFile, remark: KeyRemark) -> ReportLine:
     fate, text = _fate(file, remark)
     name = remark.json_path.partition(".")[0]
     accept = name if fate == "not supported" and name in OTHER_MODEL else ""
     return ReportLine(fate, remark.json_path, text, place_in(file, remark.json_path), accept=accept)
 
 
-def _fate(file: JsonFile, remark: Remark) -> tuple[Fate, str]:
+def _fate(file: JsonFile, remark: KeyRemark) -> tuple[Fate, str]:
     match remark.kind:
         case "absent" | "removed" if file.values.get(f"{remark.json_path}.enabled") is False:
             return "no effect", "it is not enabled"

@@ -16,8 +16,8 @@ import torch.distributed as dist
 from engine import tiny
 from pretrain.bridge import deepspeed as bridge
 from pretrain.cpu.backend import CpuBackend
-from pretrain.engine.extension import CPU_ADAM, load_extension
-from pretrain.engine.optimizers.host_adam import host_adam
+from pretrain.engine.deepspeed.extension import CPU_ADAM, load_extension
+from pretrain.engine.deepspeed.host_adam import host_adam
 from pretrain.errors import KernelError
 
 KEY = "engine.zero.offload_optimizer.cpu_adam"
@@ -58,7 +58,7 @@ class Compiler:
 def _surroundings(tmp_path, monkeypatch):
     """A folder of extensions that is empty, programs c++ and ninja that do nothing, DeepSpeed, and a world of one."""
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "extensions"))
-    monkeypatch.setattr("pretrain.engine.extension.time", SimpleNamespace(monotonic=lambda: 0.0))
+    monkeypatch.setattr("pretrain.engine.deepspeed.extension.time", SimpleNamespace(monotonic=lambda: 0.0))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "environment" / "python"))
     monkeypatch.delenv("CXX", raising=False)

@@ -6,13 +6,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from pretrain.collectives import first_problem
-from pretrain.engine.extension import CPU_ADAM, load_extension
+from pretrain.engine.deepspeed.extension import CPU_ADAM, load_extension
 from pretrain.errors import KernelError
+from pretrain.reference.adam import FusedAdam
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    import torch
 
     from pretrain.recipe import Recipe
 
@@ -20,21 +19,19 @@ if TYPE_CHECKING:
 _KEY = "engine.zero.offload_optimizer.cpu_adam"
 
 
+def stepping_adam(
+    adam: type[Any], *, recipe: Recipe, notify: Callable[[str], None], planned: bool = False
+) -> type[Any]:
+    """Return the given Adam, or that of the host where the recipe keeps the state there, with settable `taken`."""
+    is_on_host = recipe.engine.zero.offload_optimizer.device != "none"
+    return host_adam(recipe, notify, planned=planned) if is_on_host else counted(adam)
+
+
 def host_adam(recipe: Recipe, notify: Callable[[str], None], *, planned: bool = False) -> type[Any]:
-    """Return the class that the recipe's `cpu_adam` names; all ranks call it together and get the same.
+    """Return the class that `cpu_adam` names; all ranks call it together, after the bridge has imported DeepSpeed.
 
-    The bridge has imported DeepSpeed.
-
-    Args:
-        recipe: what is trained.
-        notify: shows the user a line: that something is compiled, or that torch's Adam is used.
-        planned: for fake tensors, on which no compiled Adam runs: torch's, which has the same state.
-
-    Raises:
-        KernelError: DeepSpeed's Adam is asked for and cannot be compiled on one of them.
+    On fake tensors (`planned`) no compiled Adam runs: torch's, which has the same state.
     """
-    from pretrain.reference.adam import FusedAdam  # noqa: PLC0415
-
     wanted = recipe.engine.zero.offload_optimizer.cpu_adam
     if wanted == "torch" or planned:
         return counted(FusedAdam)
@@ -75,7 +72,7 @@ def _deepspeed_adam() -> type[Any]:
     return HostAdam
 
 
-def counted(adam: type[torch.optim.Optimizer]) -> type[Any]:
+def counted(adam: type[Any]) -> type[Any]:
     """Return a subclass of an Adam shaped like apex's whose groups all take the same step.
 
     apex's Adam counts its own calls in each group's `step`. ZeRO-3 calls it once for every sub-group of weights, with
@@ -83,11 +80,10 @@ def counted(adam: type[torch.optim.Optimizer]) -> type[Any]:
     The engine sets `taken` after each step.
     """
 
-    class CountedAdam(adam):  # type: ignore[misc, valid-type]
+    class CountedAdam(adam):  # type: ignore[misc]
         taken = 0
 
         def step(self, closure: Any = None) -> Any:
-            """Update all parameters that have a gradient, as step `taken` + 1."""
             for group in self.param_groups:
                 group["step"] = self.taken
             return super().step(closure)

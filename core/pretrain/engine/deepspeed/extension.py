@@ -22,39 +22,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Extension:
-    """An extension of DeepSpeed.
+    """An extension of DeepSpeed."""
 
-    Attributes:
-        name: DeepSpeed's, and that of its folder.
-        builder: class in deepspeed.ops.op_builder.
-        title: its name in messages.
-        duration: of compiling, as a phrase.
-        library: a library that its builder looks for at every load, by compiling a test, and the packages that have it.
-        first: another that its builder loads before it.
-    """
-
-    name: str
-    builder: str
-    title: str
-    duration: str
-    library: str | None = None
-    first: Extension | None = None
+    name: str  # DeepSpeed's, and that of its folder
+    builder: str  # class in deepspeed.ops.op_builder
+    title: str  # in messages
+    duration: str  # of compiling, as a phrase
+    library: str | None = None  # that its builder looks for at every load, and the packages that have it
+    first: Extension | None = None  # another that its builder loads before it
 
 
 CPU_ADAM = Extension(name="cpu_adam", builder="CPUAdamBuilder", title="CPU Adam", duration="about a minute")
 
 
 def load_extension(extension: Extension, notify: Callable[[str], None]) -> str | None:
-    """Load an extension on this rank, compiled first if needed; the bridge has imported DeepSpeed.
+    """Load an extension, compiled first if needed; return why it is not available. The bridge has imported DeepSpeed.
 
     One process compiles; all others wait, those of other runs too. If it is killed, the next one compiles.
-
-    Args:
-        extension: to load.
-        notify: shows the user a line: that something is compiled, and its duration.
-
-    Returns:
-        the reason why the extension is not available; None if it is loaded.
     """
     name = extension.name
     builder = getattr(importlib.import_module("deepspeed.ops.op_builder"), extension.builder)()
@@ -101,11 +85,9 @@ def _compile(extension: Extension, builder: Any, library: Path, notify: Callable
 
 
 def _take(turn: Any, folder: Path) -> str:
-    """Wait until no other process compiles; return its failure, so that not every rank tries again.
-
-    The system releases this lock when a process is killed. torch's own (FileBaton) is a file: it stays, and the next
-    process waits forever.
-    """
+    """Wait until no other process compiles; return its failure, so that not every rank tries again."""
+    # The system releases this lock when a process is killed. torch's own (FileBaton) is a file: it stays, and the next
+    # process waits forever.
     try:
         fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -133,13 +115,9 @@ def _written(library: Path) -> float | None:
 
 @contextmanager
 def _environment(*, checks_compiler: bool) -> Iterator[None]:
-    """Put the ninja that DeepSpeed installs beside this Python on PATH; its environment may not be activated.
-
-    It comes first, because ninja rebuilds everything after another version. The compiler's version is checked only
-    before it compiles.
-    """
+    """Put the ninja that DeepSpeed installs beside this Python on PATH, first: another version rebuilds everything."""
     with restored_variables("PATH", "TORCH_DONT_CHECK_COMPILER_ABI"):
         os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-        if not checks_compiler:
+        if not checks_compiler:  # it is checked only before it compiles
             os.environ["TORCH_DONT_CHECK_COMPILER_ABI"] = "1"
         yield
