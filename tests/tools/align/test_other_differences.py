@@ -236,7 +236,7 @@ def test_the_states_of_two_steps_are_kept(usual):
     for number in range(4):
         parameters.weight(parameters.names[0], number)
 
-    assert [bool(each._whole) for each in parameters._steps] == [False, False, True, True]
+    assert [bool(each._kept) for each in parameters._steps] == [False, False, True, True]
 
 
 def test_a_recording_of_another_format_is_an_error(copy):

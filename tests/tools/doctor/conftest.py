@@ -4,7 +4,6 @@ import pytest
 
 from plugins.fake_site import site
 from pretrain.launch.world import World
-from pretrain.plugins.host import manager
 from pretrain.recipe import make_recipe
 from pretrain.tools.doctor import device_speed
 from pretrain.tools.doctor.own_checks import OwnChecks
@@ -38,7 +37,7 @@ def examined(quick):
 
     def examine(*overrides, backend="cpu", world=None, doing=lambda _: None):
         recipe = make_recipe(SMALLEST, overrides)
-        own = OwnChecks(recipe, manager.load(backend), world or world_of(), doing)
+        own = OwnChecks(recipe, backend, world or world_of(), doing)
         own.run()
         return own
 

@@ -128,7 +128,7 @@ class TestSearch:
 
         text = types.SimpleNamespace(search_text=str, to_json=lambda result: {"layouts": [result]})
         monkeypatch.setitem(sys.modules, "pretrain.tools.plan.search.search", types.SimpleNamespace(search=search))
-        monkeypatch.setitem(sys.modules, "pretrain.tools.plan.search.search_text", text)
+        monkeypatch.setitem(sys.modules, "pretrain.tools.plan.search.search", text)
         monkeypatch.setattr("pretrain.tools.plan.device.find_device", lambda recipe, wanted, ranks: (wanted, ranks))
         return calls
 

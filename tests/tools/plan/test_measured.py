@@ -11,7 +11,7 @@ from pretrain.errors import RunError
 from pretrain.plugins.backend import Figures
 from pretrain.tools.plan import measured
 from pretrain.tools.plan.device import MIDDLE, DeviceOptions, PlanDevice
-from pretrain.tools.plan.measured import calibrated, read_measured
+from pretrain.tools.plan.plan import calibrated, read_measured
 from pretrain.tools.plan.step_time import Range
 from tools.plan.made_plan import RECIPE, TIME, plan
 

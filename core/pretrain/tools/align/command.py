@@ -164,7 +164,7 @@ def _is_recording(against: str) -> bool:
 
 
 def _require_none(context: click.Context, reason: str, but: tuple[str, ...] = ()) -> None:
-    """Refuse options of a comparison that have no effect."""
+
     given = [
         option
         for name, option in _OF_COMPARISON.items()

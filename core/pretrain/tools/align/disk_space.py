@@ -21,21 +21,13 @@ REMEDY = (
     "Name a folder on a larger disk by --record or --keep (without them TMPDIR is used), or lower --positions or "
     "train.global_batch_size."
 )
-
 _OF_HIDDEN, _OF_FEED_FORWARD = 26, 8
 """Recorded numbers for each token and layer, as multiples of model.hidden_size and of model.ffn_hidden_size: outputs of
 the calls, and gradients of their inputs."""
 
 
 def recording_bytes(recipe: Recipe, steps: int, positions: int, vocab_size: int) -> int:
-    """Return about how much a recording takes on the disk: weights and moments, and activations.
-
-    Args:
-        recipe: what is recorded.
-        steps: to take.
-        positions: of each sequence that are kept at the most.
-        vocab_size: entries of the tokenizer; 0 if that is not known.
-    """
+    """Return about how much a recording takes on the disk: weights and moments, and activations."""
     model, is_fp32 = recipe.model, recipe.precision.dtype == "fp32"
     states = (steps + 1) * (12 if is_fp32 else 16) * parameter_count(model, vocab_size)
     feed_forward = model.ffn_hidden_size or 4 * model.hidden_size
@@ -47,11 +39,7 @@ def recording_bytes(recipe: Recipe, steps: int, positions: int, vocab_size: int)
 
 
 def require_space(folder: Path, recipes: Sequence[Recipe], steps: int, positions: int) -> None:
-    """Check that the disk has room for recordings.
-
-    Raises:
-        RunError: it has not.
-    """
+    """Check that the disk has room for recordings."""
     needed = sum(recording_bytes(recipe, steps, positions, _vocab_size(recipe)) for recipe in recipes)
     free = shutil.disk_usage(folder).free
     if needed > free:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from pretrain.tools.align.comparing.outcome import AlignResult
     from pretrain.tools.align.comparing.recording import Recording
 
-
 _CHARTS = (
     (FORWARD, "forward: outputs"),
     (BACKWARD, "backward: gradients of inputs"),
@@ -34,11 +33,7 @@ _LEAST, _MOST = 1e-4, 1e6
 
 
 def write_page(outcome: AlignResult, sides: Sequence[Recording], output: Path) -> None:
-    """Write the page, atomically.
-
-    Raises:
-        PretrainError: it cannot be written.
-    """
+    """Write the page, atomically."""
     html.write_page(page(outcome, sides), output, PretrainError)
 
 

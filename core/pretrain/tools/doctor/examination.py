@@ -5,46 +5,43 @@ from __future__ import annotations
 import time
 from concurrent.futures import wait
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import torch
 
-from pretrain.errors import BackendError
 from pretrain.exit_codes import ExitCode
 from pretrain.launch.processes.rank import claim_report, note_end, note_report
 from pretrain.launch.start_checks import Start
-from pretrain.plugins.host import discovery
-from pretrain.plugins.host.importing import load_plugin
-from pretrain.plugins.host.manager import assemble, load
-from pretrain.tools.doctor.finding import Finding, Verdict, as_text, failed, is_ok
+from pretrain.model.requests import compute_dtype
+from pretrain.tools.doctor.finding import Finding, as_text, failed, is_ok
 from pretrain.tools.doctor.finding import as_json as json_of
 from pretrain.tools.doctor.own_checks import OwnChecks, examine_start
-from pretrain.tools.doctor.ranks.between import examine_between
-from pretrain.tools.doctor.ranks.own_steps import OwnStep
+from pretrain.tools.doctor.ranks.checkpoint_folder import FolderProbe, folder_steps
+from pretrain.tools.doctor.ranks.link_times import SIZES
+from pretrain.tools.doctor.ranks.links import link_step
+from pretrain.tools.doctor.ranks.node_steps import clock_step, read_step
+from pretrain.tools.doctor.ranks.own_steps import cores_step, own_step, recipe_step, speed_step
 from pretrain.tools.doctor.ranks.status_board import StatusBoard
-from pretrain.tools.doctor.ranks.step_sequence import CallThread
+from pretrain.tools.doctor.ranks.step_sequence import CallThread, StepSequence
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import torch
+    from collections.abc import Callable, Sequence
 
     from pretrain.launch.run_directory import Resume
     from pretrain.launch.world import World
     from pretrain.plugins.host.manager import Plugins
     from pretrain.recipe import Recipe
-    from pretrain.tools.doctor.ranks.step_sequence import RankOutcome
-
+    from pretrain.tools.doctor.ranks.step_sequence import ExaminationStep, RankOutcome
 
 NOTE = (
     "none given: the kernels of GPT-2 345M in bf16 are tried; no token files, tokenizer or checkpoint folder are "
     "looked at"
 )
 """Text of the finding where the user gives no recipe."""
-
-TIMEOUT = 30.0
-"""Seconds after which a rank that says nothing is named."""
+TIMEOUT = 30.0  # seconds after which a rank that says nothing is named
 
 
 def examine(
@@ -60,37 +57,26 @@ def examine(
 ) -> None:
     """Examine this rank and, with the others, what is between them; the rank that reports prints. Called once.
 
-    Args:
-        recipe: that is to be trained.
-        backend_name: value of `--backend`.
-        world: this rank's place.
-        run_dir: value of `--run-dir`; None for a new one.
-        resume: value of `--resume`.
-        is_example: the user gave no recipe: its files are not looked at.
-        as_json: print one JSON object instead of lines.
-        timeout: seconds after which a rank that says nothing is named.
-
-    Raises:
-        SystemExit: 1, on the rank that reports, where a finding is wrong.
-        BackendError: the backend cannot be imported.
+    SystemExit 1 is raised on the rank that reports where a finding is wrong.
     """
     board = StatusBoard(world, timeout)
     start = Start(recipe=recipe, run_dir=None if run_dir is None else Path(run_dir), resume=resume)
-    own = _OwnPart(start, backend_name, board, with_files=not is_example)
+    own = OwnChecks(recipe, backend_name, world, board.doing)
     if is_example:
-        own.findings.append(Finding(check="recipe", verdict=Verdict.OK, text=NOTE))
-    unended = run_watched(own.run, board)
+        own.findings.append(Finding.ok("recipe", NOTE))
+
+    def check() -> None:
+        if not is_example:
+            own.findings += examine_start(start, world, board.doing)
+        own.run()
+
+    unended = run_watched(check, board)
     device = None if unended else own.device  # with a check that hangs no further call of the device is tried
-    found = OwnStep(
-        own=[*own.findings, *unended],
-        has_device=device is not None,
-        world_size=world.world_size,
-        kernels=dict(own.kernels),
+    first = own_step(
+        [*own.findings, *unended], has_device=device is not None, world_size=world.world_size, kernels=own.kernels
     )
-    start_of_files = None if is_example else start
-    outcome = examine_between(
-        found, board, own.plugins, device, recipe, start=start_of_files, backend_name=backend_name
-    )
+    files = None if is_example else start
+    outcome = examine_between(first, board, own.plugins, device, recipe, start=files, backend_name=backend_name)
     code = _report(outcome, board, as_json=as_json) if outcome.reports and claim_report() else ExitCode.COMPLETE
     if unended or outcome.stuck:
         if not code:
@@ -101,7 +87,6 @@ def examine(
 
 
 def _report(outcome: RankOutcome, board: StatusBoard, *, as_json: bool) -> int:
-    """Print the findings; return the exit code."""
     click.echo(json_of(outcome.findings) if as_json else as_text(outcome.findings))
     if is_ok(outcome.findings):
         return ExitCode.COMPLETE
@@ -110,58 +95,22 @@ def _report(outcome: RankOutcome, board: StatusBoard, *, as_json: bool) -> int:
     return ExitCode.FAILURE
 
 
-class _OwnPart:
-    """Checks of one rank by itself, and their results by now."""
-
-    def __init__(self, start: Start, backend_name: str, board: StatusBoard, *, with_files: bool) -> None:
-        self.findings: list[Finding] = []
-        self.kernels: dict[str, str] = {}
-        self.plugins: Plugins | None = None
-        self.device: torch.device | None = None
-        self._start, self._backend_name, self._board, self._with_files = start, backend_name, board, with_files
-
-    def run(self) -> None:
-        world, doing = self._board.world, self._board.doing
-        if self._with_files:
-            self.findings += examine_start(self._start, world, doing)
-        self._board.doing("import of the backend")
-        self.plugins, broken = _plugins(self._backend_name)
-        self.findings += broken
-        own = OwnChecks(self._start.recipe, self.plugins, world, doing, findings=self.findings, kernels=self.kernels)
-        own.run()
-        self.device = own.device
-
-
-def _plugins(backend_name: str) -> tuple[Plugins, list[Finding]]:
-    """Return the plugins; where one that brings kernels is broken, those without them and a finding."""
-    try:
-        return load(backend_name), []
-    except BackendError as error:
-        backend, reference = (load_plugin(each) for each in (discovery.find_backend(backend_name), discovery.REFERENCE))
-        return assemble([], backend, reference), [failed("plugins", error)]
-
-
 _PERIOD = 0.1
 
 
 def run_watched(call: Callable[[], None], board: StatusBoard) -> list[Finding]:
-    """Call it in a thread; return when it has ended, or has said nothing for the board's `timeout`.
+    """Call it in a thread until it has ended, or has said nothing for the board's timeout, which is a finding.
 
-    Args:
-        call: says what it does by `board.doing` before anything that may take seconds.
-        board: of this rank, which says all the time that the rank lives.
-
-    Returns:
-        nothing where it has ended; else one finding that is wrong and says what did not end.
-
-    Raises:
-        Exception: whatever `call` raises, but for the end of the process that a library asked for: a finding.
+    It says what it does by `board.doing` before anything that may take seconds. Whatever it raises is raised here, but
+    for the end of the process that a library asked for: a finding.
     """
     future = CallThread(None).start(call)
     while not wait([future], _PERIOD).done:
         board.beat()
         if time.monotonic() - board.spoken > board.timeout:
-            return [_without_end(board.words, board.timeout)]
+            text = f"{board.words} did not finish within {board.timeout:g} s; the checks after it were skipped"
+            remedy = "A device, a driver or a file system does not answer; `py-spy dump --pid` shows which."
+            return [Finding.wrong(board.words, text, remedy)]
     error = future.exception()
     if isinstance(error, SystemExit):
         return [failed(board.words, error)]
@@ -170,10 +119,41 @@ def run_watched(call: Callable[[], None], board: StatusBoard) -> list[Finding]:
     return []
 
 
-def _without_end(doing: str, timeout: float) -> Finding:
-    return Finding(
-        check=doing,
-        verdict=Verdict.WRONG,
-        text=f"{doing} did not finish within {timeout:g} s; the checks after it were skipped",
-        remedy="A device, a driver or a file system does not answer; `py-spy dump --pid` shows which.",
-    )
+_REMOVAL = 5.0  # seconds that the removal of files in the checkpoint folder may take
+
+
+def examine_between(
+    own: ExaminationStep,
+    board: StatusBoard,
+    plugins: Plugins | None,
+    device: torch.device | None,
+    recipe: Recipe | None,
+    *,
+    start: Start | None = None,
+    backend_name: str = "cpu",
+    sizes: Sequence[int] = SIZES,
+) -> RankOutcome:
+    """Compare the ranks, and measure the links between them; every rank calls it after its own checks.
+
+    A rank that does nothing new for `board.timeout` seconds is named with what it did last, and the command ends. A
+    rank without a `device` leaves out links and speed; without `start` neither data nor checkpoint folder is examined.
+    """
+    is_several = board.world.world_size > 1
+    probe = None if start is None else FolderProbe(start, board.world.rank)
+    steps = [own]
+    if recipe is not None:
+        steps.append(cores_step(recipe))
+    if recipe is not None and probe is not None:
+        steps += [recipe_step(recipe, backend_name, board)] if is_several else []
+        steps += [read_step(recipe, board), *folder_steps(recipe, board, probe)]
+    if is_several:
+        dtype = compute_dtype(recipe) if recipe is not None else torch.float32
+        links = link_step(recipe, plugins, board, device, sizes)
+        steps += [clock_step(board), speed_step(board, device, dtype), links]
+    try:
+        outcome = StepSequence(board, steps, device).run()
+        return replace(outcome, stuck=outcome.stuck or is_several)
+    finally:
+        if probe is not None and probe.run:
+            with suppress(TimeoutError):  # the file system may have stopped to answer
+                CallThread(None).start(probe.remove).result(_REMOVAL)

@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
     from pretrain.plugins.host.manager import Plugins
 
-
 PYTHON = ">=3.11,<3.14"
-
 REQUIRED: Mapping[str, str] = {
     "click": ">=8.1.8",
     "gigatoken": ">=0.10,<0.11",
@@ -44,26 +42,19 @@ REQUIRED: Mapping[str, str] = {
 
 A checkout may be newer than what pip recorded when it was installed, so that record is not asked.
 """
-
 DEEPSPEED: Mapping[str, str] = {"deepspeed": ">=0.19.8,<0.20"}
 """The same of the extra `pretrain[deepspeed]`, for recipes of its engine."""
-
 SHOWN = ("torch", "megatron-core", "deepspeed", "numpy")
 """Distributions whose versions are shown although they are right."""
 
 
 def examine_versions(plugins: Plugins, *, uses_deepspeed: bool) -> Iterator[Finding]:
-    """Yield what does not belong together, or one finding where all does; then the remarks of the backend.
-
-    Args:
-        plugins: of the run; the requirements of their distributions are those that pip recorded.
-        uses_deepspeed: whether the recipe's engine is DeepSpeed.
-    """
+    """Yield what does not belong together, or one finding where all does; then the remarks of the backend."""
     needed = {**REQUIRED, **(DEEPSPEED if uses_deepspeed else {})}
     found = [_python(), *(_own(name, allowed) for name, allowed in needed.items()), *_of_plugins(plugins)]
     bad = [finding for finding in found if finding is not None]
     if all(finding.verdict is not Verdict.WRONG for finding in bad):
-        yield Finding(check="versions", verdict=Verdict.OK, text=", ".join(_shown(needed)))
+        yield Finding.ok("versions", ", ".join(_shown(needed)))
     yield from bad
     remarks: Sequence[Remark] = ask(plugins, "health", "a sequence of Remark", _are_remarks)
     for remark in remarks:
@@ -93,7 +84,7 @@ def _python() -> Finding | None:
         return None
     remedy = "Make an environment with one of these and install pretrain in it."
     text = f"Python {version}; pretrain is tested with {PYTHON}"
-    return Finding(check="versions", verdict=Verdict.WRONG, text=text, remedy=remedy)
+    return Finding.wrong("versions", text, remedy)
 
 
 def _own(name: str, allowed: str) -> Finding | None:

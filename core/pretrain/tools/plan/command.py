@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from pretrain.tools.plan.device import PlanDevice
     from pretrain.tools.plan.plan import Plan
 
-
 GIGA = 1e9
 GIGABYTES = click.FloatRange(min=0, min_open=True)
 COLOURS = {
@@ -31,8 +30,6 @@ COLOURS = {
     "limit": "red",
 }
 """Colour of each part in the bars; click leaves colours out where the output is no terminal."""
-
-
 _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[a-z]*)", re.IGNORECASE)
 _UNITS: Mapping[str, int] = {
     "": 1,
@@ -41,15 +38,13 @@ _UNITS: Mapping[str, int] = {
     **dict.fromkeys(("g", "gb", "gib"), 2**30),
     **dict.fromkeys(("t", "tb", "tib"), 2**40),
 }
-LEAST = 2**20
-"""Bytes below which a size without a unit was meant in GB."""
+LEAST = 2**20  # bytes below which a size without a unit was meant in GB
 
 
 class MemorySize(click.ParamType[int]):
     """Memory of a device in bytes, from "40GB", "40GiB", "32768MB" or bytes.
 
-    GB is read as GiB, as in the names of cards. An A100 with "80 GB" has 81920 MiB by nvidia-smi, an Ascend 910B3
-    with "64 GB" 65536 by npu-smi.
+    GB is read as GiB: an A100 with "80 GB" has 81920 MiB by nvidia-smi, an Ascend 910B3 with "64 GB" 65536 by npu-smi.
     """
 
     name = "size"
@@ -184,8 +179,7 @@ def command(
     if searches:
         _search(loaded, device, ranks, size, notes, as_json=as_json)
         return
-    plan = _plan(loaded, device, devices, size, notes)
-    _show(plan, as_json=as_json, layers=layers)
+    _show(plan := _plan(loaded, device, devices, size, notes), as_json=as_json, layers=layers)
     if html is not None:
         from pretrain.tools.plan.plan_page import write_page  # noqa: PLC0415
 
@@ -194,7 +188,6 @@ def command(
 
 
 def _vocab_size(recipe: Recipe, given: int | None) -> tuple[int, list[str]]:
-    """Return the entries of the tokenizer, and a line for the user if they are assumed."""
     from pretrain.data.tokenizers.load import expected_vocab_size  # noqa: PLC0415
 
     if given is not None:
@@ -209,14 +202,15 @@ def _device(
     """Return the device to plan for, with the speed of a run where one is given, and lines for the user."""
     from pretrain.tools.plan.device import DeviceOptions, find_device  # noqa: PLC0415  --help needs none of these
 
-    device = find_device(recipe, DeviceOptions(**wanted), ranks=ranks)
+    options = DeviceOptions(**wanted)
+    device = find_device(recipe, options, ranks=ranks)
     if measured is None:
         return device, []
-    from pretrain.tools.plan.measured import calibrated, read_measured  # noqa: PLC0415
+    from pretrain.tools.plan.plan import calibrated, read_measured  # noqa: PLC0415
 
     run = read_measured(measured)
     size, notes = _vocab_size(run.recipe, vocab_size)
-    return calibrated(device, DeviceOptions(**wanted), run, size), [f"{measured}: {note}" for note in notes]
+    return calibrated(device, options, run, size), [f"{measured}: {note}" for note in notes]
 
 
 def _plan(recipe: Recipe, device: PlanDevice, devices: int | None, vocab_size: int, notes: list[str]) -> Plan:
@@ -233,17 +227,14 @@ def _plan(recipe: Recipe, device: PlanDevice, devices: int | None, vocab_size: i
 
 
 def _show(plan: Plan, *, as_json: bool, layers: bool) -> None:
-    if as_json:
-        from pretrain.tools.plan.plan_json import plan_json  # noqa: PLC0415
+    from pretrain.tools.plan.plan_json import plan_json  # noqa: PLC0415
+    from pretrain.tools.plan.screen import module_text, plan_text  # noqa: PLC0415
 
+    if as_json:
         _print_json(plan_json(plan))
         return
-    from pretrain.tools.plan.screen import plan_text  # noqa: PLC0415
-
     click.echo(plan_text(plan, _paint))
     if layers:
-        from pretrain.tools.plan.tables import module_text  # noqa: PLC0415
-
         click.echo(f"\n{module_text(plan)}")
 
 
@@ -251,8 +242,11 @@ def _search(
     recipe: Recipe, device: PlanDevice, devices: int, vocab_size: int, notes: list[str], *, as_json: bool
 ) -> None:
     from pretrain.tools.plan.plan import without_files  # noqa: PLC0415
-    from pretrain.tools.plan.search.search import search  # noqa: PLC0415
-    from pretrain.tools.plan.search.search_text import search_text, to_json  # noqa: PLC0415
+    from pretrain.tools.plan.search.search import (  # noqa: PLC0415
+        search,
+        search_text,
+        to_json,
+    )
 
     recipe, planned = without_files(recipe)
     notes = [*notes, *planned]
@@ -264,8 +258,7 @@ def _search(
 
 
 def _say(text: str) -> None:
-    """Print a line about long work on stderr, so that stdout stays clean."""
-    click.echo(text, err=True)
+    click.echo(text, err=True)  # stdout stays clean
 
 
 def _print_json(values: dict[str, Any]) -> None:

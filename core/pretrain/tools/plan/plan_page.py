@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from pretrain.errors import PretrainError
 from pretrain.report.page import html, svg
-from pretrain.tools.plan.screen import head, peaks, unplanned, verdict
+from pretrain.tools.plan.screen import MODULE_HEAD, head, module_cells, part_rows, peaks, unplanned, verdict
 from pretrain.tools.plan.stage_plan import PARTS
-from pretrain.tools.plan.tables import MODULE_HEAD, module_cells, part_rows
 from pretrain.tools.plan.wording import GIB, assumptions, gib, time_lines
 
 if TYPE_CHECKING:
@@ -17,21 +16,14 @@ if TYPE_CHECKING:
     from pretrain.tools.plan.stage_plan import StagePlan
 
 X_LABEL = "share of the step's allocations and releases, not of its time"
-FOLLOWED = PARTS[:5]
-"""Parts whose course is known; the others are shown by a line above it."""
-ROOM = 1.05
-"""Height of a chart in that of its highest line."""
-FLAT = 3
-"""A device's memory above so many times the fullest stage is left out of the charts."""
+FOLLOWED = PARTS[:5]  # parts whose course is known; the others are shown by a line above it
+ROOM = 1.05  # height of a chart in that of its highest line
+FLAT = 3  # A device's memory above so many times the fullest stage is left out of the charts
 _PEAK, _LIMIT = "peak with reserve and process groups", "device memory"
 
 
 def write_page(plan: Plan, output: Path) -> None:
-    """Write the page, atomically.
-
-    Raises:
-        PretrainError: it cannot be written.
-    """
+    """Write the page, atomically."""
     html.write_page(page(plan), output, PretrainError)
 
 
@@ -56,13 +48,7 @@ def page(plan: Plan) -> str:
 
 
 def area_chart(stage: StagePlan, memory: int | None, highest: int) -> str:
-    """Return the memory of a stage over a step: areas of the parts, and lines at its peak and at the limit.
-
-    Args:
-        stage: with its course.
-        memory: bytes of the device, with a line unless that is above the chart; None: not known.
-        highest: bytes that the vertical axis reaches, the same in all charts of a page.
-    """
+    """Return the memory of a stage over a step: areas of the parts, and lines at its peak and at the limit."""
     title = f"stage {stage.stage}: GiB over one step"
     levels = [svg.Level("peak", stage.peak_bytes / GIB, f"{_PEAK}: {gib(stage.peak_bytes)} GiB")]
     if memory is not None and memory <= highest:

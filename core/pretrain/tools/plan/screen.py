@@ -2,37 +2,30 @@
 
 from __future__ import annotations
 
-from itertools import groupby, pairwise
+import re
+from bisect import bisect_right
+from itertools import accumulate, groupby, pairwise
 from typing import TYPE_CHECKING
 
 from pretrain.report.plain_text import indented
 from pretrain.tools.plan.plan_json import kernels_by_operation
 from pretrain.tools.plan.stage_plan import PARTS
-from pretrain.tools.plan.tables import part_rows
-from pretrain.tools.plan.wording import assumptions, gib, size_text, time_lines
+from pretrain.tools.plan.wording import MIB, assumptions, count, decimals_of, gib, size_text, time_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pretrain.tools.plan.plan import Plan
+    from pretrain.tools.plan.stage_plan import ModuleRow, StagePlan
 
-    Paint = Callable[[str, str], str]
-    """Colours a text as a part of `PARTS`, or as "limit"."""
+    Paint = Callable[[str, str], str]  # colours a text as a part of `PARTS`, or as "limit"
 
-WIDTH = 80
-"""Characters of a line; an unbreakable name may be longer."""
-LABEL, NUMBER = 9, 11
-"""Characters to the left and to the right of a bar."""
-COLUMNS = 6
-"""Stages beside each other in the table."""
-ERROR = 0.05
-"""Share of the peak by which a plan may err: docs/plan.md."""
-
-
-LETTERS = dict(zip(PARTS, "WGOAKRP", strict=True))
-"""Character of each part in a bar; K is the kernels' workspace."""
-FREE = "."
-LIMIT = "|"
+WIDTH = 80  # characters of a line; an unbreakable name may be longer
+LABEL, NUMBER = 9, 11  # characters to the left and to the right of a bar
+COLUMNS = 6  # stages beside each other in the table
+ERROR = 0.05  # share of the peak by which a plan may err: docs/plan.md
+LETTERS = dict(zip(PARTS, "WGOAKRP", strict=True))  # character of each part in a bar; K is the kernels' workspace
+FREE, LIMIT = ".", "|"
 
 
 def unpainted(part: str, text: str) -> str:  # noqa: ARG001  the signature of every `Paint`
@@ -62,12 +55,9 @@ def head(plan: Plan) -> list[str]:
     ranks = ", ".join(str(stage.rank) for stage in plan.stages)
     taken = ", ".join(str(stage.micro_batches) for stage in plan.stages)
     word = "ranks" if len(plan.stages) > 1 else "rank"
-    sizes = (
-        f"tensor {layout.tensor_model_parallel_size} x pipeline {layout.pipeline_model_parallel_size}{interleaved} "
-        f"x data {layout.data_parallel_size}"
-    )
-    kernels = kernels_by_operation(plan)
-    named = ", ".join(f"{operation} {'/'.join(names)}" for operation, names in kernels.items())
+    tensor, pipeline = layout.tensor_model_parallel_size, layout.pipeline_model_parallel_size
+    sizes = f"tensor {tensor} x pipeline {pipeline}{interleaved} x data {layout.data_parallel_size}"
+    named = ", ".join(f"{operation} {'/'.join(names)}" for operation, names in kernels_by_operation(plan).items())
     return [
         f"{recipe.source} on {layout.world_size} x {plan.device.name}, {size_text(plan.device.memory)}",
         f"layout: {sizes}; {batches} micro batch{'' if batches == 1 else 'es'} of {layout.micro_batch_size} a step",
@@ -102,9 +92,8 @@ def peaks(plan: Plan) -> list[str]:
 
 def unplanned(plan: Plan) -> list[str]:
     """Return lines about the stages that were not traced: each holds at most what the traced one before it does."""
-    traced = [stage.stage for stage in plan.stages]
     lines = []
-    for before, after in pairwise(traced):
+    for before, after in pairwise(stage.stage for stage in plan.stages):
         if after - before == 2:
             lines.append(f"stage {before + 1} holds at most what stage {before} holds")
         elif after - before > 2:
@@ -112,15 +101,12 @@ def unplanned(plan: Plan) -> list[str]:
     return lines
 
 
-def _bars(plan: Plan, paint: Paint) -> list[str]:
+def _bars(plan: Plan, paint: Paint) -> Iterator[str]:
     memory = plan.device.memory
-    scale = max(plan.peak_bytes, memory or 0)
-    width = WIDTH - LABEL - NUMBER - 1
-    return [
-        f"{f'stage {stage.stage}':<{LABEL}}{bar(stage.parts, scale=scale, memory=memory, width=width, paint=paint)}"
-        f"{gib(stage.peak_bytes):>{NUMBER - 4}} GiB"
-        for stage in plan.stages
-    ]
+    scale, width = max(plan.peak_bytes, memory or 0), WIDTH - LABEL - NUMBER - 1
+    for stage in plan.stages:
+        drawn = bar(stage.parts, scale=scale, memory=memory, width=width, paint=paint)
+        yield f"{f'stage {stage.stage}':<{LABEL}}{drawn}{gib(stage.peak_bytes):>{NUMBER - 4}} GiB"
 
 
 def _tables(plan: Plan, paint: Paint) -> list[str]:
@@ -143,33 +129,89 @@ def _wrapped(texts: Iterable[str]) -> Sequence[str]:
 
 
 def bar(parts: Mapping[str, int], *, scale: int, memory: int | None, width: int, paint: Paint) -> str:
-    """Return a bar of `width` characters, and one more for the mark at the device's memory.
-
-    Args:
-        parts: bytes by `PARTS`.
-        scale: bytes of the whole bar.
-        memory: bytes of the device, where the mark is; None: no mark.
-        width: characters.
-        paint: colours the pieces.
-    """
-    cells = [_part_at(parts, (cell + 0.5) * scale / width) for cell in range(width)]
-    text = [_painted(cells, paint)]
-    if memory is not None:
-        limit = min(width, round(memory / scale * width))
-        text = [_painted(cells[:limit], paint), paint("limit", LIMIT), _painted(cells[limit:], paint, free=" ")]
-    return "".join(text)
-
-
-def _part_at(parts: Mapping[str, int], position: float) -> str:
-    """Return the part that lies at a number of bytes from the left end; "" to the right of all."""
-    end = 0
-    for part in PARTS:
-        end += parts.get(part, 0)
-        if position < end:
-            return part
-    return ""
+    """Return a bar of `width` characters, and one more for the mark at the device's memory."""
+    ends = list(accumulate(parts.get(part, 0) for part in PARTS))
+    cells = [(*PARTS, "")[bisect_right(ends, (cell + 0.5) * scale / width)] for cell in range(width)]
+    if memory is None:
+        return _painted(cells, paint)
+    limit = min(width, round(memory / scale * width))
+    return _painted(cells[:limit], paint) + paint("limit", LIMIT) + _painted(cells[limit:], paint, free=" ")
 
 
 def _painted(cells: Sequence[str], paint: Paint, free: str = FREE) -> str:
     pieces = ((part, len(list(run))) for part, run in groupby(cells))
     return "".join(paint(part, LETTERS[part] * length) if part else free * length for part, length in pieces)
+
+
+MODULE_HEAD = ("module", "count", "parameters", "weights", "activations")
+_PART = re.compile(r"\.(?!\*)")  # border between a module and its part; the star of numbered ones belongs to their list
+
+
+def part_rows(stages: Sequence[StagePlan]) -> list[tuple[str, list[str]]]:
+    """Return layers and parameters of each stage, each part that any stage has in GiB, and the sums."""
+    decimals = decimals_of(max(stage.peak_bytes for stage in stages))
+
+    def sizes(size: Callable[[StagePlan], int]) -> list[str]:
+        return [gib(size(stage), decimals) for stage in stages]
+
+    held = [part for part in PARTS if any(stage.parts.get(part) for stage in stages)]
+    rows = [
+        ("layers", [stage.layers for stage in stages]),
+        ("parameters", [count(stage.parameters) for stage in stages]),
+        *((part, [gib(stage.parts.get(part, 0), decimals) for stage in stages]) for part in held),
+        ("peak, GiB", sizes(lambda stage: stage.peak_bytes)),
+        ("of it tensors", sizes(lambda stage: stage.allocated_bytes)),
+    ]
+    if any(stage.most_activations > stage.parts.get("activations", 0) for stage in stages):
+        rows.append(("most activations", sizes(lambda stage: stage.most_activations)))
+    if any(stage.host_bytes >= MIB for stage in stages):
+        rows.append(("host memory", sizes(lambda stage: stage.host_bytes)))
+    return rows
+
+
+def module_text(plan: Plan) -> str:
+    """Return a table for each stage that was traced; bytes in MiB."""
+    return "\n\n".join(_module_table(stage) for stage in plan.stages)
+
+
+def _module_table(stage: StagePlan) -> str:
+    cells = [MODULE_HEAD, *module_cells(stage.modules, "  ")]
+    width = max(len(row[0]) for row in cells)
+    lines = [f"{row[0]:<{width}}{row[1]:>7}{row[2]:>12}{row[3]:>10}{row[4]:>13}".rstrip() for row in cells]
+    return "\n".join([f"stage {stage.stage}, MiB; activations: what one micro-batch keeps", *lines])
+
+
+def module_cells(rows: Sequence[ModuleRow], indent: str) -> list[tuple[str, ...]]:
+    """Return a line of cells for each kind of module, as `MODULE_HEAD` names them, and their sums."""
+    cells: list[tuple[str, ...]] = []
+    for depth, label, row in nested(rows):
+        numbers = ("", "", "", "") if row is None else (str(row.count), *_numbers([row]))
+        cells.append((indent * depth + label, *numbers))
+    return [*cells, ("sum", "", *_numbers(rows))]
+
+
+def nested(rows: Sequence[ModuleRow]) -> list[tuple[int, str, ModuleRow | None]]:
+    """Return the rows as a tree, in their order: depth, last part of the name, and the row; None for names above."""
+    known = {row.name: row for row in rows}
+    tree: dict[str, dict[str, None]] = {"": {}}
+    for row in rows:
+        above = ""
+        for part in _PART.split(row.name):
+            name = f"{above}.{part}" if above else part
+            tree[above].setdefault(name)
+            tree.setdefault(name, {})
+            above = name
+
+    def walk(above: str, depth: int) -> Iterator[tuple[int, str, ModuleRow | None]]:
+        for name in tree[above]:
+            yield depth, _PART.split(name)[-1], known.get(name)
+            yield from walk(name, depth + 1)
+
+    return list(walk("", 0))
+
+
+def _numbers(rows: Sequence[ModuleRow]) -> tuple[str, str, str]:
+    parameters = sum(row.parameters for row in rows)
+    sizes = (sum(row.weights for row in rows), sum(row.activations for row in rows))
+    weights, activations = (f"{size / MIB:,.1f}" if size else "-" for size in sizes)
+    return count(parameters) if parameters else "-", weights, activations

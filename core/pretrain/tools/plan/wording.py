@@ -66,8 +66,7 @@ def _of_time(device: PlanDevice, time: StepTime) -> list[str]:
     ]
 
 
-UNITS = {"days": 1, "hours": 24, "minutes": 24 * 60, "seconds": 24 * 3600}
-"""Units of a training's length, in a day."""
+UNITS = {"days": 1, "hours": 24, "minutes": 24 * 60, "seconds": 24 * 3600}  # units of a training's length, in a day
 UNKNOWN = "step time: unknown, because the device's peak FLOP/s or its memory's bandwidth is unknown"
 
 
@@ -97,8 +96,7 @@ def _length(days: Range) -> str:
 
 GIB = 2**30
 MIB = 2**20
-DIGITS = 3
-"""Significant digits of an estimate."""
+DIGITS = 3  # significant digits of an estimate
 
 
 def gib(size: float, decimals: int | None = None) -> str:
@@ -131,12 +129,7 @@ def figure(value: float) -> str:
 
 
 def span(values: Range, scale: float = 1.0) -> str:
-    """Return a range: "38.1 to 61.4"; one number if both ends read the same.
-
-    Args:
-        values: what is estimated.
-        scale: factor of both ends, 100 for a percentage.
-    """
+    """Return a range: "38.1 to 61.4"; one number if both ends read the same."""
     low, high = figure(values.low * scale), figure(values.high * scale)
     return low if low == high else f"{low} to {high}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from pretrain.tools.align.comparing.compatible import allowed_at_start, require_
 from pretrain.tools.align.comparing.distance import Explained, coarser
 from pretrain.tools.align.comparing.outcome import BACKWARD, FORWARD, LOSS, AlignResult, Compared, WrongCall
 from pretrain.tools.align.comparing.parameter_steps import ParameterSteps
-from pretrain.tools.align.comparing.points import Points
+from pretrain.tools.align.comparing.recording import Points
 from pretrain.tools.align.recording.folder import ModulePlace
 
 if TYPE_CHECKING:
@@ -21,11 +22,7 @@ if TYPE_CHECKING:
 
 
 def compare(first: Recording, second: Recording) -> AlignResult:
-    """Compare two recordings, in order of computation.
-
-    Raises:
-        RunError: they are of different trainings, samples or weights.
-    """
+    """Compare two recordings, in order of computation."""
     sides = (first, second)
     notes = require_compatible(sides)
     parameters = ParameterSteps(sides)
@@ -45,11 +42,12 @@ def compare(first: Recording, second: Recording) -> AlignResult:
     wrong = wrong_calls(sides)
     for step in range(1, first.steps + 1):
         compared += _losses(sides, step, explained(step))
-        if step in overflowed:
-            continue
-        compared += parameters.compare(step, explained(step))
-        wrong += parameters.wrong_norm(step)
-        wrong += parameters.wrong_updates(step)
+        if step not in overflowed:
+            compared += parameters.compare(step, explained(step))
+            wrong += parameters.wrong_norm(step)
+            wrong += parameters.wrong_updates(step)
+        elif all(side.step(step)["skipped"] for side in sides):
+            notes.append(f"step {step}: both sides skipped the update; lower precision.loss_scale")
     compared.sort(key=lambda each: each.order)
     differing = next((each for each in compared if each.differs), None)
     apart, alike = without_alike(wrong, sides)
@@ -58,40 +56,29 @@ def compare(first: Recording, second: Recording) -> AlignResult:
         wrong=apart,
         alike=alike,
         skipped=[*skipped, *parameters.not_compared],
-        notes=[*notes, *_skipped_steps(sides)],
+        notes=notes,
         unchecked="" if differing is None else unchecked(differing, sides, points, explained(differing.step)),
     )
 
 
 def _losses(sides: Sequence[Recording], step: int, explained: Explained) -> list[Compared]:
     """Compare the losses, and that both sides have taken the step."""
-    skips = [side.step(step)["skipped"] for side in sides]
     losses = [side.loss(step) for side in sides]
-    numbers = [float("nan") if loss is None else loss for loss in losses]
-    difference = abs(numbers[0] - numbers[1]) / max(abs(numbers[0]), 1e-6)
-    found = [_of_model(step, "loss", difference, explained.of_loss)]
-    if skips[0] != skips[1]:
-        found.append(_of_model(step, "one side has skipped the update", float("inf"), 0.0))
-    return found
-
-
-def _of_model(step: int, what: str, difference: float, explained: float) -> Compared:
-    return Compared(
-        order=(step, LOSS, 0, 0), place=None, operation="", what=what, difference=difference, explained=explained
+    first, second = (float("nan") if loss is None else loss for loss in losses)
+    loss = Compared(
+        order=(step, LOSS, 0, 0),
+        place=None,
+        operation="",
+        what="loss",
+        difference=abs(first - second) / max(abs(first), 1e-6),
+        explained=explained.of_loss,
     )
+    if len({side.step(step)["skipped"] for side in sides}) == 1:
+        return [loss]
+    return [loss, replace(loss, what="one side has skipped the update", difference=float("inf"), explained=0.0)]
 
 
-def _skipped_steps(sides: Sequence[Recording]) -> list[str]:
-    steps = range(1, sides[0].steps + 1)
-    return [
-        f"step {step}: both sides skipped the update; lower precision.loss_scale"
-        for step in steps
-        if all(side.step(step)["skipped"] for side in sides)
-    ]
-
-
-_ALIKE = 1.5
-"""Factor between two errors up to which they are taken for the same mistake."""
+_ALIKE = 1.5  # factor between two errors up to which they are taken for the same mistake
 
 
 def wrong_calls(sides: Sequence[Recording]) -> list[WrongCall]:
@@ -126,23 +113,20 @@ def without_alike(wrong: Sequence[WrongCall], sides: Sequence[Recording]) -> tup
     """Divide wrong calls into those of one side alone, and those that both sides get wrong by about as much.
 
     What is the same in both does not make them differ. Ranks are compared one by one where both sides have one layout.
-
-    Returns:
-        those of one side alone, and the first side's of the others; in order of computation.
     """
     by_rank = sides[0].manifest["layout"] == sides[1].manifest["layout"]
     amounts: list[dict[tuple[object, ...], list[float]]] = [defaultdict(list), defaultdict(list)]
     for each in wrong:
         amounts[each.side][_key(each, by_rank=by_rank)].append(each.error)
     ordered = sorted(wrong, key=lambda each: each.order)
-    alike = [
-        any(_agree(each.error, other) for other in amounts[1 - each.side].get(_key(each, by_rank=by_rank), []))
-        for each in ordered
-    ]
-    return (
-        [each for each, is_alike in zip(ordered, alike, strict=True) if not is_alike],
-        [each for each, is_alike in zip(ordered, alike, strict=True) if is_alike and each.side == 0],
-    )
+    apart, alike = [], []
+    for each in ordered:
+        others = amounts[1 - each.side][_key(each, by_rank=by_rank)]
+        if not any(_agree(each.error, other) for other in others):
+            apart.append(each)
+        elif each.side == 0:
+            alike.append(each)
+    return apart, alike
 
 
 def _key(wrong: WrongCall, *, by_rank: bool) -> tuple[object, ...]:

@@ -23,19 +23,11 @@ _KEYS = (
 """Keys that must be the same besides; the last two are not in the samples' hash."""
 _SHOWN = 4
 _UNKNOWN = object()
-_OF_BF16 = 2.0**-8
-"""Relative difference of weights that one side has in bf16."""
+_OF_BF16 = 2.0**-8  # relative difference of weights that one side has in bf16
 
 
 def require_compatible(sides: Sequence[Recording]) -> list[str]:
-    """Check that model, optimizer, steps, recorded positions and samples are the same.
-
-    Returns:
-        notes for the user: keys that one side's version of pretrain alone knows, and other keys that differ.
-
-    Raises:
-        RunError: they are not, and what differs.
-    """
+    """Check that model, optimizer, steps, recorded positions and samples are the same."""
     first, second = (side.manifest["recipe"] for side in sides)
     differing, notes = differing_keys(first, second)
     notes += other_keys(first, second)
@@ -62,10 +54,6 @@ def differing_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> tuple
     """Return the keys that must be the same and are not, and notes about keys that one version alone knows.
 
     A key that a recipe lacks was not known to the version that recorded it: it counts as this version's default.
-
-    Args:
-        first: one side's recipe.
-        second: the other's.
     """
     differing, notes = [], []
     for section, key in [each for each in _keys(first, second) if _must_be_same(*each)]:
@@ -78,12 +66,7 @@ def differing_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> tuple
 
 
 def other_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
-    """Return a line with the keys that may differ, and do; none where there is no such key.
-
-    Args:
-        first: one side's recipe.
-        second: the other's.
-    """
+    """Return a line with the keys that may differ, and do; none where there is no such key."""
     found = [
         line
         for section, key in _keys(first, second)
@@ -138,15 +121,7 @@ def _numbers(name: str) -> tuple[int, ...]:
 
 
 def require_same_start(differing: Sequence[str], only_one: Sequence[str]) -> None:
-    """Check that the weights before the first step were the same.
-
-    Args:
-        differing: names of those that are not.
-        only_one: names of those that only one side has.
-
-    Raises:
-        RunError: some are not.
-    """
+    """Check that the weights before the first step were the same."""
     if not differing and not only_one:
         return
     names = [*only_one, *differing]

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from pretrain.recipe import Recipe
     from pretrain.recipe.layout import Layout
 
-
+WEIGHTS = "weights"  # folder of the weights and moments before the first step and after each
+RANK = "rank.json"  # file of a rank that is written last, and lists the others
 FILE = "recording.json"
 FORMAT = 1
 KEYS = ("format", "pretrain", "torch", "source", "recipe", "layout", "vocab_size", "positions", "kernels")
@@ -29,16 +30,7 @@ KEYS = ("format", "pretrain", "torch", "source", "recipe", "layout", "vocab_size
 def write_manifest(
     folder: Path, recipe: Recipe, table: KernelTable, layout: Layout, vocab_size: int, *, positions: int
 ) -> None:
-    """Write what is the same on all ranks.
-
-    Args:
-        folder: of the recording.
-        recipe: that is recorded.
-        table: the chosen kernels.
-        layout: sizes of the parallel groups.
-        vocab_size: entries of the tokenizer, before padding.
-        positions: of each sequence that are recorded at the most.
-    """
+    """Write what is the same on all ranks."""
     manifest = {
         "format": FORMAT,
         "pretrain": pretrain.__version__,
@@ -53,17 +45,9 @@ def write_manifest(
     (folder / FILE).write_bytes(orjson.dumps(manifest, option=orjson.OPT_INDENT_2))
 
 
-WEIGHTS = "weights"
-"""Folder of the weights and moments before the first step and after each."""
-
-
 def weights_folder(folder: Path, step: int) -> Path:
     """Return the folder of the state after a step; 0 is before the first."""
     return folder / WEIGHTS / f"step{step}"
-
-
-RANK = "rank.json"
-"""File of a rank that is written last, and lists the others."""
 
 
 def file_sizes(folder: Path, below: Path) -> dict[str, int]:
@@ -87,18 +71,7 @@ def damaged_file(folder: Path, sizes: Iterable[Mapping[str, int]]) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankPlace:
-    """Place of a rank in the layout, and sizes that its tensors depend on.
-
-    Attributes:
-        rank: of all ranks.
-        tensor_rank: of the tensor-parallel ranks.
-        tensor_size: number of those.
-        data_rank: of the data-parallel ranks.
-        data_size: number of those.
-        pipeline_rank: its stage.
-        seq_length: of a whole sequence.
-        is_gated: linear_fc1 has the rows of a gate and of an up projection (swiglu).
-    """
+    """Place of a rank in the layout, and sizes that its tensors depend on."""
 
     rank: int
     tensor_rank: int
@@ -107,21 +80,15 @@ class RankPlace:
     data_size: int
     pipeline_rank: int
     seq_length: int
-    is_gated: bool
+    is_gated: bool  # linear_fc1 has the rows of a gate and of an up projection (swiglu)
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class ModulePlace:
-    """Place of a module in the model, whatever the layout.
+    """Place of a module in the model, whatever the layout."""
 
-    Attributes:
-        position: 0 before the layers, the layer's number from 1 over all stages, or the number of layers + 1 after
-            them.
-        module: its path within that: "input_layernorm", "mlp.linear_fc1", "output_layer"; "" for the layer itself.
-    """
-
-    position: int
-    module: str
+    position: int  # 0 before the layers, the layer's number from 1 over all stages, or one more than those after them
+    module: str  # its path within that: "input_layernorm", "mlp.linear_fc1", "output_layer"; "" for the layer itself
 
     def title(self, layers: int) -> str:
         """Return the place in words, for a model of so many layers."""
@@ -132,18 +99,10 @@ class ModulePlace:
 
 @dataclass(slots=True)
 class Visit:
-    """One execution of a module.
-
-    Attributes:
-        place: of the module.
-        micro_batch: of this rank in the step, from 0.
-        batch_first: whether its tensors are [b, s, ...], not [s, b, ...].
-        again: whether its activations are computed a second time, for the backward pass.
-        calls: of each operation so far.
-    """
+    """One execution of a module."""
 
     place: ModulePlace
-    micro_batch: int
-    batch_first: bool
-    again: bool
+    micro_batch: int  # of this rank in the step, from 0
+    batch_first: bool  # whether its tensors are [b, s, ...], not [s, b, ...]
+    again: bool  # whether its activations are computed a second time, for the backward pass
     calls: Counter[str] = field(default_factory=Counter)

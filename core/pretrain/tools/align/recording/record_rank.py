@@ -23,27 +23,10 @@ def record(
     positions: int,
     checkpoint: str | None,
 ) -> None:
-    """Record steps as one rank of `world`; called once per process, after `pretrain.launch` has set its environment.
-
-    Args:
-        recipe: as `pretrain.tools.align.side.Side.overrides` changes it.
-        backend_name: value of `--backend`.
-        world: this rank's place.
-        folder: for the recording, which exists and is empty.
-        steps: to take.
-        positions: of each sequence that are recorded at the most.
-        checkpoint: whose weights are taken; None: those of `train.seed`.
-
-    Raises:
-        PretrainError: a user error, or a full disk.
-    """
+    """Record steps as one rank of `world`; called once per process, after `pretrain.launch` has set its environment."""
     plugins = ready(recipe, backend_name)
-    from pretrain.tools.align.recording.recorder import assembled  # noqa: PLC0415  imports megatron.core: after the bridge
+    from pretrain.tools.align.recording.recorder import record_steps  # noqa: PLC0415  imports megatron.core: after the bridge
     from pretrain.training.rank_setup import deterministic  # noqa: PLC0415
 
-    with (
-        deterministic(is_wanted=recipe.train.deterministic_mode),
-        naming_full_disk(folder),
-        assembled(recipe, plugins, world, Path(folder), positions=positions, checkpoint=checkpoint) as recording,
-    ):
-        recording.run(steps)
+    with deterministic(is_wanted=recipe.train.deterministic_mode), naming_full_disk(folder):
+        record_steps(recipe, plugins, world, Path(folder), steps=steps, positions=positions, checkpoint=checkpoint)

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from pretrain.recipe import Recipe
 
-
 ALL_REDUCE, ALL_GATHER = "all-reduce", "all-gather"
 SIZES = (4 << 10, 64 << 10, 1 << 20, 16 << 20, 256 << 20)
 """Bytes of the whole tensor: what an all-reduce sums, what an all-gather returns."""
@@ -29,25 +28,12 @@ _REPETITIONS = 20
 _all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)  # the name since torch 2.13, and before
 _TIMEOUT = timedelta(minutes=15)
 """Of the process group: longer than the board's, so that the library does not abort the process before the report."""
-
-
 Groups = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinkTimer:
-    """Links of one rank.
-
-    Attributes:
-        rank: of this process.
-        world_size: number of ranks.
-        device: of this rank.
-        process_group: torch.distributed's backend.
-        store: a connection of this thread.
-        doing: told what is measured now.
-        sizes: bytes of the collectives, growing.
-        pair_sizes: bytes of the messages.
-    """
+    """Links of one rank."""
 
     rank: int
     world_size: int
@@ -55,19 +41,15 @@ class LinkTimer:
     process_group: str
     store: Any
     doing: Callable[[str], None]
-    sizes: Sequence[int] = SIZES
-    pair_sizes: Sequence[int] = PAIR_SIZES
+    sizes: Sequence[int] = SIZES  # bytes of the collectives, growing
+    pair_sizes: Sequence[int] = PAIR_SIZES  # bytes of the messages
 
     def measure(self, kinds: Mapping[str, Groups], rounds: Sequence[Sequence[tuple[int, int]]]) -> dict[str, Any]:
         """Return this rank's times; every rank calls it with the same arguments.
 
-        Args:
-            kinds: groups of ranks by their kind; those of one kind are measured at the same time.
-            rounds: pairs of ranks that exchange messages at the same time.
-
-        Returns:
-            "collectives": kind -> collective -> bytes -> seconds; "pairs": the other rank -> bytes -> seconds of one
-            way, on the lower rank of a pair; "unequal": collectives that gave a wrong result.
+        Groups of one kind, and pairs of one round, are measured at the same time. "collectives": kind -> collective ->
+        bytes -> seconds; "pairs": the other rank -> bytes -> seconds of one way, on the lower rank of a pair;
+        "unequal": collectives that gave a wrong result.
         """
         found: dict[str, Any] = {"collectives": {}, "pairs": {}, "unequal": []}
         with self._joined():
@@ -131,9 +113,9 @@ class LinkTimer:
                 break
         return found
 
-    def _all_reduce(self, _: Any, size: int) -> Callable[[], Any]:
+    def _all_reduce(self, group: Any, size: int) -> Callable[[], Any]:
         tensor = torch.zeros(size // 4, device=self.device)
-        return lambda: dist.all_reduce(tensor, group=_)
+        return lambda: dist.all_reduce(tensor, group=group)
 
     def _all_gather(self, group: Any, size: int) -> Callable[[], Any]:
         members = dist.get_world_size(group)
@@ -173,10 +155,6 @@ def groups_of(recipe: Recipe | None, world_size: int) -> Mapping[str, Groups]:
 
     Ranks are numbered as megatron-core does (parallel_state.initialize_model_parallel, order tp-cp-ep-dp-pp): tensor
     ranks are neighbours, then data-parallel ones, then stages. A kind that is all ranks again is left out too.
-
-    Args:
-        recipe: None: only the group of all ranks.
-        world_size: number of ranks.
     """
     kinds: dict[str, Groups] = {"all ranks": (tuple(range(world_size)),)}
     if recipe is not None:
@@ -229,10 +207,6 @@ def schedule(nodes: Sequence[int], most: int = 16) -> list[list[tuple[int, int]]
 
     With up to `most` ranks every pair; with more, neighbours in the ring of all ranks, and of the first ranks of the
     nodes every pair, or with more than `most` nodes those 1, 2, 4, ... nodes apart.
-
-    Args:
-        nodes: the node of each rank.
-        most: see above.
     """
     ranks = range(len(nodes))
     if len(nodes) <= most:

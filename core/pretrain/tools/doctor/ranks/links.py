@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from pretrain.report.plain_text import rank_names
-from pretrain.tools.doctor.finding import Finding, Verdict
-from pretrain.tools.doctor.ranks.clocks import nodes_of
+from pretrain.tools.doctor.finding import Finding
 from pretrain.tools.doctor.ranks.link_times import ALL_REDUCE, LinkTimer, groups_of, schedule
-from pretrain.tools.doctor.ranks.own_steps import all_have_devices
-from pretrain.tools.doctor.ranks.step import ExaminationStep
+from pretrain.tools.doctor.ranks.node_steps import nodes_of
+from pretrain.tools.doctor.ranks.own_steps import orders_with_devices
+from pretrain.tools.doctor.ranks.step_sequence import ExaminationStep
 from pretrain.tools.doctor.ranks.store_client import open_first, prefixed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import torch
 
@@ -23,9 +22,10 @@ if TYPE_CHECKING:
     from pretrain.plugins.host.manager import Plugins
     from pretrain.recipe import Recipe
     from pretrain.tools.doctor.ranks.link_times import Groups
-    from pretrain.tools.doctor.ranks.status_board import StatusBoard
-    from pretrain.tools.doctor.ranks.step import Answers
+    from pretrain.tools.doctor.ranks.status_board import Mark, StatusBoard
+    from pretrain.tools.doctor.ranks.step_sequence import Answers
 
+    Pairs = Mapping[tuple[int, int], Mapping[str, float]]
 
 _SLOWER = 2.0
 _LEAST_SHARE, _LARGE = 0.4, 16 << 20
@@ -37,36 +37,47 @@ _REMEDY = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class RankHost:
-    """Place of a rank.
+def link_step(
+    recipe: Recipe | None,
+    plugins: Plugins | None,
+    board: StatusBoard,
+    device: torch.device | None,
+    sizes: Sequence[int],
+) -> ExaminationStep:
+    """Collectives of the recipe's groups, and messages between pairs."""
+    name, world = "links", board.world
 
-    Attributes:
-        node: its number.
-        host: its name.
-    """
+    def orders(known: Mapping[str, Answers]) -> Any:
+        return None if orders_with_devices(known) is None else {"rounds": schedule(nodes_of(board))}
 
-    node: int
-    host: str
+    def measure(orders: Any) -> Any:
+        assert device is not None and plugins is not None  # noqa: PT018, S101  every rank has said so
+        links = LinkTimer(
+            rank=world.rank,
+            world_size=world.world_size,
+            device=device,
+            process_group=plugins.backend.process_group,
+            store=prefixed(name, open_first(world, serves=False)),
+            doing=board.doing,
+            sizes=sizes,
+        )
+        return links.measure(groups_of(recipe, world.world_size), orders["rounds"])
+
+    def judge(answers: Answers) -> list[Finding]:
+        assert plugins is not None  # noqa: S101  every rank has a device
+        marks = board.marks(range(world.world_size))  # of the ranks without an answer too: others measured with them
+        return judge_links(answers, groups_of(recipe, world.world_size), marks, plugins.backend.figures())
+
+    return ExaminationStep(name=name, orders=orders, measure=measure, judge=judge, collective=True)
 
 
 def judge_links(
-    times: Mapping[int, Mapping[str, Any]],
-    kinds: Mapping[str, Groups],
-    places: Mapping[int, RankHost],
-    figures: Figures,
+    times: Mapping[int, Mapping[str, Any]], kinds: Mapping[str, Groups], places: Mapping[int, Mark], figures: Figures
 ) -> list[Finding]:
-    """Return the findings about collectives and pairs.
-
-    Args:
-        times: what `LinkTimer.measure` returned, by rank.
-        kinds: groups of ranks by their kind.
-        places: of all ranks that are known; what concerns others is left out.
-        figures: of the device's datasheet.
-    """
+    """Return the findings about the times of `LinkTimer.measure` by rank; ranks without a place are left out."""
     if not times:
         return []
-    found = [_unequal(name, ranks) for name, ranks in _unequal_results(times).items()]
+    found = list(_wrong_results(times))
     for kind, groups in kinds.items():
         for collective in next(iter(times.values()))["collectives"][kind]:
             measured = {ranks: next((rank for rank in ranks if rank in times), None) for ranks in groups}
@@ -81,19 +92,11 @@ def judge_links(
     pairs = {pair: of for pair, of in pairs.items() if places.keys() >= set(pair)}
     inside = {pair: of for pair, of in pairs.items() if places[pair[0]].node == places[pair[1]].node}
     across = {pair: of for pair, of in pairs.items() if pair not in inside}
-    found += _judge_pairs("inside a node", inside, places)
-    return found + _judge_pairs("between nodes", across, places)
+    return [*found, *_judge_pairs("inside a node", inside, places), *_judge_pairs("between nodes", across, places)]
 
 
 def bandwidth(collective: str, members: int, size: int, seconds: float) -> float:
-    """Return the bytes/s that every rank sends, by the counts of nccl-tests (doc/PERFORMANCE.md, bus bandwidth).
-
-    Args:
-        collective: all-reduce or all-gather.
-        members: ranks of the group.
-        size: bytes of the whole tensor.
-        seconds: that it took.
-    """
+    """Return the bytes/s that every rank sends, by the counts of nccl-tests (doc/PERFORMANCE.md, bus bandwidth)."""
     parts = 2 if collective == ALL_REDUCE else 1
     return parts * (members - 1) / members * size / seconds
 
@@ -102,7 +105,7 @@ def _judge_collective(
     collective: str,
     kind: str,
     seconds: Mapping[tuple[int, ...], Mapping[str, float]],
-    places: Mapping[int, RankHost],
+    places: Mapping[int, Mark],
     figures: Figures,
 ) -> Finding:
     size = min(max(int(each) for each in of) for of in seconds.values())
@@ -119,13 +122,11 @@ def _judge_collective(
     if seconds[slowest][str(size)] > _SLOWER * usual:
         text += f"; over {_SLOWER:g} times the median of the groups"
     elif not (stated and size >= _LARGE and rate < _LEAST_SHARE * stated):
-        return Finding(check=collective, verdict=Verdict.OK, text=text)
-    return Finding(check=collective, verdict=Verdict.LOOK, text=text, remedy=_REMEDY, ranks=slowest)
+        return Finding.ok(collective, text)
+    return Finding.look(collective, text, _REMEDY, slowest)
 
 
-def _judge_pairs(
-    where: str, pairs: Mapping[tuple[int, int], Mapping[str, float]], places: Mapping[int, RankHost]
-) -> list[Finding]:
+def _judge_pairs(where: str, pairs: Pairs, places: Mapping[int, Mark]) -> list[Finding]:
     if not pairs:
         return []
     least, size = (choose(map(int, next(iter(pairs.values())))) for choose in (min, max))
@@ -137,68 +138,16 @@ def _judge_pairs(
         f"{where}, {len(pairs)} pair{'s' if len(pairs) > 1 else ''}: {size / usual / 1e9:.2f} GB/s at {_bytes(size)}, "
         f"{1e6 * latency:.0f} us at {_bytes(least)}; slowest ranks {names}, {size / seconds / 1e9:.2f} GB/s"
     )
-    if seconds <= _SLOWER * usual:
-        return [Finding(check="point-to-point", verdict=Verdict.OK, text=text)]
-    return [Finding(check="point-to-point", verdict=Verdict.LOOK, text=text, remedy=_REMEDY, ranks=slowest)]
+    is_slow = seconds > _SLOWER * usual
+    return [Finding.look("point-to-point", text, _REMEDY, slowest) if is_slow else Finding.ok("point-to-point", text)]
 
 
-def _unequal_results(times: Mapping[int, Mapping[str, Any]]) -> dict[str, list[int]]:
-    names = dict.fromkeys(name for each in times.values() for name in each["unequal"])
-    return {name: [rank for rank, each in times.items() if name in each["unequal"]] for name in names}
-
-
-def _unequal(name: str, ranks: Sequence[int]) -> Finding:
-    return Finding(
-        check=name.partition(",")[0],
-        verdict=Verdict.WRONG,
-        text=f"{name}: a wrong result on {rank_names(ranks)}",
-        remedy="do not train: look at these ranks' devices and links, and at the library's version",
-        ranks=tuple(ranks),
-    )
+def _wrong_results(times: Mapping[int, Mapping[str, Any]]) -> Iterator[Finding]:
+    for name in dict.fromkeys(name for each in times.values() for name in each["unequal"]):
+        ranks = [rank for rank, each in times.items() if name in each["unequal"]]
+        remedy = "do not train: look at these ranks' devices and links, and at the library's version"
+        yield Finding.wrong(name.partition(",")[0], f"{name}: a wrong result on {rank_names(ranks)}", remedy, ranks)
 
 
 def _bytes(size: int) -> str:
     return f"{size >> 20} MiB" if size >= 1 << 20 else f"{size >> 10} KiB"
-
-
-@dataclass(frozen=True, slots=True)
-class LinkStep(ExaminationStep):
-    """Collectives of the recipe's groups, and messages between pairs."""
-
-    recipe: Recipe | None
-    plugins: Plugins | None
-    board: StatusBoard
-    device: torch.device | None
-    sizes: Sequence[int]
-    name = "links"
-    collective = True
-
-    def orders(self, known: Mapping[str, Answers]) -> Any:
-        """Return the rounds of pairs; leave it out unless every rank has its device."""
-        if not all_have_devices(known):
-            return None
-        return {"rounds": schedule(nodes_of(self.board))}
-
-    def measure(self, orders: Any) -> Any:
-        """Measure this rank's links."""
-        assert self.device is not None and self.plugins is not None  # noqa: PT018, S101  every rank has said so
-        world = self.board.world
-        links = LinkTimer(
-            rank=world.rank,
-            world_size=world.world_size,
-            device=self.device,
-            process_group=self.plugins.backend.process_group,
-            store=prefixed(self.name, open_first(world, serves=False)),
-            doing=self.board.doing,
-            sizes=self.sizes,
-        )
-        return links.measure(groups_of(self.recipe, world.world_size), orders["rounds"])
-
-    def judge(self, answers: Answers) -> list[Finding]:
-        """Compare with each other and with the datasheet."""
-        assert self.plugins is not None  # noqa: S101  every rank has a device
-        world_size = self.board.world.world_size
-        marks = self.board.marks(range(world_size))  # of the ranks without an answer too: others measured with them
-        places = {rank: RankHost(mark.node, mark.host) for rank, mark in marks.items()}
-        kinds = groups_of(self.recipe, world_size)
-        return judge_links(answers, kinds, places, self.plugins.backend.figures())

@@ -6,12 +6,13 @@ import json
 import os
 import socket
 import time
+from collections import defaultdict
 from contextlib import suppress
 from dataclasses import astuple, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pretrain.tools.doctor.finding import Finding, Verdict
+from pretrain.tools.doctor.finding import Finding
 from pretrain.tools.doctor.ranks.store_client import StoreClient, StoreLostError, open_first, open_second, serve_second
 
 if TYPE_CHECKING:
@@ -19,23 +20,13 @@ if TYPE_CHECKING:
 
     from pretrain.launch.world import World
 
-
 _SECOND = "second store"
-_BEAT = 0.5
-"""Seconds between two signs of life of a rank that waits."""
+_BEAT = 0.5  # seconds between two signs of life of a rank that waits
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The last that a rank has said.
-
-    Attributes:
-        count: grows with every mark.
-        doing: in words.
-        node: its number.
-        host: its name.
-        pid: of its process.
-    """
+    """The last that a rank has said; the count grows with every mark."""
 
     count: int
     doing: str
@@ -52,26 +43,16 @@ class StatusBoard:
     """
 
     def __init__(self, world: World, timeout: float = 30.0) -> None:
-        """Begin to connect, in the background.
-
-        Args:
-            world: this rank's place.
-            timeout: seconds after which a rank that says nothing is silent.
-        """
         self.world, self.timeout = world, timeout
         self.spoken = time.monotonic()
-        self._count, self._doing, self._beaten = 0, "", 0.0
+        self.words = ""  # the work of this rank now
+        self._count, self._beaten = 0, 0.0
         first = StoreClient(partial(open_first, world, serves=world.rank == 0))
         self._clients = [first]
         if world.world_size > 1:
             second = partial(_serve_second, world, first) if world.rank == 1 else partial(_find_second, world)
             self._clients.append(StoreClient(second))
         self.doing("starting")
-
-    @property
-    def words(self) -> str:
-        """The work of this rank now, in words."""
-        return self._doing
 
     @property
     def reached(self) -> bool:
@@ -90,7 +71,7 @@ class StatusBoard:
 
     def doing(self, text: str) -> None:
         """Say what this rank does now; a rank that goes on doing it for `timeout` seconds is named with it."""
-        self._doing, self.spoken = text, time.monotonic()
+        self.words, self.spoken = text, time.monotonic()
         self._mark()
 
     def beat(self) -> None:
@@ -127,7 +108,7 @@ class StatusBoard:
 
     def _mark(self) -> None:
         self._count, self._beaten = self._count + 1, time.monotonic()
-        mark = Mark(self._count, self._doing, self.world.node_rank, socket.gethostname(), os.getpid())
+        mark = Mark(self._count, self.words, self.world.node_rank, socket.gethostname(), os.getpid())
         self.write(f"mark/{self.world.rank}", astuple(mark))
 
 
@@ -138,7 +119,7 @@ def _serve_second(world: World, first: StoreClient) -> Any:
 
 
 def _find_second(world: World) -> Any:
-    """Wait for the second store by a connection of this line's own."""
+    # By a connection of its own: it waits until rank 1 has written the address.
     return open_second(open_first(world, serves=False).get(_SECOND).decode())
 
 
@@ -149,21 +130,14 @@ def _present(store: Any, keys: list[str]) -> dict[str, bytes]:
 _PERIOD = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    mark: Mark | None
-    when: float
-
-
 class SilenceWatch:
     """Finds ranks whose marks no longer change."""
 
     def __init__(self, board: StatusBoard) -> None:
-        """Begin now: a rank that never writes is silent `timeout` seconds from now."""
         self._board = board
-        self._begun = time.monotonic()
-        self._looked = 0.0
-        self._seen: dict[int, _Seen] = {}
+        self._looked, begun = 0.0, time.monotonic()
+        # The last mark of a rank, and when it was first seen: one that never writes is silent `timeout` s from now.
+        self._seen: dict[int, tuple[Mark | None, float]] = defaultdict(lambda: (None, begun))
 
     def look(self, ranks: Iterable[int], *, at_once: bool = False) -> None:
         """Read the marks of the ranks, at most twice a second unless `at_once`."""
@@ -174,43 +148,32 @@ class SilenceWatch:
         wanted = list(ranks)
         marks = self._board.marks(wanted)
         for rank in wanted:
-            before = self._seen.get(rank, _Seen(None, self._begun))
-            mark = marks.get(rank)
-            self._seen[rank] = _Seen(mark, now) if mark is not None and mark != before.mark else before
+            if rank in marks and marks[rank] != self._seen[rank][0]:
+                self._seen[rank] = marks[rank], now
 
     def renew(self, rank: int) -> None:
         """Count the silence of a rank from now."""
-        self._seen[rank] = _Seen(self._of(rank).mark, time.monotonic())
+        self._seen[rank] = self._seen[rank][0], time.monotonic()
 
     def silent(self, ranks: Iterable[int]) -> list[int]:
         """Return those of the ranks whose marks have not changed for the board's `timeout`."""
         limit = time.monotonic() - self._board.timeout
-        return [rank for rank in ranks if self._of(rank).when < limit]
+        return [rank for rank in ranks if self._seen[rank][1] < limit]
 
     def unchanged_since(self, when: float, ranks: Iterable[int]) -> list[int]:
         """Return those of the ranks whose marks have not changed since a time of `time.monotonic`."""
-        return [rank for rank in ranks if self._of(rank).when <= when]
+        return [rank for rank in ranks if self._seen[rank][1] <= when]
 
     def describe(self, rank: int) -> Finding:
         """Return the finding about a silent rank: its host, process and what it did last."""
-        world, timeout, mark = self._board.world, self._board.timeout, self._of(rank).mark
+        world, mark = self._board.world, self._seen[rank][0]
+        within = f"within {self._board.timeout:g} s"
         if mark is None:
-            return Finding(
-                check="ranks",
-                verdict=Verdict.WRONG,
-                text=f"rank {rank} of {world.world_size} did not connect to {world.master_addr}:{world.master_port} "
-                f"within {timeout:g} s",
-                remedy="look at its node: was the command started there, did it fail, can it reach that address?",
-                ranks=(rank,),
-            )
-        return Finding(
-            check="ranks",
-            verdict=Verdict.WRONG,
-            text=f"rank {rank} (host {mark.host}, process {mark.pid}) did not answer within {timeout:g} s; "
-            f"its last: {mark.doing}",
-            remedy="look at that process there: `ps` shows a stopped one as T, `py-spy dump --pid` where one hangs",
-            ranks=(rank,),
-        )
-
-    def _of(self, rank: int) -> _Seen:
-        return self._seen.get(rank, _Seen(None, self._begun))
+            address = f"{world.master_addr}:{world.master_port}"
+            text = f"rank {rank} of {world.world_size} did not connect to {address} {within}"
+            remedy = "look at its node: was the command started there, did it fail, can it reach that address?"
+        else:
+            who = f"rank {rank} (host {mark.host}, process {mark.pid})"
+            text = f"{who} did not answer {within}; its last: {mark.doing}"
+            remedy = "look at that process there: `ps` shows a stopped one as T, `py-spy dump --pid` where one hangs"
+        return Finding.wrong("ranks", text, remedy, (rank,))

@@ -8,8 +8,10 @@ import socket
 import threading
 from concurrent.futures import Future
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import torch
 import torch.distributed as dist
 
 if TYPE_CHECKING:
@@ -17,8 +19,31 @@ if TYPE_CHECKING:
 
     from pretrain.launch.world import World
 
-
 T = TypeVar("T")
+
+
+class CallThread:
+    """A thread that makes calls in their order, with a device as its current one; the process does not wait for it."""
+
+    def __init__(self, device: torch.device | None = None) -> None:
+        self._calls: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = queue.SimpleQueue()
+        threading.Thread(target=self._work, args=(device,), daemon=True, name="doctor").start()
+
+    def start(self, call: Callable[[], T]) -> Future[T]:
+        """Make a call in the thread, after those before it."""
+        future: Future[T] = Future()
+        self._calls.put((call, future))
+        return future
+
+    def _work(self, device: torch.device | None) -> None:
+        if device is not None:
+            torch.get_device_module(device).set_device(device)
+        while True:
+            call, future = self._calls.get()
+            try:
+                future.set_result(call())
+            except BaseException as exc:  # noqa: BLE001  whatever it is, also a library's sys.exit: a finding
+                future.set_exception(exc)
 
 
 class StoreLostError(Exception):
@@ -33,60 +58,57 @@ class StoreClient:
     """
 
     def __init__(self, connect: Callable[[], Any]) -> None:
-        """Begin to connect; `connect` returns the store, and may wait or raise."""
-        self.connected = False
         self.lost = ""
         self._failed = False
-        self._connect = connect
-        self._questions: queue.SimpleQueue[tuple[Callable[[Any], Any], Future[Any]]] = queue.SimpleQueue()
-        threading.Thread(target=self._serve, daemon=True, name="doctor store").start()
+        self._store: Any = None
+        self._thread = CallThread()
+        self._thread.start(partial(self._connect, connect))
+
+    @property
+    def connected(self) -> bool:
+        """True once the store was reached."""
+        return self._store is not None
 
     def send(self, key: str, text: str) -> None:
         """Write a value some time from now; a lost store forgets it."""
-        self._questions.put((lambda store: store.set(key, text), Future()))
+        self._thread.start(partial(self._answer, lambda store: store.set(key, text)))
 
     def ask(self, question: Callable[[Any], T], patience: float) -> T:
-        """Return the answer of the store.
+        """Return the answer of the store to a question that is called with it, in the client's thread.
 
-        Args:
-            question: called with the store, in the client's thread.
-            patience: seconds, after which a store that was reached before counts as lost.
-
-        Raises:
-            StoreLostError: it is not reached yet (`lost` is empty), or does not answer.
+        StoreLostError is raised where it is not reached yet (`lost` is empty), or does not answer within `patience`
+        seconds; a store that was reached before counts as lost then.
         """
         if self.lost:
             raise StoreLostError(self.lost)
-        answer: Future[Any] = Future()
-        self._questions.put((question, answer))
+        answer = self._thread.start(partial(self._answer, question))
         try:
-            found: T = answer.result(patience if self.connected else 0.1)
+            return answer.result(patience if self.connected else 0.1)
         except TimeoutError:
             reason = f"no answer within {patience:g} s"
             if self.connected:
                 self.lost = reason
             raise StoreLostError(reason) from None
         except Exception as exc:  # whatever the store raises: its server has ended
-            self.lost = _first_line(exc)
+            self.lost = self.lost or _first_line(exc)
             raise StoreLostError(self.lost) from exc
-        return found
 
-    def _serve(self) -> None:
+    def _connect(self, connect: Callable[[], Any]) -> None:
         try:
-            store = self._connect()
+            self._store = connect()
         except Exception as exc:  # noqa: BLE001  an unknown host, a port in use, no answer
             self.lost = _first_line(exc)
-            return
-        self.connected = True
-        while not self._failed:
-            question, answer = self._questions.get()
-            try:
-                found = question(store)
-                self.lost = ""
-                answer.set_result(found)
-            except Exception as exc:  # noqa: BLE001
-                self._failed, self.lost = True, _first_line(exc)
-                answer.set_exception(exc)
+
+    def _answer(self, question: Callable[[Any], T]) -> T:
+        if self._failed or self._store is None:
+            raise StoreLostError(self.lost)
+        try:
+            found = question(self._store)
+        except Exception as exc:
+            self._failed, self.lost = True, _first_line(exc)
+            raise
+        self.lost = ""
+        return found
 
 
 def _first_line(error: Exception) -> str:
@@ -100,9 +122,7 @@ _CONNECT = timedelta(minutes=15)
 def open_first(world: World, *, serves: bool) -> Any:
     """Return a connection to the store at the rendezvous of the ranks.
 
-    Args:
-        world: this rank's place.
-        serves: whether the store is made here unless another program already serves it: rank 0's first connection.
+    The store is made here if `serves`, rank 0's first connection, unless another program already serves it.
     """
     if world.world_size == 1:
         return dist.HashStore()  # type: ignore[attr-defined]  # torch's stub lacks it
@@ -121,7 +141,11 @@ def open_second(address: str) -> Any:
 def serve_second(world: World) -> tuple[Any, str]:
     """Serve a store on a free port; return it and its address as "host port"."""
     store = _client_or_server("localhost", 0, serves=True)
-    return store, f"{_own_address(world)} {store.port}"
+    # This host's address on the way to rank 0, by which the other hosts reach it too.
+    family, kind, _, _, address = socket.getaddrinfo(world.master_addr, world.master_port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind) as probe:
+        probe.connect(address)  # of a datagram: nothing is sent
+        return store, f"{probe.getsockname()[0]} {store.port}"
 
 
 def prefixed(prefix: str, store: Any) -> Any:
@@ -131,11 +155,3 @@ def prefixed(prefix: str, store: Any) -> Any:
 
 def _client_or_server(host: str, port: int, *, serves: bool) -> Any:
     return dist.TCPStore(host, port, is_master=serves, timeout=_CONNECT, wait_for_workers=False)  # type: ignore[attr-defined]
-
-
-def _own_address(world: World) -> str:
-    """Return the address of this host on the way to rank 0, by which the other hosts reach it too."""
-    family, kind, _, _, address = socket.getaddrinfo(world.master_addr, world.master_port, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, kind) as probe:
-        probe.connect(address)  # of a datagram: nothing is sent
-        return str(probe.getsockname()[0])

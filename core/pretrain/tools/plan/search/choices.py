@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from pretrain.recipe import Recipe
 
-
 RECOMPUTE = ("none", "selective", "full")
 LARGEST_MICRO_BATCH = 64
 """Samples above which no micro-batch is tried, except the recipe's own: matmuls are large enough long before."""
@@ -27,28 +26,16 @@ LARGEST_MICRO_BATCH = 64
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayoutChoice:
-    """Choice of a layout and of what saves memory.
+    """Choice of a layout and of what saves memory."""
 
-    Attributes:
-        tensor: ranks that share every layer.
-        pipeline: stages.
-        chunks: of layers per stage; 1 without the interleaved schedule.
-        layers: of every chunk, where the stages do not share them evenly; None: evenly, or as the recipe has them.
-        data: replicas.
-        micro_batch: samples that a rank computes at a time.
-        recompute: one of `RECOMPUTE`.
-        with_sequence: sequence parallelism.
-        zero: stage of ZeRO; 1 is megatron-core's distributed optimizer too.
-    """
-
-    tensor: int
+    tensor: int  # ranks that share every layer
     pipeline: int
-    chunks: int
+    chunks: int  # of layers per stage; 1 without the interleaved schedule
     data: int
     micro_batch: int
     recompute: str
     with_sequence: bool
-    zero: int
+    zero: int  # stage of ZeRO; 1 is megatron-core's distributed optimizer too
     layers: tuple[int, ...] | None = None
 
     def recipe(self, recipe: Recipe) -> Recipe:
@@ -109,15 +96,9 @@ class _Split(NamedTuple):
 
 
 class Choices:
-    """All choices for a number of devices.
-
-    Attributes:
-        refused: how many sizes are not legal, by reason; each counts once, whatever would be chosen besides, but for
-            what the recipe's checks refuse, of which every choice counts.
-    """
+    """All choices for a number of devices."""
 
     def __init__(self, recipe: Recipe, devices: int, devices_per_node: int) -> None:
-        """Look at a recipe's model and batch."""
         self.refused: Counter[str] = Counter()
         self._recipe, self._devices, self._node = recipe, devices, devices_per_node
 

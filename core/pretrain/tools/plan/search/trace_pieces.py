@@ -22,41 +22,26 @@ if TYPE_CHECKING:
     from pretrain.tools.plan.trace.rank_trace import RankTrace
     from pretrain.tools.plan.trace.storages import StepPlace
 
-Key = tuple[int, bool]
-"""Tensor-parallel size, and whether there is sequence parallelism."""
-_SHAPES = ((1, 1), (2, 1), (1, 2))
-"""Layers and samples of the traced models."""
+Key = tuple[int, bool]  # tensor-parallel size, and whether there is sequence parallelism
+_SHAPES = ((1, 1), (2, 1), (1, 2))  # layers and samples of the traced models
 _ATTENTION = "core_attention"
 """Module of megatron-core between the attention's projections, whose forward pass selective recompute repeats."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelPiece:
-    """Work of a part of the model for one micro-batch of one sample, and of its update.
-
-    Attributes:
-        parameters: of this rank.
-        forward: operations of the forward pass.
-        attention: those of them between the attention's projections, which selective recompute repeats.
-        backward: operations of the backward pass, without recompute.
-        fixed: those of both passes whose size does not depend on the samples, such as sums of weights' gradients.
-        update: operations of the optimizer.
-        sent_forward: messages of the forward pass.
-        sent_backward: messages of the backward pass.
-        kept: bytes that the forward pass leaves for the backward pass.
-        kept_by_attention: those of them that selective recompute does not keep.
-    """
+    """Work of a part of the model for one micro-batch of one sample, and of its update."""
 
     parameters: int = 0
     forward: Counter[Operation] = field(default_factory=Counter)
     attention: Counter[Operation] = field(default_factory=Counter)
-    backward: Counter[Operation] = field(default_factory=Counter)
+    backward: Counter[Operation] = field(default_factory=Counter)  # operations of the backward pass, without recompute
     fixed: frozenset[Operation] = frozenset()
     update: Counter[Operation] = field(default_factory=Counter)
     sent_forward: Counter[Message] = field(default_factory=Counter)
     sent_backward: Counter[Message] = field(default_factory=Counter)
-    kept: int = 0
-    kept_by_attention: int = 0
+    kept: int = 0  # bytes that the forward pass leaves for the backward pass
+    kept_by_attention: int = 0  # those of them that selective recompute does not keep
 
     def __sub__(self, other: ModelPiece) -> ModelPiece:
         return ModelPiece(**{each.name: getattr(self, each.name) - getattr(other, each.name) for each in fields(self)})
@@ -64,14 +49,9 @@ class ModelPiece:
 
 @dataclass(frozen=True, slots=True)
 class Passing:
-    """Temporary bytes of a pass.
+    """Temporary bytes of a pass."""
 
-    Attributes:
-        first: with a micro-batch of one sample: some, such as the gradient of a weight, are there whatever its size.
-        next: of every further sample.
-    """
-
-    first: int
+    first: int  # with a micro-batch of one sample: some, such as the gradient of a weight, are there whatever its size
     next: int
 
     def bytes(self, samples: int) -> int:
@@ -81,34 +61,21 @@ class Passing:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pieces:
-    """Pieces for one tensor-parallel size, with or without sequence parallelism.
-
-    Attributes:
-        layer: a transformer layer.
-        embedding: what the first stage has besides.
-        head: what the last stage has besides: norm, output layer, loss.
-        tied: parameters of the output layer that are the embedding's, of which the last of several stages has a copy.
-        passing_in_layer: what a layer's backward pass takes beyond what is kept.
-        passing_in_head: what the loss and its backward pass take beyond what is kept.
-        entering: bytes of a layer's input.
-    """
+    """Pieces for one tensor-parallel size, with or without sequence parallelism."""
 
     layer: ModelPiece
     embedding: ModelPiece
-    head: ModelPiece
-    tied: int
-    passing_in_layer: Passing
-    passing_in_head: Passing
-    entering: int
+    head: ModelPiece  # what the last stage has besides: norm, output layer, loss
+    tied: int  # parameters of the output layer that are the embedding's, of which the last of several stages has a copy
+    passing_in_layer: Passing  # what a layer's backward pass takes beyond what is kept
+    passing_in_head: Passing  # what the loss and its backward pass take beyond what is kept
+    entering: int  # bytes of a layer's input
 
 
 def trace_pieces(recipe: Recipe, device: PlanDevice, vocab_size: int, keys: Iterable[Key]) -> dict[Key, Pieces]:
     """Trace the pieces for each tensor-parallel size, with and without sequence parallelism.
 
     Traced are a layer, two layers, and a layer with two samples, on as many processes as there are cores.
-
-    Raises:
-        PretrainError: an engine cannot be built: no allowed kernel, a broken plugin.
     """
     wanted = sorted(keys)
     shapes = [(key, *shape) for key in wanted for shape in _SHAPES]
@@ -168,21 +135,13 @@ def _subject(recipe: Recipe, device: PlanDevice, vocab_size: int, key: Key, laye
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _SmallModel:
-    """Second step of a small model on one stage with one micro-batch.
-
-    Attributes:
-        embedding: its part.
-        layers: theirs, with the backward pass and the update of the whole model.
-        head: its part.
-        passing_in_layers: bytes beyond what is kept at the peak of the first layer's backward pass.
-        passing_in_head: the same before the backward pass of any layer ends.
-    """
+    """Second step of a small model on one stage with one micro-batch."""
 
     embedding: ModelPiece
-    layers: ModelPiece
+    layers: ModelPiece  # theirs, with the backward pass and the update of the whole model
     head: ModelPiece
-    passing_in_layers: int
-    passing_in_head: int
+    passing_in_layers: int  # bytes beyond what is kept at the peak of the first layer's backward pass
+    passing_in_head: int  # the same before the backward pass of any layer ends
 
 
 def _trace(subject: TraceSubject) -> _SmallModel:

@@ -18,12 +18,9 @@ if TYPE_CHECKING:
 
     from pretrain.tools.plan.trace.storages import StepPlace, StepPosition, Storages
 
-
 RECOMPUTING = 2.5
 """Work of flash attention's backward pass, in that of its forward pass: five matmuls instead of two, since scores are
 computed again (Dao 2023, arXiv:2307.08691, section 3.1)."""
-
-
 _KINDS = {
     "allreduce_": "all-reduce",
     "allreduce_coalesced_": "all-reduce",
@@ -46,11 +43,6 @@ class Work:
     """Operations and messages, counted by the part of the step."""
 
     def __init__(self, keys_of_a_query: float = 0.0) -> None:
-        """Count nothing yet; `names` are those of the process groups, by torch's names of them.
-
-        Args:
-            keys_of_a_query: in attention, on average: half the sequence under a causal mask.
-        """
         self._keys = keys_of_a_query
         self.operations: Counter[tuple[StepPlace, Operation]] = Counter()
         self.messages: Counter[tuple[StepPlace, Message]] = Counter()
@@ -143,7 +135,6 @@ def tensors_in(arguments: Any) -> Iterable[torch.Tensor]:
 
 
 _READ = torch.ops.aten._local_scalar_dense.default  # noqa: SLF001  torch's name of `Tensor.item`
-
 _DEVICE = torch.ops.prim.device.default
 _COPY = torch.ops.aten._to_copy.default  # noqa: SLF001  torch's name of `Tensor.to`
 
