@@ -19,17 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _OF_COMPARISON = {
-    "against": "--against",
-    "overrides_against": "--set-against",
-    "nproc_against": "--nproc-against",
-    "checkpoint_against": "--checkpoint-against",
-    "python_against": "--against-python",
-    "keep": "--keep",
-    "html": "--html",
-    "as_json": "--json",
-    "steps": "--steps",
-    "positions": "--positions",
+    *("against", "overrides_against", "nproc_against", "checkpoint_against", "python_against"),
+    *("keep", "html", "as_json", "steps", "positions"),
 }
+"""Parameters that have an effect where two sides are recorded, and else not all."""
 
 
 def _name_or_local_path(context: click.Context, parameter: click.Parameter, given: str | None) -> str | None:
@@ -164,11 +157,12 @@ def _is_recording(against: str) -> bool:
 
 
 def _require_none(context: click.Context, reason: str, but: tuple[str, ...] = ()) -> None:
-
+    names = _OF_COMPARISON.difference(but)
+    options = [parameter for parameter in context.command.params if parameter.name in names]
     given = [
-        option
-        for name, option in _OF_COMPARISON.items()
-        if name not in but and context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        option.opts[0]
+        for option in options
+        if context.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE
     ]
     if given:
         msg = f"{reason}: {', '.join(given)} would have no effect.\nLeave them out."

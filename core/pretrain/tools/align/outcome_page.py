@@ -42,21 +42,19 @@ def page(outcome: AlignResult, sides: Sequence[Recording]) -> str:
     title = f"Alignment of {Path(sides[0].manifest['source']).name}"
     heads = (f"{name}: {side.title}; {side.versions}" for name, side in zip(SIDES, sides, strict=True))
     verdict, *more = headline(outcome, sides)
-    layers = sides[0].layers
     parts = [
         html.paragraph(heads),
         html.paragraph([verdict], "verdict"),
         html.paragraph(line.strip() for line in more),
-        html.paragraph([_AXIS.format(after=layers + 1)], "axis-name"),
-        *(_charts(outcome, step) for step in range(1, sides[0].steps + 1)),
-        html.section("Kernels", _kernels(sides), unfolded=True),
-        html.section("Everything that differs", _differing(outcome)),
+        html.paragraph([_AXIS.format(after=sides[0].layers + 1)], "axis-name"),
     ]
+    for step in range(1, sides[0].steps + 1):
+        charts = html.charts(_chart(outcome, step, phase, title) for phase, title in _CHARTS)
+        parts.append(f"<h2>Step {step}</h2>{charts}")
+    kernels = [(operation, *(side.kernel(operation) for side in sides)) for operation in operations(sides)]
+    parts.append(html.section("Kernels", html.table(["operation", *SIDES], kernels), unfolded=True))
+    parts.append(html.section("Everything that differs", _differing(outcome)))
     return html.framed(title, parts)
-
-
-def _charts(outcome: AlignResult, step: int) -> str:
-    return f"<h2>Step {step}</h2>{html.charts(_chart(outcome, step, phase, title) for phase, title in _CHARTS)}"
 
 
 def _chart(outcome: AlignResult, step: int, phase: int, title: str) -> str:
@@ -72,22 +70,11 @@ def _chart(outcome: AlignResult, step: int, phase: int, title: str) -> str:
     return chart(title, curves, logarithmic=True, x_name="place")
 
 
-def _kernels(sides: Sequence[Recording]) -> str:
-    rows = [(operation, *(side.kernel(operation) for side in sides)) for operation in operations(sides)]
-    return html.table(["operation", *SIDES], rows)
-
-
 def _differing(outcome: AlignResult) -> str:
-    rows = [
-        (
-            str(each.step),
-            each.phase,
-            "" if each.place is None else str(each.place.position),
-            each.what,
-            f"{each.difference:.2g}",
-            f"{each.explained:.2g}",
-        )
-        for each in outcome.compared
-        if each.differs
-    ]
+    rows = []
+    for each in outcome.compared:
+        if each.differs:
+            place = "" if each.place is None else str(each.place.position)
+            numbers = f"{each.difference:.2g}", f"{each.explained:.2g}"
+            rows.append((str(each.step), each.phase, place, each.what, *numbers))
     return html.table(["step", "phase", "place", "what", "difference", "explained"], rows)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict
 from math import isfinite
 from typing import TYPE_CHECKING, Any
@@ -31,21 +30,31 @@ def outcome_text(outcome: AlignResult, sides: Sequence[Recording]) -> str:
 
 def headline(outcome: AlignResult, sides: Sequence[Recording]) -> list[str]:
     """Return what was found, first where: the cause if a kernel is wrong by itself, else the first difference."""
-    return [*_verdict(outcome, sides), *_alike(outcome, sides), *outcome.notes]
+    lines = _verdict(outcome, sides)
+    if outcome.alike:
+        first = outcome.alike[0]
+        where = f"{_where(first, sides[0].layers)}: {_call(first, sides)}, kernel {sides[0].kernel(first.operation)}"
+        amount = f"{_off(first)}, {first.explained:.2g} explained"
+        lines.append(f"both sides are off from float64 alike: {where}, {amount}")
+    return [*lines, *outcome.notes]
 
 
 def _verdict(outcome: AlignResult, sides: Sequence[Recording]) -> list[str]:
     first, cause, layers = outcome.first, outcome.cause, sides[0].layers
     if cause is not None and outcome.is_explained_by_cause:
-        return [*_wrong_call(cause, sides), *_consequence(outcome, layers)]
+        whose = f"kernel {sides[cause.side].kernel(cause.operation)} of the {SIDES[cause.side]} side {_off(cause)}"
+        return [
+            f"differs at {_where(cause, layers)}: {_call(cause, sides)}",
+            f"  {whose} from float64 on the tensors that it was given, {cause.explained:.2g} explained",
+            _consequence(outcome, layers),
+        ]
     if first is not None:
-        later = []
+        lines = [f"differs at {_where(first, layers)}: {first.what} differs by {_amount(first)}"]
+        lines.append(_known(first, outcome, sides))
         if cause is not None:
-            later = [
-                f"  later, {_where(cause, layers)}: {_call(cause, sides)} {_off(cause)} of the {SIDES[cause.side]} side"
-            ]
-        where = f"differs at {_where(first, layers)}: {first.what} differs by {_amount(first)}"
-        return [where, *_known(first, outcome, sides), *later, *_consequence(outcome, layers)]
+            whose = f"{_call(cause, sides)} {_off(cause)} of the {SIDES[cause.side]} side"
+            lines.append(f"  later, {_where(cause, layers)}: {whose}")
+        return [*lines, _consequence(outcome, layers)]
     dtypes = " and ".join(dict.fromkeys(side.dtype for side in sides))
     lines = [f"aligned: nothing differs by more than {dtypes} explains"]
     nearest = max(outcome.compared, key=lambda each: each.share)
@@ -56,36 +65,16 @@ def _verdict(outcome: AlignResult, sides: Sequence[Recording]) -> list[str]:
     return lines
 
 
-def _known(first: Compared, outcome: AlignResult, sides: Sequence[Recording]) -> list[str]:
-    """Return what the checks of single calls tell about a difference that none of them explains."""
+def _known(first: Compared, outcome: AlignResult, sides: Sequence[Recording]) -> str:
     if outcome.unchecked:
-        return [f"  this call was not checked by itself: {outcome.unchecked}"]
+        return f"  this call was not checked by itself: {outcome.unchecked}"
     if any(each.order <= first.order for each in outcome.alike):
-        return [f"  up to here no kernel differs from float64 on one side alone: {_BETWEEN}"]
+        return f"  up to here no kernel differs from float64 on one side alone: {_BETWEEN}"
     part = " in the first micro-batch" if any(side.has_micro_batches for side in sides) else ""
-    return [f"  up to here every kernel agrees with float64 on the same tensors{part}: {_BETWEEN}"]
-
-
-def _alike(outcome: AlignResult, sides: Sequence[Recording]) -> list[str]:
-    """Return a warning of the first kernel that both sides have wrong."""
-    if not outcome.alike:
-        return []
-    first = outcome.alike[0]
-    where = f"{_where(first, sides[0].layers)}: {_call(first, sides)}, kernel {sides[0].kernel(first.operation)}"
-    return [f"both sides are off from float64 alike: {where}, {_off(first)}, {first.explained:.2g} explained"]
-
-
-def _wrong_call(cause: WrongCall, sides: Sequence[Recording]) -> list[str]:
-    kernel, side = sides[cause.side].kernel(cause.operation), SIDES[cause.side]
-    amount = f"{_off(cause)} from float64 on the tensors that it was given, {cause.explained:.2g} explained"
-    return [
-        f"differs at {_where(cause, sides[0].layers)}: {_call(cause, sides)}",
-        f"  kernel {kernel} of the {side} side {amount}",
-    ]
+    return f"  up to here every kernel agrees with float64 on the same tensors{part}: {_BETWEEN}"
 
 
 def _off(cause: WrongCall) -> str:
-    """Return the amount of an error; an infinite one is that of a gradient that is missing or no number."""
     return f"is off by {cause.error:.2g}" if isfinite(cause.error) else "is missing or not finite"
 
 
@@ -94,18 +83,15 @@ def kernel_lines(outcome: AlignResult, sides: Sequence[Recording]) -> list[str]:
     rows = [("operation", *SIDES)]
     blamed = outcome.cause.operation if outcome.cause else ""
     for operation in operations(sides):
-        names = [side.kernel(operation) for side in sides]
-        rows.append((f"{operation} *" if operation == blamed else operation, names[0], _or_same(names)))
+        first, second = (side.kernel(operation) for side in sides)
+        marked = f"{operation} *" if operation == blamed else operation
+        rows.append((marked, first, "the same" if first == second else second))
     return columns(rows, width=160)
 
 
 def operations(sides: Sequence[Recording]) -> list[str]:
     """Return the operations that any side has a kernel for."""
     return list(dict.fromkeys(row["operation"] for side in sides for row in side.manifest["kernels"]["rows"]))
-
-
-def _or_same(names: Sequence[str]) -> str:
-    return "the same" if names[0] == names[1] else names[1]
 
 
 def _where(found: Compared | WrongCall, layers: int) -> str:
@@ -123,13 +109,13 @@ def _call(cause: WrongCall, sides: Sequence[Recording]) -> str:
     return f"{what} of {cause.operation}{where}{call}{rank}"
 
 
-def _consequence(outcome: AlignResult, layers: int) -> list[str]:
+def _consequence(outcome: AlignResult, layers: int) -> str:
     differing = [each for each in outcome.compared if each.differs]
     if not differing:
-        return ["  no tensor of the two sides differs by more than is explained yet"]
+        return "  no tensor of the two sides differs by more than is explained yet"
     first = differing[0]
     share = f"{len(differing)} of {len(outcome.compared)} comparisons differ"
-    return [f"  first tensor that differs: {_where(first, layers)}: {first.what}, by {_amount(first)}; {share}"]
+    return f"  first tensor that differs: {_where(first, layers)}: {first.what}, by {_amount(first)}; {share}"
 
 
 def _amount(found: Compared) -> str:
@@ -147,12 +133,7 @@ def outcome_json(outcome: AlignResult, sides: Sequence[Recording]) -> dict[str, 
         "first_difference": _found(outcome.first),
         "wrong_calls": [{**_found(each), "side": SIDES[each.side]} for each in outcome.wrong],
         "sides": [
-            {
-                "title": side.title,
-                "pretrain": side.manifest["pretrain"],
-                "torch": side.manifest["torch"],
-                "kernels": side.manifest["kernels"],
-            }
+            {"title": side.title, **{name: side.manifest[name] for name in ("pretrain", "torch", "kernels")}}
             for side in sides
         ],
         "wrong_in_both": [_found(each) for each in outcome.alike],
@@ -167,14 +148,8 @@ def _found(found: Compared | WrongCall | None) -> dict[str, Any]:
     if found is None:
         return {}
     values = {name: value for name, value in asdict(found).items() if name not in {"order", "place", "ticks"}}
-    values = {
-        name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in values.items()
-    }
-    place = found.place
-    return {
-        "step": found.step,
-        "phase": found.phase,
-        "position": None if place is None else place.position,
-        "module": None if place is None else place.module,
-        **values,
-    }
+    for name, value in values.items():
+        if isinstance(value, float) and not isfinite(value):
+            values[name] = None
+    place = {"position": None, "module": None} if found.place is None else asdict(found.place)
+    return {"step": found.step, "phase": found.phase, **place, **values}

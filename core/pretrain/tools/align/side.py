@@ -53,11 +53,9 @@ class Side:
         return self._load(self.comparable())
 
     def comparable(self) -> tuple[str, ...]:
-        """Return overrides without which two correct sides would differ, after the user's of other keys.
-
-        No dropout, whose random numbers are each device's own; no schedule: in a warm-up the first update is zero; no
-        compiled layers, so that each kernel is called.
-        """
+        """Return overrides without which two correct sides would differ, after the user's of other keys."""
+        # No dropout, whose random numbers are each device's own; no schedule: in a warm-up the first update is zero; no
+        # compiled layers, so that each kernel is called.
         recipe = self.load()
         unit = "iters" if recipe.train.train_samples is None else "samples"
         more = [

@@ -69,7 +69,6 @@ def _filled(rows: int, device: torch.device, dtype: torch.dtype, seed: int) -> T
 
 
 def _timed(a: Tensor, b: Tensor, device: torch.device) -> tuple[float, Tensor]:
-    """Return the shortest time of some matmuls, and the result."""
     times: list[float] = []
     while sum(times) < MEASURED:
         synchronize(device)

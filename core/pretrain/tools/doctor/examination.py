@@ -55,10 +55,8 @@ def examine(
     as_json: bool,
     timeout: float = TIMEOUT,
 ) -> None:
-    """Examine this rank and, with the others, what is between them; the rank that reports prints. Called once.
-
-    SystemExit 1 is raised on the rank that reports where a finding is wrong.
-    """
+    """Examine this rank and, with the others, what is between them; the rank that reports prints. Called once."""
+    # SystemExit 1 is raised on the rank that reports where a finding is wrong.
     board = StatusBoard(world, timeout)
     start = Start(recipe=recipe, run_dir=None if run_dir is None else Path(run_dir), resume=resume)
     own = OwnChecks(recipe, backend_name, world, board.doing)
@@ -99,11 +97,9 @@ _PERIOD = 0.1
 
 
 def run_watched(call: Callable[[], None], board: StatusBoard) -> list[Finding]:
-    """Call it in a thread until it has ended, or has said nothing for the board's timeout, which is a finding.
-
-    It says what it does by `board.doing` before anything that may take seconds. Whatever it raises is raised here, but
-    for the end of the process that a library asked for: a finding.
-    """
+    """Call it in a thread until it has ended, or has said nothing for the board's timeout, which is a finding."""
+    # It says what it does by `board.doing` before anything that may take seconds. Whatever it raises is raised here,
+    # but for the end of the process that a library asked for: a finding.
     future = CallThread(None).start(call)
     while not wait([future], _PERIOD).done:
         board.beat()
@@ -133,11 +129,10 @@ def examine_between(
     backend_name: str = "cpu",
     sizes: Sequence[int] = SIZES,
 ) -> RankOutcome:
-    """Compare the ranks, and measure the links between them; every rank calls it after its own checks.
-
-    A rank that does nothing new for `board.timeout` seconds is named with what it did last, and the command ends. A
-    rank without a `device` leaves out links and speed; without `start` neither data nor checkpoint folder is examined.
-    """
+    """Compare the ranks, and measure the links between them; every rank calls it after its own checks."""
+    # A rank that does nothing new for `board.timeout` seconds is named with what it did last, and the command ends. A
+    # rank without a `device` leaves out links and speed; without `start` neither data nor checkpoint folder is
+    # examined.
     is_several = board.world.world_size > 1
     probe = None if start is None else FolderProbe(start, board.world.rank)
     steps = [own]

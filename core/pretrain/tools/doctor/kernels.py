@@ -101,7 +101,6 @@ def _attention(
 
 
 def _linears(bench: Bench, check: str, request: Request, kernel: Any) -> list[Finding]:
-    """Try all shapes, and return the findings that are not ok, or one for all of them."""
     first, others = _tried(bench, check, request, kernel), linear_shapes(bench.recipe)[1:]
     findings = [first, *(_tried(bench, check, request, kernel, linear=shape) for shape in others)]
     shapes = ", ".join(f"{rows} to {columns}" for rows, columns in others)
@@ -110,7 +109,6 @@ def _linears(bench: Bench, check: str, request: Request, kernel: Any) -> list[Fi
 
 
 def _tried(bench: Bench, check: str, request: Request, kernel: Any, **options: Any) -> Finding:
-    """Return the finding of a kernel's trial; `options` are those of `make_trial`."""
     try:
         trial = make_trial(request, bench.recipe, bench.limits, **options)
     except TooLargeError as reason:
@@ -126,7 +124,6 @@ def _tried(bench: Bench, check: str, request: Request, kernel: Any, **options: A
 
 
 def _judged(bench: Bench, check: str, sizes: str, found: Iterable[Deviation]) -> Finding:
-    """Return the finding of a trial: its worst deviation, or all that are wrong, or inexact."""
     listed = list(found)
     for verdict in (Verdict.WRONG, Verdict.LOOK):
         if over := [deviation for deviation in listed if deviation.verdict is verdict]:

@@ -80,7 +80,6 @@ class OwnChecks:
             return assemble([], backend, reference)
 
     def _device(self, plugins: Plugins) -> Iterator[Finding]:
-        """Make this rank's device the current one, as a training does."""
         for name, value in environment(plugins, self.recipe).items():
             os.environ.setdefault(name, value)
         answer = availability(plugins)
@@ -141,7 +140,6 @@ def examine_start(start: Start, world: World, doing: Callable[[str], None]) -> l
 
 
 def _content(start: Start, world: World) -> Iterator[Finding]:
-    """Compare the files of the checkpoint that the run starts from with their checksums."""
     directory = None
     with suppress(PretrainError):  # rank 0 has said so
         directory = starting_directory(start.recipe, start.run_dir, resume=start.resumes)

@@ -12,7 +12,7 @@ from pretrain.conformance.compared_part import AttentionPart, TokenPart
 from pretrain.conformance.comparison import adam_in_float64, both_results, oracle, random
 from pretrain.conformance.example_calls import Sizes, example_call, longer
 from pretrain.conformance.tensor_error import INEXACT, TOLERANCE, relative_error
-from pretrain.plugins.requests import AttentionRequest, CrossEntropyRequest, SoftmaxRequest
+from pretrain.plugins.requests import AttentionRequest, SoftmaxRequest
 from pretrain.tools.doctor.finding import Verdict
 
 if TYPE_CHECKING:
@@ -160,9 +160,8 @@ def _of_scores(
         length, size = request.seq_length, request.head_size
         stored = STORED * heads * length**2 if stores_scores else 0
         flops = 14.0 * heads * size * length**2  # two matmuls forward, five backward
-        batch = limits.units(
-            wanted, "one sequence", flops=flops, size=4.0 * (OF_FLASH * length * heads * size + stored)
-        )
+        held = 4.0 * (OF_FLASH * length * heads * size + stored)
+        batch = limits.units(wanted, "one sequence", flops=flops, size=held)
         call = example_call(replace(request, micro_batch_size=batch), length)
         call.constants["training"] = False
         shown += f" of {size}"
@@ -172,16 +171,11 @@ def _of_scores(
         call = example_call(request, Sizes(tokens=length, batch=batch))
     part = AttentionPart.of(request, batch, ORACLE_ELEMENTS)
     kernel, cut = oracle(part.request_of_part), f" of {wanted}" if batch < wanted else ""
-    return Trial(
-        call=call,
-        part=part,
-        oracle=lambda **given: kernel(**part.with_mask(given)),
-        sizes=f"s {length}, b {batch}{cut}, {shown}" + (f"; compared: {part}" if str(part) else ""),
-    )
+    sizes = f"s {length}, b {batch}{cut}, {shown}" + (f"; compared: {part}" if str(part) else "")
+    return Trial(call=call, part=part, oracle=lambda **given: kernel(**part.with_mask(given)), sizes=sizes)
 
 
 def _of_tokens(request: Any, recipe: Recipe, limits: ShapeLimits, linear: tuple[int, int] | None) -> Trial:
-    """Return the trial of a kernel that computes every token by itself."""
     operation, flops, model = request.operation, 0.0, recipe.model
     wanted, batch = model.seq_length, recipe.train.micro_batch_size
     rows, columns = linear or linear_shapes(recipe)[0]
@@ -203,9 +197,11 @@ def _of_tokens(request: Any, recipe: Recipe, limits: ShapeLimits, linear: tuple[
     length = max(1, min(wanted, found // batch))
     step = max(_step(length * batch * width, ORACLE_ELEMENTS), _step(int(length * batch * flops), ORACLE_FLOPS))
     step = min(step, length)
-    call = _token_call(
-        request, Sizes(tokens=length, batch=batch, linear=(rows, columns), has_bias=model.add_bias_linear)
-    )
+    asked = replace(request, micro_batch_size=batch) if operation == "cross_entropy" else request
+    sizes = Sizes(tokens=length, batch=batch, linear=(rows, columns), has_bias=model.add_bias_linear)
+    call = example_call(longer(asked, length), sizes)
+    if operation == "bias_dropout_add":
+        call.constants["training"] = False
     cut, compared = f" of {wanted}" * (length < wanted), f", 1 token in {step} compared" * (step > 1)
     return Trial(
         call=call,
@@ -215,18 +211,7 @@ def _of_tokens(request: Any, recipe: Recipe, limits: ShapeLimits, linear: tuple[
     )
 
 
-def _token_call(request: Request, sizes: Sizes) -> ExampleCall:
-    """Return a call of so many tokens, which drops nothing."""
-    if isinstance(request, CrossEntropyRequest):
-        request = replace(request, micro_batch_size=sizes.batch)
-    call = example_call(longer(request, sizes.tokens), sizes)
-    if request.operation == "bias_dropout_add":
-        call.constants["training"] = False
-    return call
-
-
 def _step(count: int, limit: float) -> int:
-    """Return the smallest step by which `count` entries become at most `limit`."""
     return max(1, -(-count // max(1, int(limit))))
 
 
@@ -248,14 +233,10 @@ def optimizer_deviations(
     starts = [random(*each, dtype=torch.float32, seed=seed) * SPREAD for seed, each in enumerate(shapes)]
     gradients = [[random(*each, dtype=torch.float32, seed=5 + step) for each in shapes] for step in range(STEPS)]
     parameters = [torch.nn.Parameter(start.to(device, copy=True)) for start in starts]
-    match request.name:
-        case "adamw":
-            is_decoupled = True
-        case "adam":
-            is_decoupled = False
-        case _:
-            msg = f"optimizer {request.name!r} has no reference in float64; adam and adamw have"
-            raise NotImplementedError(msg)
+    if request.name not in {"adam", "adamw"}:
+        msg = f"optimizer {request.name!r} has no reference in float64; adam and adamw have"
+        raise NotImplementedError(msg)
+    is_decoupled = request.name == "adamw"
     adam = cast("Any", kernels.adam)  # an apex-shaped class: see `OptimizerKernels`
     stepping = adam(parameters, **ADAM, adam_w_mode=is_decoupled)
     for of_step in gradients:
@@ -315,10 +296,7 @@ def _addition_fault(kernel: Function, given: dict[str, Tensor], constants: dict[
 
 
 def _attention_fault(kernel: Function, given: dict[str, Tensor], constants: dict[str, Any], probability: float) -> str:
-    """Judge attention where queries are 0 and values 1: each of k visible keys has the weight 1/k or is dropped.
-
-    The output of a query is then 1 on average, with the variance p / (1 - p) / k.
-    """
+    """Judge attention where queries are 0 and values 1: each of k visible keys has the weight 1/k or is dropped."""
     alike = given | {"query": torch.zeros_like(given["query"]), "value": torch.ones_like(given["value"])}
     length, batch, heads, size = given["query"].shape
     with torch.no_grad():
@@ -326,7 +304,7 @@ def _attention_fault(kernel: Function, given: dict[str, Tensor], constants: dict
     visible = _visible(constants["mask"], length, batch, heads)
     found = first.detach().cpu().view(length, batch, heads, size)[..., 0].double() - 1
     epsilon = torch.finfo(first.dtype).eps
-    variance = probability / (1 - probability) / visible
+    variance = probability / (1 - probability) / visible  # of a query's output, which is 1 on average
     shift = found.mean().item()
     if abs(shift) > DEVIATIONS * variance.sum().sqrt().item() / found.numel() + COARSE + 4 * epsilon:
         return f"with dropout {probability} the weights' sum is {1 + shift:.3f} on average, not 1"

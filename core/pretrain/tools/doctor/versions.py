@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -12,10 +13,10 @@ from packaging.specifiers import SpecifierSet
 
 from pretrain.plugins.backend import Remark
 from pretrain.plugins.host.members import ask
-from pretrain.tools.doctor.finding import Finding, Verdict
+from pretrain.tools.doctor.finding import Finding, Verdict, is_ok
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from pretrain.plugins.host.manager import Plugins
 
@@ -39,9 +40,7 @@ REQUIRED: Mapping[str, str] = {
     "zstandard": ">=0.23",
 }
 """Distribution -> versions that pretrain is tested with: the dependencies of pyproject.toml, which a test compares.
-
-A checkout may be newer than what pip recorded when it was installed, so that record is not asked.
-"""
+What pip recorded is not asked: a checkout may be newer than its installation."""
 DEEPSPEED: Mapping[str, str] = {"deepspeed": ">=0.19.8,<0.20"}
 """The same of the extra `pretrain[deepspeed]`, for recipes of its engine."""
 SHOWN = ("torch", "megatron-core", "deepspeed", "numpy")
@@ -51,10 +50,11 @@ SHOWN = ("torch", "megatron-core", "deepspeed", "numpy")
 def examine_versions(plugins: Plugins, *, uses_deepspeed: bool) -> Iterator[Finding]:
     """Yield what does not belong together, or one finding where all does; then the remarks of the backend."""
     needed = {**REQUIRED, **(DEEPSPEED if uses_deepspeed else {})}
-    found = [_python(), *(_own(name, allowed) for name, allowed in needed.items()), *_of_plugins(plugins)]
-    bad = [finding for finding in found if finding is not None]
-    if all(finding.verdict is not Verdict.WRONG for finding in bad):
-        yield Finding.ok("versions", ", ".join(_shown(needed)))
+    own = (_judged(Requirement(f"{name}{allowed}"), "pretrain") for name, allowed in needed.items())
+    bad = [finding for finding in (_python(), *own, *_of_plugins(plugins)) if finding is not None]
+    if is_ok(bad):
+        shown = [f"{name} {installed(name)}" for name in SHOWN if name in needed]
+        yield Finding.ok("versions", ", ".join([f"Python {platform.python_version()}", *shown]))
     yield from bad
     remarks: Sequence[Remark] = ask(plugins, "health", "a sequence of Remark", _are_remarks)
     for remark in remarks:
@@ -63,11 +63,6 @@ def examine_versions(plugins: Plugins, *, uses_deepspeed: bool) -> Iterator[Find
 
 def _are_remarks(answer: Any) -> bool:
     return isinstance(answer, Sequence) and all(isinstance(remark, Remark) for remark in answer)
-
-
-def _shown(needed: Iterable[str]) -> Iterator[str]:
-    yield f"Python {platform.python_version()}"
-    yield from (f"{name} {installed(name)}" for name in SHOWN if name in needed)
 
 
 def installed(name: str) -> str | None:
@@ -83,47 +78,24 @@ def _python() -> Finding | None:
     if SpecifierSet(PYTHON).contains(version, prereleases=True):
         return None
     remedy = "Make an environment with one of these and install pretrain in it."
-    text = f"Python {version}; pretrain is tested with {PYTHON}"
-    return Finding.wrong("versions", text, remedy)
+    return Finding.wrong("versions", f"Python {version}; pretrain is tested with {PYTHON}", remedy)
 
 
-def _own(name: str, allowed: str) -> Finding | None:
-    return _judged(Requirement(f"{name}{allowed}"), "pretrain")
-
-
-def _judged(requirement: Requirement, by: str, verdict: Verdict = Verdict.WRONG) -> Finding | None:
-    """Return a finding where the installed version is not one that the requirement allows."""
+def _judged(requirement: Requirement, by: str, make: Callable[..., Finding] = Finding.wrong) -> Finding | None:
     version, name = installed(requirement.name), requirement.name
     if version is not None and requirement.specifier.contains(version, prereleases=True):
         return None
     given = f"{name} is not installed" if version is None else f"{name} {version} is installed"
     needed = f"{name} {requirement.specifier}".rstrip()
-    return Finding(
-        check="versions",
-        verdict=verdict,
-        text=f"{given}; {by} needs {needed}",
-        remedy=f"pip install '{name}{requirement.specifier}'",
-    )
+    return make("versions", f"{given}; {by} needs {needed}", f"pip install '{name}{requirement.specifier}'")
 
 
 def _of_plugins(plugins: Plugins) -> Iterator[Finding | None]:
-    """Yield a finding for each requirement of the plugins' distributions that is not met."""
-    names = dict.fromkeys(plugin.installed.distribution for plugin in plugins.members)
-    for distribution in names:
-        if distribution not in {"", "pretrain"}:
-            yield from (_of_plugin(requirement, distribution) for requirement in _recorded(distribution))
-
-
-def _recorded(distribution: str) -> Iterator[Requirement]:
-    try:
-        lines = importlib.metadata.requires(distribution) or []
-    except importlib.metadata.PackageNotFoundError:
-        return
-    for line in lines:
-        try:
-            yield Requirement(line)
-        except InvalidRequirement:
-            continue
+    for distribution in dict.fromkeys(plugin.installed.distribution for plugin in plugins.members):
+        if distribution not in {"", "pretrain"} and installed(distribution) is not None:
+            for line in importlib.metadata.requires(distribution) or []:
+                with suppress(InvalidRequirement):
+                    yield _of_plugin(Requirement(line), distribution)
 
 
 def _of_plugin(requirement: Requirement, distribution: str) -> Finding | None:
@@ -131,11 +103,8 @@ def _of_plugin(requirement: Requirement, distribution: str) -> Finding | None:
     marker = requirement.marker
     if marker is None or marker.evaluate({"extra": ""}):
         return _judged(requirement, distribution)
-    extra = next((name for name in _extras(distribution) if marker.evaluate({"extra": name})), None)
+    extras = importlib.metadata.metadata(distribution).get_all("Provides-Extra") or []
+    extra = next((name for name in extras if marker.evaluate({"extra": name})), None)
     if extra is None or installed(requirement.name) is None:
         return None
-    return _judged(requirement, f"{distribution}[{extra}]", Verdict.LOOK)
-
-
-def _extras(distribution: str) -> list[str]:
-    return importlib.metadata.metadata(distribution).get_all("Provides-Extra") or []
+    return _judged(requirement, f"{distribution}[{extra}]", Finding.look)

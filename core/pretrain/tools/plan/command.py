@@ -42,10 +42,10 @@ LEAST = 2**20  # bytes below which a size without a unit was meant in GB
 
 
 class MemorySize(click.ParamType[int]):
-    """Memory of a device in bytes, from "40GB", "40GiB", "32768MB" or bytes.
+    """Memory of a device in bytes, from "40GB", "40GiB", "32768MB" or bytes."""
 
-    GB is read as GiB: an A100 with "80 GB" has 81920 MiB by nvidia-smi, an Ascend 910B3 with "64 GB" 65536 by npu-smi.
-    """
+    # GB is read as GiB: an A100 with "80 GB" has 81920 MiB by nvidia-smi, an Ascend 910B3 with "64 GB" 65536 by
+    # npu-smi.
 
     name = "size"
 
@@ -199,7 +199,6 @@ def _vocab_size(recipe: Recipe, given: int | None) -> tuple[int, list[str]]:
 def _device(
     recipe: Recipe, wanted: dict[str, Any], ranks: int, measured: Path | None, vocab_size: int | None
 ) -> tuple[PlanDevice, list[str]]:
-    """Return the device to plan for, with the speed of a run where one is given, and lines for the user."""
     from pretrain.tools.plan.device import DeviceOptions, find_device  # noqa: PLC0415  --help needs none of these
 
     options = DeviceOptions(**wanted)

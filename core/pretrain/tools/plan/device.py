@@ -134,7 +134,6 @@ def _is_known(plugins: Plugins, device_name: str) -> bool:
 
 
 def _knowing(device_name: str) -> Plugins:
-
     reasons = []
     for backend in installed_backends():
         plugins = load(backend.name)

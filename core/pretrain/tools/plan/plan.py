@@ -40,7 +40,7 @@ class Plan:
     kernels: KernelTable
     time: StepTime | None  # of a step; None where the device's figures are not known
     notices: Sequence[str]
-    # Where the recipe does not fit on one replica's devices, the least number on which it does; None: not asked, unknown
+    # Where the recipe does not fit on one replica's devices, the least number on which it does; None: unknown
     enough_devices: int | None = None
 
     @property
@@ -75,11 +75,9 @@ def make_plan(recipe: Recipe, device: PlanDevice, *, devices: int | None = None,
 
 
 def without_files(recipe: Recipe) -> tuple[Recipe, list[str]]:
-    """Return the recipe with `device: cpu` instead of `device: nvme`, and a line for the user about each.
-
-    On the device nothing changes: weights and gradients come and go in the same pieces. What the screen then shows as
-    host memory is in the files, but for the buffers (`buffer_count`).
-    """
+    """Return the recipe with `device: cpu` instead of `device: nvme`, and a line for the user about each."""
+    # On the device nothing changes: weights and gradients come and go in the same pieces. What the screen then shows as
+    # host memory is in the files, but for the buffers (`buffer_count`).
     zero = recipe.engine.zero
     changed: dict[str, OffloadOptimizerSection | OffloadParamSection] = {}
     if (given := zero.offload_optimizer).device == "nvme":
@@ -138,11 +136,9 @@ def read_measured(path: Path) -> MeasuredRun:
 
 
 def calibrated(device: PlanDevice, wanted: DeviceOptions, run: MeasuredRun, vocab_size: int) -> PlanDevice:
-    """Return the device with the shares that the run reached instead of the assumed range.
-
-    The run is planned as any recipe, with the middles of the assumed shares. One number an iteration tells one factor:
-    all three shares are multiplied by the planned time / the measured one.
-    """
+    """Return the device with the shares that the run reached instead of the assumed range."""
+    # The run is planned as any recipe, with the middles of the assumed shares. One number an iteration tells one
+    # factor: all three shares are multiplied by the planned time / the measured one.
     if not run.device.endswith(device.name):  # drivers put the maker before it
         msg = (
             f"{run.path} trained on {run.device}; this plan is for {device.name}.\n"

@@ -56,12 +56,10 @@ class _PassTime:
 def step_parts(
     recipe: Recipe, device: PlanDevice, layout: Layout, costs: Mapping[int, Costs], efficiencies: Efficiencies
 ) -> StepParts:
-    """Return the parts of a step; stages without costs take the time of the one before, by layers.
-
-    The slowest stage is busy with all micro-batches; before and after them it waits for one pass through the other
-    stages, or a v-th of it under the interleaved schedule with v chunks (Narayanan et al. 2021, arXiv:2104.04473,
-    section 2.2).
-    """
+    """Return the parts of a step; stages without costs take the time of the one before, by layers."""
+    # The slowest stage is busy with all micro-batches; before and after them it waits for one pass through the other
+    # stages, or a v-th of it under the interleaved schedule with v chunks (Narayanan et al. 2021, arXiv:2104.04473,
+    # section 2.2).
     roofline = Roofline(device.peak_flops or math.inf, device.figures.memory_bandwidth or math.inf, efficiencies)
     links = RankLinks(device.figures, layout, efficiencies.links)
     known = {stage: _pass(recipe, each, roofline, links) for stage, each in costs.items()}
@@ -98,10 +96,8 @@ def _pass(recipe: Recipe, costs: Costs, roofline: Roofline, links: RankLinks) ->
 def _end(
     recipe: Recipe, costs: Costs, roofline: Roofline, links: RankLinks, one_pass: _PassTime
 ) -> tuple[float, float]:
-    """Return the seconds of the update, and of waiting for the messages that come once a step.
-
-    Messages that overlap are hidden behind one micro-batch, but for the last one, which nothing is left to hide.
-    """
+    """Return the seconds of the update, and of waiting for the messages that come once a step."""
+    # Messages that overlap are hidden behind one micro-batch, but for the last one, which nothing is left to hide.
     once = costs.messages_once
     hidden = links.seconds(once, lambda each: each.overlaps)
     last = hidden / max(1.0, math.fsum(count for message, count in once.items() if message.overlaps))
@@ -161,7 +157,6 @@ class RankLinks:
         return port * ranks if link is None else min(port * ranks, link)
 
     def _ranks_in_node(self, message: Message) -> int:
-
         node = self.figures.devices_per_node or self.layout.world_size
         if self.layout.world_size <= node:
             return message.size
@@ -283,7 +278,6 @@ def _unknown_links(device: PlanDevice, layout: Layout, stages: Sequence[StagePla
 
 
 def _left_out(recipe: Recipe) -> list[str]:
-    """Return what the estimate of a step never counts."""
     lines = ["launches of kernels, loading of data, evaluation and checkpoints"]
     zero = recipe.engine.zero
     if zero.offload_optimizer.device != "none":

@@ -19,10 +19,8 @@ if TYPE_CHECKING:
 def compare_activations(
     first: Points, second: Points, explained: Callable[[int], Explained], overflowed: Collection[int] = ()
 ) -> tuple[list[Compared], list[str]]:
-    """Compare all recorded tensors that both sides have; return that, not sorted, and what is not compared, in words.
-
-    The order is the first side's. Gradients of `overflowed` steps are not finite, and not compared.
-    """
+    """Compare all recorded tensors that both sides have; return that, not sorted, and what is not compared, in words."""
+    # The order is the first side's. Gradients of `overflowed` steps are not finite, and not compared.
     ours, theirs = (
         {name: tick for name, tick in side.order().items() if not (name.is_backward and name.step in overflowed)}
         for side in (first, second)
@@ -90,7 +88,6 @@ def _calls(names: Iterable[PointName]) -> dict[tuple[object, ...], set[int]]:
 def _not_compared(
     ours: Iterable[PointName], theirs: Iterable[PointName], uneven: Iterable[tuple[object, ...]]
 ) -> list[str]:
-    """Return what is not compared, each once for all steps and layers."""
     sites = set(uneven)
     lines = {
         f"{operation or 'output'} in {getattr(place, 'module', '') or 'the layer'}, which only one side calls like this"
@@ -132,7 +129,6 @@ def _differing_samples(name: PointName, points: tuple[Points, Points], explained
 
 
 def _samples(points: Points, name: PointName) -> Iterator[Copies]:
-
     for copies in points.parts(name):
         for sample in range(len(copies[0])):
             yield [each[sample : sample + 1] for each in copies]

@@ -50,10 +50,7 @@ class RecordedAdam:
         return root + float(self.optimizer["adam_eps"])
 
     def errors(self, parameters: Parameters, name: str) -> dict[str, tuple[float, float]]:
-        """Return the errors of the second moment, of the update and of the weight decay; each with the explained one.
-
-        Those of the first two are parts of the largest entry.
-        """
+        """Return the errors of second moment, update (in the largest entry) and decay; each with the explained one."""
         beta1, beta2 = self.optimizer["adam_beta1"], self.optimizer["adam_beta2"]
         weight = parameters.weight(name, self.step - 1)
         mean, square = (parameters.moment(which, name, self.step) for which in ("exp_avg", "exp_avg_sq"))
@@ -87,10 +84,7 @@ class RecordedAdam:
         return float(self.optimizer["weight_decay"]) if weight.dim() > 1 else 0.0
 
     def _decay_error(self, error: Tensor, weight: Tensor, update: Tensor) -> tuple[float, float]:
-        """Return how much decay the update has too much or too little of, and how much rounding explains.
-
-        It is the part of the update's error that is along the weight.
-        """
+        """Return the error of the decay, which is that of the update along the weight, and what rounding explains."""
         size, rate, decay = float(weight.square().sum()), self.learning_rate, self.decay(weight)
         if not size or not rate or not decay or self.is_decay_in_gradient:
             return 0.0, 0.0

@@ -62,7 +62,6 @@ def compare(first: Recording, second: Recording) -> AlignResult:
 
 
 def _losses(sides: Sequence[Recording], step: int, explained: Explained) -> list[Compared]:
-    """Compare the losses, and that both sides have taken the step."""
     losses = [side.loss(step) for side in sides]
     first, second = (float("nan") if loss is None else loss for loss in losses)
     loss = Compared(
@@ -82,10 +81,8 @@ _ALIKE = 1.5  # factor between two errors up to which they are taken for the sam
 
 
 def wrong_calls(sides: Sequence[Recording]) -> list[WrongCall]:
-    """Return the calls whose errors are not explained, of both sides, in order of computation.
-
-    A call inside another one, such as a softmax in an attention, comes before it.
-    """
+    """Return the calls whose errors are not explained, of both sides, in order of computation."""
+    # A call inside another one, such as a softmax in an attention, comes before it.
     return sorted((wrong for side in range(2) for wrong in _of_side(side, sides[side])), key=lambda wrong: wrong.order)
 
 
@@ -110,10 +107,9 @@ def _of_side(side: int, recording: Recording) -> Iterator[WrongCall]:
 
 
 def without_alike(wrong: Sequence[WrongCall], sides: Sequence[Recording]) -> tuple[list[WrongCall], list[WrongCall]]:
-    """Divide wrong calls into those of one side alone, and those that both sides get wrong by about as much.
-
-    What is the same in both does not make them differ. Ranks are compared one by one where both sides have one layout.
-    """
+    """Divide wrong calls into those of one side alone, and those that both sides get wrong by about as much."""
+    # What is the same in both does not make them differ. Ranks are compared one by one where both sides have one
+    # layout.
     by_rank = sides[0].manifest["layout"] == sides[1].manifest["layout"]
     amounts: list[dict[tuple[object, ...], list[float]]] = [defaultdict(list), defaultdict(list)]
     for each in wrong:

@@ -31,13 +31,11 @@ def require_compatible(sides: Sequence[Recording]) -> list[str]:
     first, second = (side.manifest["recipe"] for side in sides)
     differing, notes = differing_keys(first, second)
     notes += other_keys(first, second)
-    for name, pair in (
-        ("--steps", [side.steps for side in sides]),
-        ("--positions", [side.manifest["positions"] for side in sides]),
-        ("the vocabulary", [side.manifest["vocab_size"] for side in sides]),
-    ):
-        if pair[0] != pair[1]:
-            differing.append(f"{name}: {pair[0]} and {pair[1]}")
+    names = ("--steps", "--positions", "the vocabulary")
+    sizes = ((side.steps, side.manifest["positions"], side.manifest["vocab_size"]) for side in sides)
+    for name, ours, theirs in zip(names, *sizes, strict=True):
+        if ours != theirs:
+            differing.append(f"{name}: {ours} and {theirs}")
     if differing:
         raise RunError(different(differing))
     _require_same_samples(*(side.samples for side in sides))
@@ -51,46 +49,36 @@ def different(differing: Sequence[str]) -> str:
 
 
 def differing_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Return the keys that must be the same and are not, and notes about keys that one version alone knows.
-
-    A key that a recipe lacks was not known to the version that recorded it: it counts as this version's default.
-    """
+    """Return the keys that must be the same and are not, and notes about keys that one version alone knows."""
+    # A key that a recipe lacks was not known to the version that recorded it: it counts as this version's default.
     differing, notes = [], []
-    for section, key in [each for each in _keys(first, second) if _must_be_same(*each)]:
-        values = [_value(recipe, section, key) for recipe in (first, second)]
-        if _UNKNOWN in values:
-            notes.append(f"{section}.{key} is a key of one side's version of pretrain alone: it was not compared")
-        elif values[0] != values[1]:
-            differing.append(f"{section}.{key} {values[0]} and {values[1]}")
+    for key, ours, theirs in _pairs(first, second, must_be_same=True):
+        if _UNKNOWN in (ours, theirs):
+            notes.append(f"{key} is a key of one side's version of pretrain alone: it was not compared")
+        elif ours != theirs:
+            differing.append(f"{key} {ours} and {theirs}")
     return differing, notes
 
 
 def other_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
     """Return a line with the keys that may differ, and do; none where there is no such key."""
-    found = [
-        line
-        for section, key in _keys(first, second)
-        if not _must_be_same(section, key)
-        for line in _differing(f"{section}.{key}", *(_value(recipe, section, key) for recipe in (first, second)))
-    ]
+    pairs = _pairs(first, second, must_be_same=False)
+    found = [line for pair in pairs for line in _differing(*pair)]
     return [f"the recipes differ in {'; '.join(found)}"] if found else []
 
 
-def _keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return section and key of everything that either recipe has."""
-    sections = [(name, {**first.get(name, {}), **second.get(name, {})}) for name in {**first, **second}]
-    return [(name, key) for name, section in sections for key in section]
-
-
-def _must_be_same(section: str, key: str) -> bool:
-    return section in _SECTIONS or (section, key) in _KEYS
-
-
-def _value(recipe: Mapping[str, Any], section: str, key: str) -> Any:
-    """Return a key's value; where the recipe lacks it, this version's default, or _UNKNOWN."""
-    field = Recipe.model_fields.get(section)
-    defaults = getattr(field.annotation, "model_fields", {}) if field else {}
-    return recipe.get(section, {}).get(key, defaults[key].default if key in defaults else _UNKNOWN)
+def _pairs(
+    first: Mapping[str, Any], second: Mapping[str, Any], *, must_be_same: bool
+) -> Iterator[tuple[str, Any, Any]]:
+    """Yield "section.key" and both values; where a recipe lacks it, this version's default, or `_UNKNOWN`."""
+    for name in {**first, **second}:
+        ours, theirs = first.get(name, {}), second.get(name, {})
+        field = Recipe.model_fields.get(name)
+        defaults = getattr(field.annotation, "model_fields", {}) if field else {}
+        for key in {**ours, **theirs}:
+            if must_be_same == (name in _SECTIONS or (name, key) in _KEYS):
+                default = defaults[key].default if key in defaults else _UNKNOWN
+                yield f"{name}.{key}", ours.get(key, default), theirs.get(key, default)
 
 
 def _differing(name: str, first: Any, second: Any) -> Iterator[str]:
@@ -108,16 +96,13 @@ def _shown(value: Any) -> str:
 def _require_same_samples(first: dict[str, str], second: dict[str, str]) -> None:
     other = [name for name in first if second.get(name) != first[name]]
     if other or len(first) != len(second):
-        step, _, sample = min(other or [*(first.keys() ^ second.keys())], key=_numbers).partition(".")
+        names = other or [*(first.keys() ^ second.keys())]
+        step, sample = min(tuple(map(int, name.split("."))) for name in names)
         msg = (
             f"the sides read different text: step {step}, sample {sample} is the first.\n"
             "Use the same token files, tokenizer, data section, train.seed and length of the training."
         )
         raise RunError(msg)
-
-
-def _numbers(name: str) -> tuple[int, ...]:
-    return tuple(int(word) for word in name.split("."))
 
 
 def require_same_start(differing: Sequence[str], only_one: Sequence[str]) -> None:

@@ -158,7 +158,6 @@ class ParameterSteps:
         return float("nan") if norm is None else float(norm)
 
     def _unclipped(self, side: int, step: int) -> float:
-        """Return the factor that undoes the clipping."""
         clip = float(self._sides[side].manifest["recipe"]["optimizer"]["clip_grad"])
         norm = self._norm_of(side, step)
         return (norm + 1e-6) / clip if clip and norm > clip else 1.0
@@ -217,13 +216,12 @@ class Gradients:
 
 
 class Updates:
-    """Updates of the parameters of both sides, step by step.
+    """Updates of the parameters of both sides, step by step."""
 
-    Adam divides the mean m of the gradients by the root r of their mean square. The explained difference e of an
-    entry's gradient moves both by e at the most: a mean or a norm changes by at most e when its inputs do. So an update
-    of the learning rate l, u = l m / (r + eps), moves by (l + |u|) e / (r + eps). What a wrong side makes may not
-    explain itself: |u| counts as l at the most.
-    """
+    # Adam divides the mean m of the gradients by the root r of their mean square. The explained difference e of an
+    # entry's gradient moves both by e at the most: a mean or a norm changes by at most e when its inputs do. So an
+    # update of the learning rate l, u = l m / (r + eps), moves by (l + |u|) e / (r + eps). What a wrong side makes may
+    # not explain itself: |u| counts as l at the most.
 
     def __init__(self, states: Sequence[Parameters]) -> None:
         self._states = states

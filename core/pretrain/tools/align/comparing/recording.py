@@ -83,20 +83,15 @@ class Recording:
         for rank in self.ranks:
             for name, digest in rank["samples"].items():
                 if found.setdefault(name, digest) != digest:
-                    msg = (
-                        f"{self.folder}: ranks read different text for sample {name.partition('.')[2]} of step "
-                        f"{name.partition('.')[0]}.\nGive all of them the same token files, and record it again."
-                    )
-                    raise RunError(msg)
+                    step, _, sample = name.partition(".")
+                    msg = f"{self.folder}: ranks read different text for sample {sample} of step {step}.\n"
+                    raise RunError(msg + "Give all of them the same token files, and record it again.")
         return found
 
     def loss(self, step: int) -> float | None:
         """Return the loss of a step, from 1; None where no rank has one."""
-        found = [
-            rank["steps"][step - 1]["loss"]
-            for rank in self.ranks
-            if rank["tensor_rank"] == 0 and rank["steps"][step - 1]["loss"] is not None
-        ]
+        losses = [rank["steps"][step - 1]["loss"] for rank in self.ranks if rank["tensor_rank"] == 0]
+        found = [loss for loss in losses if loss is not None]
         return sum(found) / len(found) if found else None
 
     def step(self, number: int) -> Mapping[str, Any]:
@@ -126,24 +121,15 @@ class Recording:
 
     def kernel(self, operation: str) -> str:
         """Return the kernel of an operation and its provider in words."""
-        for row in self.manifest["kernels"]["rows"]:
-            if row["operation"] == operation:
-                return f"'{row['kernel']}' of {row['provider']}"
-        return "none"
+        rows = (row for row in self.manifest["kernels"]["rows"] if row["operation"] == operation)
+        return next((f"'{row['kernel']}' of {row['provider']}" for row in rows), "none")
 
     @property
     def title(self) -> str:
         """The side in a few words: backend, engine, dtype and layout."""
         recipe, layout = self.manifest["recipe"], self.manifest["layout"]
-        sizes = [
-            f"{name} {layout[key]}"
-            for name, key in (
-                ("tensor", "tensor_model_parallel_size"),
-                ("pipeline", "pipeline_model_parallel_size"),
-                ("data", "data_parallel_size"),
-            )
-            if layout[key] > 1
-        ]
+        keys = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "data_parallel_size")
+        sizes = [f"{key.partition('_')[0]} {layout[key]}" for key in keys if layout[key] > 1]
         engine = str(recipe["engine"]["name"])
         if engine == "deepspeed":
             engine += f" ZeRO {recipe['engine']['zero']['stage']}"
@@ -183,18 +169,18 @@ class Points:
         for rank in range(len(recording.ranks)):
             for text in (recording.folder / f"rank{rank}" / "points.jsonl").read_bytes().splitlines():
                 line = orjson.loads(text)
-                self._lines[_name_of(line)].append((rank, line))
+                place, step = ModulePlace(line["position"], line["module"]), line["step"]
+                name = PointName(step, line["backward"], place, line["operation"], line["call"], line["name"])
+                self._lines[name].append((rank, line))
 
     def order(self) -> dict[PointName, int]:
         """Return all tensors with their order within a rank."""
         return {name: min(line["order"] for _, line in lines) for name, lines in self._lines.items()}
 
     def parts(self, name: PointName) -> Iterator[list[Tensor]]:
-        """Yield the tensor [samples, positions, ...], fp32, once for each copy that tensor-parallel ranks hold.
-
-        A rank's micro-batch is yielded at a time: all logits of a step can be more than the host's memory. Gradients
-        are those of the step's mean loss, whatever the engine has scaled them with.
-        """
+        """Yield the tensor [samples, positions, ...], fp32, once for each copy that tensor-parallel ranks hold."""
+        # A rank's micro-batch is yielded at a time: all logits of a step can be more than the host's memory. Gradients
+        # are those of the step's mean loss, whatever the engine has scaled them with.
         found: dict[tuple[int, int], dict[int, tuple[int, Line]]] = defaultdict(dict)
         for rank, line in self._lines[name]:
             place = self._recording.ranks[rank]
@@ -210,10 +196,8 @@ class Points:
 
     def micro_batches(self, name: PointName) -> list[int]:
         """Return the micro-batch, from 0 on its rank, of each sample of `parts`."""
-        parts = {
-            (line["micro_batch"], self._recording.ranks[rank]["data_rank"]): (rank, line)
-            for rank, line in self._lines[name]
-        }
+        ranks, lines = self._recording.ranks, self._lines[name]
+        parts = {(line["micro_batch"], ranks[rank]["data_rank"]): (rank, line) for rank, line in lines}
         return [key[0] for key in sorted(parts) for _ in range(self._read(*parts[key]).shape[1])]
 
     def _read(self, rank: int, line: Line) -> Tensor:
@@ -222,11 +206,6 @@ class Points:
             self._open[path] = self._files.enter_context(safe_open(path, framework="pt"))
         tensor: Tensor = self._open[path].get_tensor(line["key"])
         return tensor if tensor.dtype == torch.float64 else tensor.float()
-
-
-def _name_of(line: Mapping[str, Any]) -> PointName:
-    place = ModulePlace(line["position"], line["module"])
-    return PointName(line["step"], line["backward"], place, line["operation"], line["call"], line["name"])
 
 
 def _joined(parts: Mapping[int, tuple[Line, Tensor]]) -> list[Tensor]:

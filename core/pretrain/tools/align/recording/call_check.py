@@ -70,11 +70,9 @@ class CallCheck:
         self._output_gradient = self._whole("output", gradient)
 
     def errors(self, gradients: Mapping[str, Tensor | None]) -> dict[str, list[float]]:
-        """Return the error and the explained one, by name: "output" and "gradient of INPUT".
-
-        An input that gets no gradient, of which the reference kernel has one, is infinitely wrong. What overflows in
-        the reference kernel as well, such as gradients of a loss scale that is too large, is left out.
-        """
+        """Return the error and the explained one, by name: "output" and "gradient of INPUT"."""
+        # An input that gets no gradient, of which the reference kernel has one, is infinitely wrong. What overflows in
+        # the reference kernel as well, such as gradients of a loss scale that is too large, is left out.
         actual = {"output": self._output} | {
             f"gradient of {name}": None if x is None else self._part.narrow(name, x.detach()).to("cpu")
             for name, x in gradients.items()
@@ -130,7 +128,6 @@ class CallCheck:
         return torch.cat([part.cpu() for part in parts], dim=self._divided[name])
 
     def _own(self, name: str, x: Tensor) -> Tensor:
-
         if name not in self._divided or self._group is None:
             return x
         return x.chunk(self._group.size(), self._divided[name])[self._group.rank()]
@@ -138,7 +135,6 @@ class CallCheck:
 
 @cache
 def _reference(request: Request, dtype: torch.dtype) -> Any:
-
     whole = {"tensor_parallel_size": 1, "sequence_parallel": False, "main_grad_dtype": None}
     known = {field.name for field in fields(request)}
     return oracle(request, dtype, **{name: value for name, value in whole.items() if name in known})

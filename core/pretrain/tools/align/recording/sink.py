@@ -102,9 +102,8 @@ def division(place: ModulePlace, operation: str, name: str, ranks: int, is_gated
         return PARTIAL if is_output else SPLIT_LAST
     if operation == "linear" and not is_output:
         return SAME
-    if is_gated and (
-        (operation == "linear" and module == "linear_fc1") or (operation == "activation" and not is_output)
-    ):
+    has_halves = (operation == "linear" and module == "linear_fc1") or (operation == "activation" and not is_output)
+    if is_gated and has_halves:
         return SPLIT_GATED
     if operation == "rotary" or (operation == "attention" and not is_output):
         return SPLIT_HEADS

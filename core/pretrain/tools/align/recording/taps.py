@@ -104,7 +104,6 @@ class _Tap:
         return {**arguments, **self._inputs}
 
     def leave(self, output: Tensor) -> None:
-        """Take the output, and wait for its gradient."""
         self._order = [self._sink.tick(), 0]
         if not self.visit.again:
             self._add("output", output, is_backward=False)

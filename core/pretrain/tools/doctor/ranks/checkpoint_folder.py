@@ -93,11 +93,10 @@ def folder_steps(recipe: Recipe, board: StatusBoard, probe: FolderProbe) -> list
 
 
 class FolderProbe:
-    """Files of one node's rank in the folder of the checkpoints; nothing is left behind.
+    """Files of one node's rank in the folder of the checkpoints; nothing is left behind."""
 
-    The folder need not exist: then the nearest one above it that does is looked at. `run` makes the names of the files
-    of all ranks unlike those of other runs; it is empty until one is written.
-    """
+    # The folder need not exist: then the nearest one above it that does is looked at. `run` makes the names of the
+    # files of all ranks unlike those of other runs; it is empty until one is written.
 
     def __init__(self, start: Start, rank: int) -> None:
         save = start.recipe.checkpoint.save
@@ -262,10 +261,8 @@ _OF_WEIGHTS = {"fp32": 4, "bf16": 2 + 4, "fp16": 2 + 4}
 
 
 def checkpoint_bytes(recipe: Recipe) -> int | None:
-    """Return the bytes of a checkpoint: weights, main weights and optimizer state of every parameter.
-
-    None where the tokenizer cannot be read, by whose size the embedding has its rows.
-    """
+    """Return the bytes of a checkpoint: weights, main weights and optimizer state of every parameter."""
+    # None where the tokenizer cannot be read, by whose size the embedding has its rows.
     try:
         # Before a run has trained its tokenizer, the recipe says how many tokens it will have.
         tokens = recipe.tokenizer.vocab_size or load_tokenizer(recipe.tokenizer).vocab_size

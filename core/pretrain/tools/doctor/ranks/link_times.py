@@ -45,12 +45,10 @@ class LinkTimer:
     pair_sizes: Sequence[int] = PAIR_SIZES  # bytes of the messages
 
     def measure(self, kinds: Mapping[str, Groups], rounds: Sequence[Sequence[tuple[int, int]]]) -> dict[str, Any]:
-        """Return this rank's times; every rank calls it with the same arguments.
-
-        Groups of one kind, and pairs of one round, are measured at the same time. "collectives": kind -> collective ->
-        bytes -> seconds; "pairs": the other rank -> bytes -> seconds of one way, on the lower rank of a pair;
-        "unequal": collectives that gave a wrong result.
-        """
+        """Return this rank's times; every rank calls it with the same arguments."""
+        # Groups of one kind, and pairs of one round, are measured at the same time. "collectives": kind -> collective
+        # -> bytes -> seconds; "pairs": the other rank -> bytes -> seconds of one way, on the lower rank of a pair;
+        # "unequal": collectives that gave a wrong result.
         found: dict[str, Any] = {"collectives": {}, "pairs": {}, "unequal": []}
         with self._joined():
             for kind, groups in kinds.items():
@@ -151,11 +149,9 @@ class LinkTimer:
 
 
 def groups_of(recipe: Recipe | None, world_size: int) -> Mapping[str, Groups]:
-    """Return the groups by their kind: of all ranks, tensor-parallel, data-parallel; those of one rank are left out.
-
-    Ranks are numbered as megatron-core does (parallel_state.initialize_model_parallel, order tp-cp-ep-dp-pp): tensor
-    ranks are neighbours, then data-parallel ones, then stages. A kind that is all ranks again is left out too.
-    """
+    """Return the groups by their kind: of all ranks, tensor-parallel, data-parallel; those of one rank are left out."""
+    # Ranks are numbered as megatron-core does (parallel_state.initialize_model_parallel, order tp-cp-ep-dp-pp): tensor
+    # ranks are neighbours, then data-parallel ones, then stages. A kind that is all ranks again is left out too.
     kinds: dict[str, Groups] = {"all ranks": (tuple(range(world_size)),)}
     if recipe is not None:
         tensor, stages = recipe.parallel.tensor_model_parallel_size, recipe.parallel.pipeline_model_parallel_size
@@ -174,10 +170,8 @@ def groups_of(recipe: Recipe | None, world_size: int) -> Mapping[str, Groups]:
 
 
 def rounds_of_pairs(members: Sequence[int]) -> list[list[tuple[int, int]]]:
-    """Return rounds in which every member meets at most one other; over all rounds every pair meets once.
-
-    The circle method of round-robin tournaments: one member stays, the others move on by a place a round.
-    """
+    """Return rounds in which every member meets at most one other; over all rounds every pair meets once."""
+    # The circle method of round-robin tournaments: one member stays, the others move on by a place a round.
     circle: list[int | None] = [*members, *([None] if len(members) % 2 else [])]
     half = len(circle) // 2
     rounds = []
@@ -203,11 +197,9 @@ def neighbour_rounds(members: Sequence[int], distance: int = 1) -> list[list[tup
 
 
 def schedule(nodes: Sequence[int], most: int = 16) -> list[list[tuple[int, int]]]:
-    """Return the rounds of pairs whose link is measured.
-
-    With up to `most` ranks every pair; with more, neighbours in the ring of all ranks, and of the first ranks of the
-    nodes every pair, or with more than `most` nodes those 1, 2, 4, ... nodes apart.
-    """
+    """Return the rounds of pairs whose link is measured."""
+    # With up to `most` ranks every pair; with more, neighbours in the ring of all ranks, and of the first ranks of the
+    # nodes every pair, or with more than `most` nodes those 1, 2, 4, ... nodes apart.
     ranks = range(len(nodes))
     if len(nodes) <= most:
         return rounds_of_pairs(ranks)

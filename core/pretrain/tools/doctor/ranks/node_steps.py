@@ -57,11 +57,9 @@ def nodes_of(board: StatusBoard) -> list[int]:
 
 
 def offset_of(asked: float, received: float, answered: float, returned: float) -> tuple[float, float]:
-    """Return by how many seconds the other clock is ahead, and the most by which that can be wrong.
-
-    Source: RFC 5905, section 8. Question and answer were sent at `asked`, came back at `returned` by this clock; the
-    other clock's are `received` and `answered`.
-    """
+    """Return by how many seconds the other clock is ahead, and the most by which that can be wrong."""
+    # Source: RFC 5905, section 8. Question and answer were sent at `asked`, came back at `returned` by this clock; the
+    # other clock's are `received` and `answered`.
     offset = ((received - asked) + (answered - returned)) / 2
     return offset, ((returned - asked) - (answered - received)) / 2
 
@@ -157,10 +155,9 @@ def judge_speed(speeds: Mapping[int, Mapping[str, Any]]) -> list[Finding]:
 
 
 def read_speed(path: Path, *, sample_bytes: int, most_seconds: float) -> dict[str, Any] | None:
-    """Return bytes/s of reading a file in its order, and seconds for a sample anywhere; None for a small file.
-
-    The system's own copy of the file in memory is dropped first where it can be (Linux), so that the disk is measured.
-    """
+    """Return bytes/s of reading a file in its order, and seconds for a sample anywhere; None for a small file."""
+    # The system's own copy of the file in memory is dropped first where it can be (Linux), so that the disk is
+    # measured.
     size = path.stat().st_size
     if size < _LEAST_BYTES:
         return None

@@ -38,12 +38,11 @@ _OWN = "checks of each rank"
 
 
 def merged(found: Mapping[int, Sequence[Mapping[str, Any]]], world_size: int) -> list[Finding]:
-    """Return the findings of all ranks, given as plain values, in the order in which they occur first.
-
-    Equal ones are one finding, with the ranks that have it; without ranks where all have it. Of measurements that are
-    ok and differ only in their values (free memory, a speed), that of the lowest rank stands for all. All else
-    (versions, drivers, names of devices) must be equal: it is one finding to look at, or a wrong one, with the values.
-    """
+    """Return the findings of all ranks, given as plain values, in the order in which they occur first."""
+    # Equal ones are one finding, with the ranks that have it; without ranks where all have it. Of measurements that are
+    # ok and differ only in their values (free memory, a speed), that of the lowest rank stands for all. All else
+    # (versions, drivers, names of devices) must be equal: it is one finding to look at, or a wrong one, with the
+    # values.
     groups: dict[tuple[str, str, str, str], list[int]] = {}
     for rank, findings in sorted(found.items()):
         for each in findings:
@@ -88,10 +87,8 @@ def _unequal(fine: list[Finding]) -> Finding:
 def own_step(
     own: Sequence[Finding], *, has_device: bool, world_size: int, kernels: Mapping[str, str] | None = None
 ) -> ExaminationStep:
-    """Findings of the ranks' own checks, brought together; answered without the leader's order.
-
-    `kernels` are operation -> kernel that this rank would take, and its provider; empty where none could be chosen.
-    """
+    """Findings of the ranks' own checks, brought together; answered without the leader's order."""
+    # `kernels` are operation -> kernel that this rank would take, and its provider; empty where none could be chosen.
     answer = {"findings": [asdict(each) for each in own], "device": has_device, "kernels": dict(kernels or {})}
 
     def judge(answers: Answers) -> list[Finding]:
@@ -151,7 +148,6 @@ def cores_step(recipe: Recipe) -> ExaminationStep:
 
 
 def _judge_cores(recipe: Recipe, answers: Answers) -> Finding:
-    """Name the host with the fewest cores for each of its ranks."""
     ranks, cores = dict[str, list[int]](), dict[str, set[int]]()
     for rank, each in answers.items():
         ranks.setdefault(each["host"], []).append(rank)

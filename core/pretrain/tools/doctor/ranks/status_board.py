@@ -36,11 +36,10 @@ class Mark:
 
 
 class StatusBoard:
-    """The board as one rank sees it; every write is for its own rank.
+    """The board as one rank sees it; every write is for its own rank."""
 
-    It is kept in two stores: one at the ranks' rendezvous, usually served by rank 0, and one served by rank 1. So
-    what the ranks wrote can still be read when rank 0 is stopped or has died.
-    """
+    # It is kept in two stores: one at the ranks' rendezvous, usually served by rank 0, and one served by rank 1. So
+    # what the ranks wrote can still be read when rank 0 is stopped or has died.
 
     def __init__(self, world: World, timeout: float = 30.0) -> None:
         self.world, self.timeout = world, timeout

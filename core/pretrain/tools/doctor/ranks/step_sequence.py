@@ -31,13 +31,12 @@ _GRACE = 2.0  # seconds that the other ranks have to show that they live, when r
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExaminationStep:
-    """A step of the examination that all ranks take together; all values are ones that JSON knows.
+    """A step of the examination that all ranks take together; all values are ones that JSON knows."""
 
-    `orders` is called on the leader with the answers to the steps before, by their names; it returns what every rank's
-    `measure` is given, or None to leave the step out. `measure` is called on every rank, in a thread; it says what it
-    does (`StatusBoard.doing`) before what may take seconds, and returns None on a rank that has no part in it. `judge`
-    is called on the leader with what the ranks have measured.
-    """
+    # `orders` is called on the leader with the answers to the steps before, by their names; it returns what every
+    # rank's `measure` is given, or None to leave the step out. `measure` is called on every rank, in a thread; it says
+    # what it does (`StatusBoard.doing`) before what may take seconds, and returns None on a rank that has no part in
+    # it. `judge` is called on the leader with what the ranks have measured.
 
     name: str
     measure: Callable[[Any], Any]
@@ -89,7 +88,6 @@ class StepResult:
         return [*judged, *found, *self.silent]
 
     def _of(self, kind: str) -> dict[str, list[int]]:
-        """Return the ranks of each text of a kind of answer."""
         found: dict[str, list[int]] = {}
         for rank, answer in sorted(self.given.items()):
             if kind in answer:
@@ -148,7 +146,6 @@ class StepSequence:
         return self._reporting(findings)
 
     def _collect(self, number: int) -> StepResult:
-        """Wait until every rank has answered or is silent."""
         given: dict[int, Any] = {}
         everyone = set(range(self._size))
         while True:
@@ -163,10 +160,8 @@ class StepSequence:
             time.sleep(self._period)
 
     def _dismiss(self, number: int) -> None:
-        """Let the others leave, and wait until those that answered the last step taken have.
-
-        Their store ends with this process, and a client that asks it then ends its own process (SIGABRT).
-        """
+        """Let the others leave, and wait until those that answered the last step taken have."""
+        # Their store ends with this process, and a client that asks it then ends its own process (SIGABRT).
         self._board.write(_ORDER, [_END, None])
         answered = set(self._answers(number, range(1, self._size)))
         deadline = time.monotonic() + self._board.timeout
@@ -236,7 +231,6 @@ class StepSequence:
         return RankOutcome(findings=tuple(findings), reports=True, stuck=self._part.busy)
 
     def _answers(self, number: int, ranks: Iterable[int]) -> dict[int, Mapping[str, Any]]:
-        """Return the answers of those of the ranks that have answered."""
         keys = {_answer_key(number, rank): rank for rank in ranks}
         return {keys[key]: found for key, found in self._board.read(keys).items()}
 
@@ -250,8 +244,6 @@ def _answer_key(number: int, rank: int) -> str:
 
 
 class _StepWorker:
-    """This rank's part of the steps."""
-
     def __init__(self, board: StatusBoard, device: torch.device | None) -> None:
         self._board = board
         self._worker = CallThread(device)
@@ -278,7 +270,6 @@ class _StepWorker:
 
     @property
     def busy(self) -> bool:
-        """True if the thread still works, perhaps without end."""
         return self._future is not None
 
     def _answer(self, answer: dict[str, Any]) -> None:

@@ -51,11 +51,10 @@ class StoreLostError(Exception):
 
 
 class StoreClient:
-    """A store of torch.distributed behind a thread of its own.
+    """A store of torch.distributed behind a thread of its own."""
 
-    A client of TCPStore waits without end for a server whose process is stopped, whatever its timeout; here only the
-    thread does. A store that is lost because an answer was late is found again when it comes.
-    """
+    # A client of TCPStore waits without end for a server whose process is stopped, whatever its timeout; here only the
+    # thread does. A store that is lost because an answer was late is found again when it comes.
 
     def __init__(self, connect: Callable[[], Any]) -> None:
         self.lost = ""
@@ -74,11 +73,9 @@ class StoreClient:
         self._thread.start(partial(self._answer, lambda store: store.set(key, text)))
 
     def ask(self, question: Callable[[Any], T], patience: float) -> T:
-        """Return the answer of the store to a question that is called with it, in the client's thread.
-
-        StoreLostError is raised where it is not reached yet (`lost` is empty), or does not answer within `patience`
-        seconds; a store that was reached before counts as lost then.
-        """
+        """Return the answer of the store to a question that is called with it, in the client's thread."""
+        # StoreLostError is raised where it is not reached yet (`lost` is empty), or does not answer within `patience`
+        # seconds; a store that was reached before counts as lost then.
         if self.lost:
             raise StoreLostError(self.lost)
         answer = self._thread.start(partial(self._answer, question))
@@ -120,10 +117,8 @@ _CONNECT = timedelta(minutes=15)
 
 
 def open_first(world: World, *, serves: bool) -> Any:
-    """Return a connection to the store at the rendezvous of the ranks.
-
-    The store is made here if `serves`, rank 0's first connection, unless another program already serves it.
-    """
+    """Return a connection to the store at the rendezvous of the ranks."""
+    # The store is made here if `serves`, rank 0's first connection, unless another program already serves it.
     if world.world_size == 1:
         return dist.HashStore()  # type: ignore[attr-defined]  # torch's stub lacks it
     by_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"

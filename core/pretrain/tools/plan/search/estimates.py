@@ -173,11 +173,9 @@ def stage_load(layout: Layout, pieces: Pieces, stage: int, micro_batches: int) -
 
 
 def stage_peak(recipe: Recipe, choice: LayoutChoice, pieces: Pieces, load: StageLoad, group_bytes: int) -> int:
-    """Estimate the bytes of the device's memory that a stage takes at its peak.
-
-    The middle between an allocator that holds nothing beyond what it hands out, and one that holds `RESERVED`, where
-    the update finds no room between activations that were freed.
-    """
+    """Estimate the bytes of the device's memory that a stage takes at its peak."""
+    # The middle between an allocator that holds nothing beyond what it hands out, and one that holds `RESERVED`, where
+    # the update finds no room between activations that were freed.
     static, update = state_bytes(recipe, choice, load.parameters)
     activations = _activations(choice, pieces, load)
     least, often = max(update, activations), activations + max(update, round(RESERVED * activations))
@@ -185,11 +183,9 @@ def stage_peak(recipe: Recipe, choice: LayoutChoice, pieces: Pieces, load: Stage
 
 
 def state_bytes(recipe: Recipe, choice: LayoutChoice, parameters: int) -> tuple[int, int]:
-    """Return the bytes of weights, gradients and optimizer, and those that the update takes in passing.
-
-    Main weights in fp32 and Adam's moments are 12 bytes of a parameter beside weights of 2 bytes, 8 beside fp32 ones
-    (Rajbhandari et al. 2020, arXiv:1910.02054, section 3.1). The update makes fp32 gradients of fp16 and bf16 ones.
-    """
+    """Return the bytes of weights, gradients and optimizer, and those that the update takes in passing."""
+    # Main weights in fp32 and Adam's moments are 12 bytes of a parameter beside weights of 2 bytes, 8 beside fp32 ones
+    # (Rajbhandari et al. 2020, arXiv:1910.02054, section 3.1). The update makes fp32 gradients of fp16 and bf16 ones.
     zero, data = choice.zero, choice.data
     weight = compute_dtype(recipe).itemsize
     is_megatron = recipe.engine.name == "megatron"
@@ -209,7 +205,6 @@ def state_bytes(recipe: Recipe, choice: LayoutChoice, parameters: int) -> tuple[
 
 
 def _activations(choice: LayoutChoice, pieces: Pieces, load: StageLoad) -> int:
-
     layer, samples = pieces.layer, choice.micro_batch
     kept, again = {
         "none": (layer.kept, 0),

@@ -63,8 +63,6 @@ class _Sized(NamedTuple):
 
 
 class _Search:
-    """Estimates and plans layouts of one recipe; traces the pieces that the estimates need."""
-
     def __init__(self, recipe: Recipe, device: PlanDevice, vocab_size: int, say: Callable[[str], None]) -> None:
         self._recipe, self._device, self._vocab_size, self._say = recipe, device, vocab_size, say
         self._pieces: dict[tuple[int, bool], Pieces] = {}
@@ -85,10 +83,8 @@ class _Search:
         return [each for each in sized if memory is None or each.peak <= memory]
 
     def best(self, sized: Sequence[_Sized], shown: int = SHOWN) -> tuple[list[Found], list[Found]]:
-        """Return choices that fit by full plans, fastest first, and those that do not.
-
-        The fastest by the estimate are planned, and if none of them fits the smallest of each layout, smallest first.
-        """
+        """Return choices that fit by full plans, fastest first, and those that do not."""
+        # The fastest by the estimate are planned, and if none of them fits the smallest of each layout, smallest first.
         fastest = _first_of_each(sorted(sized, key=self._cost))[:shown]
         smallest = _first_of_each(sorted(sized, key=lambda each: each.peak))
         tried = [*fastest, *(choice for choice in smallest if choice not in fastest)][: MOST_PLANS * shown]
@@ -167,7 +163,6 @@ def search(
 
 
 def _first_of_each(sized: Iterable[_Sized]) -> list[LayoutChoice]:
-    """Return the first choice of each layout and micro-batch."""
     first: dict[tuple[int, int, int, int], LayoutChoice] = {}
     for _, choice in sized:
         first.setdefault((choice.tensor, choice.pipeline, choice.data, choice.micro_batch), choice)
@@ -183,10 +178,8 @@ def enough_devices(
     vocab_size: int,
     say: Callable[[str], None] = lambda text: None,  # noqa: ARG005
 ) -> int | None:
-    """Return the least number of devices on which a recipe fits that does not fit on those of one replica.
-
-    It takes about six full plans: the more replicas, the less each holds. None: not with up to `MOST_REPLICAS`.
-    """
+    """Return the least number of devices on which a recipe fits that does not fit on those of one replica."""
+    # It takes about six full plans: the more replicas, the less each holds. None: not with up to `MOST_REPLICAS`.
     replica = recipe.model_parallel_size
     sizes = [size for size in range(2 * replica, MOST_REPLICAS * replica + 1, replica) if _is_legal(recipe, size)]
 

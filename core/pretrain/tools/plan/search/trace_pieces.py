@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING
 
 from pretrain.model.requests import compute_dtype
-from pretrain.recipe.layout import Layout
+from pretrain.recipe.layout import lay_out
 from pretrain.recipe.sections.engine import EngineSection
 from pretrain.recipe.sections.parallel import RecomputeSection
 from pretrain.tools.plan.trace.stage_tracing import TraceSubject, in_processes, trace_subject
@@ -52,7 +52,12 @@ class Passing:
     """Temporary bytes of a pass."""
 
     first: int  # with a micro-batch of one sample: some, such as the gradient of a weight, are there whatever its size
-    next: int
+    next: int  # of every further sample
+
+    @classmethod
+    def of(cls, with_one: int, with_two: int) -> Passing:
+        """Return them by those of micro-batches of one and of two samples."""
+        return cls(with_one, max(0, with_two - with_one))
 
     def bytes(self, samples: int) -> int:
         """Return the bytes for a micro-batch."""
@@ -73,10 +78,7 @@ class Pieces:
 
 
 def trace_pieces(recipe: Recipe, device: PlanDevice, vocab_size: int, keys: Iterable[Key]) -> dict[Key, Pieces]:
-    """Trace the pieces for each tensor-parallel size, with and without sequence parallelism.
-
-    Traced are a layer, two layers, and a layer with two samples, on as many processes as there are cores.
-    """
+    """Trace a layer, two layers, and a layer with two samples, for each tensor-parallel size; return the pieces."""
     wanted = sorted(keys)
     shapes = [(key, *shape) for key in wanted for shape in _SHAPES]
     subjects = [_subject(recipe, device, vocab_size, *shape) for shape in shapes]
@@ -120,20 +122,11 @@ def one_stage() -> dict[str, int | None]:
 
 
 def _subject(recipe: Recipe, device: PlanDevice, vocab_size: int, key: Key, layers: int, samples: int) -> TraceSubject:
-    layout = Layout(
-        world_size=key[0],
-        tensor_model_parallel_size=key[0],
-        pipeline_model_parallel_size=1,
-        data_parallel_size=1,
-        virtual_pipeline_model_parallel_size=None,
-        layers_of_chunks=(layers,),
-        micro_batch_size=samples,
-    )
     small = small_model(recipe, key, layers, samples)
-    return TraceSubject.on(device, small, layout, vocab_size)
+    return TraceSubject.on(device, small, lay_out(small, key[0]), vocab_size)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class _SmallModel:
     """Second step of a small model on one stage with one micro-batch."""
 
@@ -174,13 +167,7 @@ def _trace(subject: TraceSubject) -> _SmallModel:
     )
     kept = layers.kept + embedding.kept
     in_layers, in_head = activations.peak_in_first_layer() - kept, activations.peak_before_layers() - kept
-    return _SmallModel(
-        embedding=embedding,
-        layers=layers,
-        head=head,
-        passing_in_layers=max(0, in_layers),
-        passing_in_head=max(0, in_head),
-    )
+    return _SmallModel(embedding, layers, head, max(0, in_layers), max(0, in_head))
 
 
 def _region(module: str) -> str:
@@ -221,7 +208,6 @@ class _Activations:
         return self._peak(min(last), max(last))
 
     def _deaths(self) -> list[list[int]]:
-        """Return when each layer's kept blocks are freed, in its backward pass."""
         found: dict[str, list[int]] = defaultdict(list)
         for block in self._kept:
             if _region(block.place.module) == "layers" and block.died is not None:
@@ -244,40 +230,25 @@ class _Activations:
 def _pieces(recipe: Recipe, key: Key, one: _SmallModel, two: _SmallModel, two_samples: _SmallModel) -> Pieces:
     model, size = recipe.model, compute_dtype(recipe).itemsize
     tensor, with_sequence = key
+    layer = two.layers - one.layers
+    # The attention's output is kept anyway, by the projection after it.
     context = model.seq_length * model.num_attention_heads * model.head_size * size // tensor
-    layer = _layer(one, two, two_samples, context)
+    kept_by_attention = max(0, layer.kept_by_attention - context)
+    also = {*two_samples.layers.forward, *two_samples.layers.backward}
+    both = (*layer.forward, *layer.backward)
+    fixed = frozenset(operation for operation in both if operation in also and not operation.flops)
+    layer = replace(layer, fixed=fixed, kept_by_attention=kept_by_attention)
     # The head has all of the ends' backward pass, of which the embedding's share is small.
     rest = one.layers - layer
+    # Rows of the embedding that are not words': positions, scale and bias of its norm.
+    others = model.max_position_embeddings if model.position_embedding_type == "learned_absolute" else 0
+    others += 2 if model.embedding_layernorm else 0
     return Pieces(
         layer=layer,
         embedding=one.embedding,
         head=replace(one.head, backward=rest.backward, update=rest.update, sent_backward=rest.sent_backward),
-        tied=0 if model.untie_embeddings_and_output_weights else _rows(recipe, one.embedding),
-        passing_in_layer=_passing(one.passing_in_layers, two_samples.passing_in_layers),
-        passing_in_head=_passing(one.passing_in_head, two_samples.passing_in_head),
+        tied=0 if model.untie_embeddings_and_output_weights else one.embedding.parameters - others * model.hidden_size,
+        passing_in_layer=Passing.of(one.passing_in_layers, two_samples.passing_in_layers),
+        passing_in_head=Passing.of(one.passing_in_head, two_samples.passing_in_head),
         entering=model.seq_length * model.hidden_size * size // (tensor if with_sequence else 1),
     )
-
-
-def _passing(with_one: int, with_two: int) -> Passing:
-    return Passing(with_one, max(0, with_two - with_one))
-
-
-def _layer(one: _SmallModel, two: _SmallModel, two_samples: _SmallModel, context: int) -> ModelPiece:
-    """Return a layer; `context` are the bytes of the attention's output, which the projection after it keeps anyway."""
-    layer = two.layers - one.layers
-    also = {*two_samples.layers.forward, *two_samples.layers.backward}
-    both = (*layer.forward, *layer.backward)
-    return replace(
-        layer,
-        fixed=frozenset(operation for operation in both if operation in also and not operation.flops),
-        kept_by_attention=max(0, layer.kept_by_attention - context),
-    )
-
-
-def _rows(recipe: Recipe, embedding: ModelPiece) -> int:
-    """Return the parameters of the embedding of words alone."""
-    model = recipe.model
-    positions = model.max_position_embeddings if model.position_embedding_type == "learned_absolute" else 0
-    norm = 2 if model.embedding_layernorm else 0
-    return embedding.parameters - (positions + norm) * model.hidden_size

@@ -49,10 +49,8 @@ class RankTrace:
 def trace_rank(
     recipe: Recipe, plugins: Plugins, *, rank: int, world_size: int, vocab_size: int, micro_batches: Sequence[int]
 ) -> RankTrace:
-    """Build a rank's engine and let it take a step for each number of micro-batches; the last one is reported.
-
-    The bridges are installed for a `PlannedDevice`: see `stage_tracing.install_for`.
-    """
+    """Build a rank's engine and let it take a step for each number of micro-batches; the last one is reported."""
+    # The bridges are installed for a `PlannedDevice`: see `stage_tracing.install_for`.
     planned = PlannedDevice(plugins.backend)
     device = planned.device(0)
     position, notices = StepPosition(), list[str]()
@@ -113,7 +111,6 @@ class _Timers(PhaseTimers):
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-
         if name == "optimizer":
             self.updated = self._storages.now
         with self._position.phase(name):
@@ -158,7 +155,6 @@ def _parameters(models: Sequence[nn.Module]) -> dict[str, int]:
 
 
 def _group_names() -> dict[str, str]:
-    """Return the kind of each process group, by torch's name for it."""
     data = parallel_state.get_data_parallel_group
     named = [
         ("model", parallel_state.get_model_parallel_group()),

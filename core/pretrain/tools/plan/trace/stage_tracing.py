@@ -138,11 +138,9 @@ def install_for(subject: TraceSubject) -> Plugins:
 
 
 def differing_stages(layout: Layout) -> list[int]:
-    """Return the stages to plan: the first has the embedding, the last the loss.
-
-    Between them memory falls from stage to stage under 1F1B, since fewer micro-batches are in flight; the second is
-    planned, and those that have more layers than it.
-    """
+    """Return the stages to plan: the first has the embedding, the last the loss."""
+    # Between them memory falls from stage to stage under 1F1B, since fewer micro-batches are in flight; the second is
+    # planned, and those that have more layers than it.
     stages = layout.pipeline_model_parallel_size
     layers = [sum(layout.layers_of_chunks[stage::stages]) for stage in range(stages)]
     chosen = {0, min(1, stages - 1), stages - 1}
@@ -165,13 +163,11 @@ def layers_of(layout: Layout, stage: int) -> str:
 
 
 def planned_micro_batches(layout: Layout, stage: int, num_microbatches: int) -> tuple[int, int]:
-    """Return the micro-batches of two steps: the fewest, and as many as the schedule needs for its peak.
-
-    Under 1F1B stage r of p has at most p - r micro-batches in flight (Narayanan et al. 2021, arXiv:2104.04473, section
-    2.2.1); one more shows a forward pass after a backward pass. The interleaved schedule runs
-    2 (p - r - 1) + (v - 1) p forward passes of chunks first (get_pp_rank_microbatches in megatron-core's
-    pipeline_parallel/schedules.py), and takes micro-batches p at a time.
-    """
+    """Return the micro-batches of two steps: the fewest, and as many as the schedule needs for its peak."""
+    # Under 1F1B stage r of p has at most p - r micro-batches in flight (Narayanan et al. 2021, arXiv:2104.04473,
+    # section 2.2.1); one more shows a forward pass after a backward pass. The interleaved schedule runs 2 (p - r - 1) +
+    # (v - 1) p forward passes of chunks first (get_pp_rank_microbatches in megatron-core's
+    # pipeline_parallel/schedules.py), and takes micro-batches p at a time.
     stages, chunks = layout.pipeline_model_parallel_size, layout.virtual_pipeline_model_parallel_size
     if chunks is None or stages == 1:
         return 1, min(num_microbatches, stages - stage + 1)

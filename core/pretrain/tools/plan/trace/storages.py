@@ -6,8 +6,9 @@ import weakref
 from bisect import bisect_left, insort
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -76,7 +77,7 @@ class StepPlace:
     """A place in the traced program."""
 
     step: int = 0  # 0 while the engine is built, then the number of the step
-    phase: str = "model"
+    phase: str = "model"  # "model" while the engine is built; then "gradients", "forward-backward", "optimizer"
     micro_batch: int = 0  # the last one whose forward pass has begun, from 1; 0 before
     module: str = ""  # of the forward pass, "decoder.layers.0.mlp"; "" elsewhere
     operation: str = ""  # whose kernel is being called; "" outside of kernels
@@ -110,14 +111,8 @@ class StepPosition:
         key = self._at, module, current_operation(), kind
         place = self._places.get(key)
         if place is None:
-            place = replace(
-                self._at,
-                module=module,
-                operation=key[2],
-                is_backward=kind is not None,
-                is_accumulation=kind == "AccumulateGrad",
-            )
-            self._places[key] = place
+            made = replace(self._at, module=module, operation=key[2], is_backward=kind is not None)
+            self._places[key] = place = replace(made, is_accumulation=kind == "AccumulateGrad")
         return place
 
     def begin_step(self, step: int) -> None:
@@ -137,14 +132,11 @@ class StepPosition:
         model.register_forward_pre_hook(self._begin_micro_batch)
         for name, module in model.named_modules():
             if name:
-                module.register_forward_pre_hook(self._enter(name))
+                module.register_forward_pre_hook(partial(self._enter, name))
                 module.register_forward_hook(self._leave, always_call=True)
 
-    def _enter(self, name: str) -> Any:
-        def enter(*_: object) -> None:
-            self._modules.append(name)
-
-        return enter
+    def _enter(self, name: str, *_: object) -> None:
+        self._modules.append(name)
 
     def _leave(self, *_: object) -> None:
         if self._modules:
@@ -176,12 +168,17 @@ class _Part:
 
     @property
     def is_segment(self) -> bool:
-
         return self.before is None and self.after is None
 
 
 class CachingAllocator:
-    """Segments of a device, and their free parts."""
+    """Segments of a device, and their free parts, by the rules of torch's CUDACachingAllocator."""
+
+    # Source: c10/cuda/CUDACachingAllocator.cpp, default settings, which torch's extensions for other devices follow.
+    # Blocks up to 1 MiB come from segments of 2 MiB; larger ones below 10 MiB from segments of 20 MiB; others from
+    # segments of their own, rounded up to 2 MiB. The smallest free block that is large enough is taken, and split. Free
+    # neighbours are merged. Nothing is returned to the device while there is room (until `limit` bytes, if it is
+    # given); where there is none, segments that are free as a whole are (release_cached_blocks).
 
     def __init__(self, limit: int | None = None) -> None:
         self.reserved = self.most_reserved = 0

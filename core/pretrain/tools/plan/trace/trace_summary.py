@@ -150,7 +150,6 @@ class MemoryCourse:
 
 
 def _part(block: MemoryBlock, number: int, trace: RankTrace) -> str:
-
     _, updated, _ = trace.steps[-1]
     if number in trace.weights:
         return "weights"

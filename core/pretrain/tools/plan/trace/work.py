@@ -140,11 +140,10 @@ _COPY = torch.ops.aten._to_copy.default  # noqa: SLF001  torch's name of `Tensor
 
 
 class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Follows every operation of a step; entered after FakeTensorMode.
+    """Follows every operation of a step; entered after FakeTensorMode."""
 
-    Where the program reads a value of a fake tensor, it is zero: no overflow, nothing to count. torch knows the values
-    of tensors that are made of numbers.
-    """
+    # Where the program reads a value of a fake tensor, it is zero: no overflow, nothing to count. torch knows the
+    # values of tensors that are made of numbers.
 
     def __init__(self, position: StepPosition, storages: Storages, work: Work) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -161,9 +160,8 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return args[0].fake_device  # half of all calls, and slow ones
         output = func(*args, **(kwargs or {}))
         if func is _COPY and (device := (kwargs or {}).get("device")) not in {None, output.device}:
-            output = torch.empty(
-                output.shape, dtype=output.dtype, device=device
-            )  # torch copies known values on the host
+            # torch copies known values on the host.
+            output = torch.empty(output.shape, dtype=output.dtype, device=device)
         place = self._position.here()
         for tensor in tensors_in(output):
             self._storages.see(tensor, place)
