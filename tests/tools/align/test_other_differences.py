@@ -16,7 +16,7 @@ from pretrain.tools.align.comparing import parameters as parameters_module
 from pretrain.tools.align.comparing.outcome import FORWARD
 from pretrain.tools.align.comparing.parameters import Parameters, StoredTensors
 from pretrain.tools.align.comparing.recording import Recording
-from pretrain.tools.align.outcome_text import headline, outcome_text
+from pretrain.tools.align.outcome_views import headline, outcome_text
 from tools.align.recorded import outcome_of, record
 
 

@@ -6,7 +6,7 @@ from plugins.fake_site import site
 from pretrain.launch.world import World
 from pretrain.recipe import make_recipe
 from pretrain.tools.doctor import device_speed
-from pretrain.tools.doctor.own_checks import OwnChecks
+from pretrain.tools.doctor.examination import OwnChecks
 from recipe.smallest import SMALLEST
 
 __all__ = ["examined", "quick", "site", "world_of"]

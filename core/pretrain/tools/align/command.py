@@ -87,10 +87,7 @@ def _name_or_local_path(context: click.Context, parameter: click.Parameter, give
 )
 @click.option("--keep", type=LocalPath(), metavar="DIR", help="Keep both recordings here.")
 @click.option(
-    "--html",
-    type=LocalPath(dir_okay=False),
-    metavar="FILE",
-    help="Also write a page with the differences over depth.",
+    "--html", type=LocalPath(dir_okay=False), metavar="FILE", help="Also write a page with the differences over depth."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context

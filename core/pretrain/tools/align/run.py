@@ -24,13 +24,11 @@ from pretrain.plugins.host.discovery import find_backend
 from pretrain.plugins.host.manager import load_alone
 from pretrain.plugins.host.members import require_device
 from pretrain.recipe.layout import lay_out
-from pretrain.tools.align.comparing.compare import compare
-from pretrain.tools.align.comparing.compatible import different, differing_keys
+from pretrain.tools.align.comparing.compare import compare, different, differing_keys
 from pretrain.tools.align.comparing.recording import Recording
-from pretrain.tools.align.disk_space import require_space
-from pretrain.tools.align.outcome_page import write_page
-from pretrain.tools.align.outcome_text import outcome_json, outcome_text
+from pretrain.tools.align.outcome_views import outcome_json, outcome_text, write_page
 from pretrain.tools.align.recording.folder import weights_folder
+from pretrain.tools.align.recording.record_rank import require_space
 from pretrain.tools.align.side import Side, is_this_installation, run_pretrain
 from pretrain.tools.convert.registry import summary_of
 from pretrain.tools.corpus.recipe_corpus import prepare_corpus

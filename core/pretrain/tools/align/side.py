@@ -104,7 +104,8 @@ def _is_key(path: str) -> bool:
 
 def _valid(recipe: Path, overrides: Sequence[str]) -> tuple[str, ...]:
     """Return overrides that are valid together, one after the other: one may need a later one."""
-    valid, longer = tuple[str, ...](), tuple[str, ...]()
+    valid: tuple[str, ...] = ()
+    longer: tuple[str, ...] | None = valid
     while longer is not None:
         valid = longer
         tries = (tuple(each for each in overrides if each in (*valid, more)) for more in overrides if more not in valid)

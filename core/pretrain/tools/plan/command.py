@@ -123,10 +123,7 @@ class MemorySize(click.ParamType[int]):
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--layers", is_flag=True, help="Also show a table by kind of module.")
 @click.option(
-    "--html",
-    type=LocalPath(dir_okay=False),
-    metavar="FILE",
-    help="Also write a page that shows memory over the step.",
+    "--html", type=LocalPath(dir_okay=False), metavar="FILE", help="Also write a page that shows memory over the step."
 )
 @click.option("--search", "searches", is_flag=True, help="Search for the fastest layouts that fit instead.")
 def command(

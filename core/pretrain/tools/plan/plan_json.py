@@ -47,24 +47,19 @@ def _figures(device: PlanDevice) -> dict[str, Any]:
 
 def kernels_by_operation(plan: Plan) -> dict[str, list[str]]:
     """Return the kernels of each operation, each once."""
-    kernels: dict[str, dict[str, None]] = {}
+    kernels: dict[str, list[str]] = {}
     for row in plan.kernels.rows:
-        kernels.setdefault(row.operation, {})[row.kernel] = None
-    return {operation: list(names) for operation, names in kernels.items()}
+        if row.kernel not in kernels.setdefault(row.operation, []):
+            kernels[row.operation].append(row.kernel)
+    return kernels
 
 
 def _stage(stage: StagePlan) -> dict[str, Any]:
+    names = ("stage", "rank", "layers", "parameters", "peak_bytes", "allocated_bytes", "host_bytes", "micro_batches")
     return {
-        "stage": stage.stage,
-        "rank": stage.rank,
-        "layers": stage.layers,
-        "parameters": stage.parameters,
-        "peak_bytes": stage.peak_bytes,
-        "allocated_bytes": stage.allocated_bytes,
+        **{name: getattr(stage, name) for name in names},
         "most_activations_bytes": stage.most_activations,
-        "host_bytes": stage.host_bytes,
         "parts": dict(stage.parts),
         "peak_at": stage.peak_at,
-        "micro_batches": stage.micro_batches,
         "modules": [asdict(row) for row in stage.modules],
     }

@@ -30,19 +30,22 @@ def write_page(plan: Plan, output: Path) -> None:
 def page(plan: Plan) -> str:
     """Return the page."""
     areas = [(f"c{colour}", part) for colour, part in enumerate(FOLLOWED)]
-    highest = _highest(plan)
+    peak, memory = plan.peak_bytes, plan.device.memory or 0
+    highest = memory if peak < memory <= FLAT * peak else peak  # of all charts
+    in_gib = [(name, *cells) for name, cells in part_rows(plan.stages)]
+    kernels = [(row.operation, row.kernel, row.provider) for row in plan.kernels.rows]
     parts = [
         html.paragraph(head(plan)),
         html.paragraph([verdict(plan)], "verdict"),
         html.legend([*areas, ("peak", _PEAK), ("limit", _LIMIT)]),
         html.charts(area_chart(stage, plan.device.memory, highest) for stage in plan.stages),
-        _parts(plan),
+        html.table(["GiB", *(f"stage {stage.stage}" for stage in plan.stages)], in_gib, style="numbers"),
         html.paragraph([*peaks(plan), *unplanned(plan)]),
         html.paragraph(time_lines(plan.time)),
         html.section("Assumptions", html.paragraph(assumptions(plan)), unfolded=True),
         html.section("Notices", html.paragraph(plan.notices), unfolded=True),
         *(html.section(f"Modules of stage {stage.stage}", _modules(stage)) for stage in plan.stages),
-        html.section("Kernels", _kernels(plan)),
+        html.section("Kernels", html.table(["operation", "kernel", "provider"], kernels)),
     ]
     return html.framed(f"Plan of {Path(plan.recipe.source).name}", parts)
 
@@ -60,23 +63,7 @@ def area_chart(stage: StagePlan, memory: int | None, highest: int) -> str:
     return svg.stacked_areas(title, xs, heights, levels, top=ROOM * highest / GIB, x_name=X_LABEL)
 
 
-def _highest(plan: Plan) -> int:
-    """Return the top of the charts: the device's memory, unless the plan would be flat below it."""
-    peak, memory = plan.peak_bytes, plan.device.memory or 0
-    return memory if peak < memory <= FLAT * peak else peak
-
-
-def _parts(plan: Plan) -> str:
-    rows = [(name, *cells) for name, cells in part_rows(plan.stages)]
-    return html.table(["GiB", *(f"stage {stage.stage}" for stage in plan.stages)], rows, style="numbers")
-
-
 def _modules(stage: StagePlan) -> str:
     name, number, parameters, weights, activations = MODULE_HEAD
     names = [name, number, parameters, f"{weights}, MiB", f"{activations} a micro-batch, MiB"]
     return html.table(names, module_cells(stage.modules, "\u00a0" * 4), style="numbers")
-
-
-def _kernels(plan: Plan) -> str:
-    rows = [(row.operation, row.kernel, row.provider) for row in plan.kernels.rows]
-    return html.table(["operation", "kernel", "provider"], rows)

@@ -13,24 +13,27 @@ if TYPE_CHECKING:
     from pretrain.tools.plan.step_time import StepTime
 
 
+GIB = 2**30
+MIB = 2**20
+DIGITS = 3  # significant digits of an estimate
+UNITS = {"days": 1, "hours": 24, "minutes": 24 * 60, "seconds": 24 * 3600}
+"""Units of a training's length, in a day; the largest one in which it is at least one is shown."""
+
+
 def assumptions(plan: Plan) -> list[str]:
     """Return the lines about memory, then those about time."""
-    return [*_of_memory(plan), *(() if plan.time is None else _of_time(plan.device, plan.time))]
-
-
-def _of_memory(plan: Plan) -> list[str]:
     lines = ["reserve: what torch's caching allocator holds beyond the tensors, replayed block by block"]
-    if plan.device.backend_name == "cpu":
-        return [*lines, "all ranks share this machine; each has an equal part of its memory"]
     groups = plan.stages[0].parts.get("process groups", 0)
-    if groups:
-        context = gib(plan.device.figures.context_memory or 0)
-        lines.append(
-            f"process groups: {gib(groups)} GiB, of which {context} GiB are the process's context on the device"
-        )
+    if plan.device.backend_name == "cpu":
+        lines.append("all ranks share this machine; each has an equal part of its memory")
+    elif groups:
+        context = f"{gib(plan.device.figures.context_memory or 0)} GiB are the process's context on the device"
+        lines.append(f"process groups: {gib(groups)} GiB, of which {context}")
     else:
         lines.append("process groups, and what a process takes before its first tensor: unknown, counted as 0")
-    return [*lines, "no other program uses the devices"]
+    if plan.device.backend_name != "cpu":
+        lines.append("no other program uses the devices")
+    return lines if plan.time is None else [*lines, *_of_time(plan.device, plan.time)]
 
 
 def figures_text(device: PlanDevice) -> str:
@@ -52,13 +55,10 @@ def _speed(bandwidth: float | None) -> str:
 
 
 def _of_time(device: PlanDevice, time: StepTime) -> list[str]:
-    shares = [
-        f"{name} {span(Range(100 * getattr(time.worst, key), 100 * getattr(time.best, key)))} %"
-        for name, key in (("matmuls", "matmul"), ("memory", "memory"), ("links", "links"))
-    ]
-    who = "trainings reach"
-    if time.measured_in:
-        who = f"{time.measured_in} reached, scaled by one factor"
+    names = (("matmuls", "matmul"), ("memory", "memory"), ("links", "links"))
+    ranges = {name: Range(getattr(time.worst, key), getattr(time.best, key)) for name, key in names}
+    shares = [f"{name} {span(each, 100)} %" for name, each in ranges.items()]
+    who = f"{time.measured_in} reached, scaled by one factor" if time.measured_in else "trainings reach"
     return [
         figures_text(device),
         f"share of these figures that {who}: {', '.join(shares)}",
@@ -66,14 +66,10 @@ def _of_time(device: PlanDevice, time: StepTime) -> list[str]:
     ]
 
 
-UNITS = {"days": 1, "hours": 24, "minutes": 24 * 60, "seconds": 24 * 3600}  # units of a training's length, in a day
-UNKNOWN = "step time: unknown, because the device's peak FLOP/s or its memory's bandwidth is unknown"
-
-
 def time_lines(time: StepTime | None) -> list[str]:
     """Return the step's time, the speed, and the whole training's time where the recipe says its length."""
     if time is None:
-        return [UNKNOWN]
+        return ["step time: unknown, because the device's peak FLOP/s or its memory's bandwidth is unknown"]
     shares = (("bubble", time.bubble), ("communication", time.communication), ("update", time.update))
     parts = ", ".join(f"{name} {100 * share:.1f} %" for name, share in shares)
     flops = f"{span(time.flops_per_second, 1e-12)} model TFLOP/s, {span(time.peak_share, 100)} % of the peak"
@@ -83,20 +79,10 @@ def time_lines(time: StepTime | None) -> list[str]:
         f"speed of a device: {span(time.tokens_per_second)} tokens/s, {flops}",
     ]
     if time.days is not None and time.device_hours is not None and time.tokens:
-        length = f"{_length(time.days)}, {span(time.device_hours)} device-hours"
+        unit = next((unit for unit, parts in UNITS.items() if time.days.low * parts >= 1), "seconds")
+        length = f"{span(time.days, UNITS[unit])} {unit}, {span(time.device_hours)} device-hours"
         lines.append(f"training: {count(time.tokens)} tokens in {length}")
     return lines
-
-
-def _length(days: Range) -> str:
-    """Return the length in the largest unit in which it is at least one."""
-    unit = next((unit for unit, parts in UNITS.items() if days.low * parts >= 1), "seconds")
-    return f"{span(days, UNITS[unit])} {unit}"
-
-
-GIB = 2**30
-MIB = 2**20
-DIGITS = 3  # significant digits of an estimate
 
 
 def gib(size: float, decimals: int | None = None) -> str:

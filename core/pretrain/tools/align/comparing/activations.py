@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def compare_activations(
     first: Points, second: Points, explained: Callable[[int], Explained], overflowed: Collection[int] = ()
 ) -> tuple[list[Compared], list[str]]:
-    """Compare all recorded tensors that both sides have; return that, not sorted, and what is not compared, in words."""
+    """Compare all recorded tensors that both sides have; return that, unsorted, and what is not compared, in words."""
     # The order is the first side's. Gradients of `overflowed` steps are not finite, and not compared.
     ours, theirs = (
         {name: tick for name, tick in side.order().items() if not (name.is_backward and name.step in overflowed)}

@@ -218,7 +218,7 @@ class Visits:
             visit = Visit(place, self._seen[key], batch_first, again)
             self._seen[key] += 1
             self._open.append(visit)
-            hidden = args[0] if args else kwargs.get("hidden_states")
+            hidden: Any = args[0] if args else kwargs.get("hidden_states")
             if isinstance(module, SerialLayer) and torch.is_grad_enabled() and hidden.requires_grad:
                 hidden.register_hook(partial(self._add_gradient, visit))
 

@@ -66,7 +66,7 @@ def offset_of(asked: float, received: float, answered: float, returned: float) -
 
 def ask_time(store: Any, rank: int, now: Callable[[], float] = time.time) -> list[float]:
     """Return offset and error, in seconds, of rank 0's clock; the store is a connection of this thread, which waits."""
-    found = []
+    found: list[tuple[float, float]] = []
     for number in range(_QUESTIONS):
         store.get(_key("turn", rank, number))
         asked = now()

@@ -26,10 +26,7 @@ if TYPE_CHECKING:
     from pretrain.tools.doctor.ranks.step_sequence import Answers
 
 MEASURED = frozenset(
-    {
-        *("device memory", "matmul", "health", "clocks"),
-        *("open files", "processes", "shared memory", "locked memory"),
-    }
+    {*("device memory", "matmul", "health", "clocks"), *("open files", "processes", "shared memory", "locked memory")}
 )
 """Checks whose values may differ between ranks that are all well; those of kernels are measurements too."""
 DECISIVE = ("torch ", "megatron-core ")
