@@ -31,7 +31,13 @@ def outcome_text(outcome: AlignResult, sides: Sequence[Recording]) -> str:
     lines.append(f"{samples}, {len(outcome.compared)} comparisons in order of computation")
     lines += ["", *headline(outcome, sides), ""]
     lines += [*(f"not compared: {each}" for each in outcome.skipped), *([""] if outcome.skipped else [])]
-    return "\n".join([*lines, *kernel_lines(outcome, sides)]).rstrip()
+    rows = [("operation", *SIDES)]
+    blamed = outcome.cause.operation if outcome.cause else ""
+    for operation in operations(sides):
+        first, second = (side.kernel(operation) for side in sides)
+        marked = f"{operation} *" if operation == blamed else operation
+        rows.append((marked, first, "the same" if first == second else second))
+    return "\n".join([*lines, *columns(rows, width=160)]).rstrip()
 
 
 def headline(outcome: AlignResult, sides: Sequence[Recording]) -> list[str]:
@@ -82,17 +88,6 @@ def _known(first: Compared, outcome: AlignResult, sides: Sequence[Recording]) ->
 
 def _off(cause: WrongCall) -> str:
     return f"is off by {cause.error:.2g}" if isfinite(cause.error) else "is missing or not finite"
-
-
-def kernel_lines(outcome: AlignResult, sides: Sequence[Recording]) -> list[str]:
-    """Return a line for each operation, with the kernel of both sides."""
-    rows = [("operation", *SIDES)]
-    blamed = outcome.cause.operation if outcome.cause else ""
-    for operation in operations(sides):
-        first, second = (side.kernel(operation) for side in sides)
-        marked = f"{operation} *" if operation == blamed else operation
-        rows.append((marked, first, "the same" if first == second else second))
-    return columns(rows, width=160)
 
 
 def operations(sides: Sequence[Recording]) -> list[str]:

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from pretrain.recipe import Recipe
-    from pretrain.tools.align.comparing.outcome import AlignResult
 
 FOLDERS = ("first", "second")
 RECORD = "pretrain.tools.align.recording.record_rank:record"
@@ -60,7 +59,11 @@ def compare_sides(
         if code:
             return code
         outcome = compare(*recordings)
-    _show(outcome, recordings, html, as_json=as_json)
+    shown = json.dumps(outcome_json(outcome, recordings), indent=2) if as_json else outcome_text(outcome, recordings)
+    click.echo(shown)
+    if html is not None:
+        write_page(outcome, recordings, html)
+        click.echo(f"\npage: {html}", err=as_json)
     return ExitCode.COMPLETE if outcome.is_aligned else ExitCode.FAILURE
 
 
@@ -102,16 +105,6 @@ def _prepare(sides: Sequence[Side], recorded: Recording | None, folder: Path, *,
 def _not_recorded(name: str, code: int) -> int:
     click.echo(f"the {name} side was not recorded: nothing was compared", err=True)
     return ExitCode.PARTIAL if code < 0 or code == CRASH else code
-
-
-def _show(outcome: AlignResult, sides: list[Recording], html: Path | None, *, as_json: bool) -> None:
-    if as_json:
-        click.echo(json.dumps(outcome_json(outcome, sides), indent=2))
-    else:
-        click.echo(outcome_text(outcome, sides))
-    if html is not None:
-        write_page(outcome, sides, html)
-        click.echo(f"\npage: {html}", err=as_json)
 
 
 def record_side(side: Side, folder: Path, *, steps: int, positions: int) -> int:

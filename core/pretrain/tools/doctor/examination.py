@@ -54,7 +54,7 @@ NOTE = (
     "none given: the kernels of GPT-2 345M in bf16 are tried; no token files, tokenizer or checkpoint folder are "
     "looked at"
 )
-"""Text of the finding where the user gives no recipe."""
+
 TIMEOUT = 30.0  # seconds after which a rank that says nothing is named
 
 
@@ -168,9 +168,6 @@ def examine_between(
                 CallThread(None).start(probe.remove).result(_REMOVAL)
 
 
-GPT2_VOCAB_SIZE = 50257  # entries of GPT-2's vocabulary; counted with while a recipe's tokenizer does not exist
-
-
 @dataclass(slots=True)
 class OwnChecks:
     """Checks of one rank: software, environment, limits, device, kernels; and what they have found by now."""
@@ -250,7 +247,7 @@ class OwnChecks:
         yield from guarded("kernels", partial(examine_kernels, bench))
 
     def _vocab_size(self) -> int:
-        from pretrain.data.tokenizers import load_tokenizer  # noqa: PLC0415
+        from pretrain.data.tokenizers.load import GPT2_VOCAB_SIZE, load_tokenizer  # noqa: PLC0415
 
         try:
             return load_tokenizer(self.recipe.tokenizer).vocab_size

@@ -32,7 +32,6 @@ REMEDIES = {
     "{backend}`.",
     Verdict.LOOK: f"Less exact than kernels of this dtype are. {OTHER} where losses must be compared.",
 }
-"""Verdict of a trial -> what to do."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

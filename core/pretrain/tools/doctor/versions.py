@@ -6,7 +6,7 @@ import importlib.metadata
 import platform
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
@@ -43,8 +43,7 @@ REQUIRED: Mapping[str, str] = {
 What pip recorded is not asked: a checkout may be newer than its installation."""
 DEEPSPEED: Mapping[str, str] = {"deepspeed": ">=0.19.8,<0.20"}
 """The same of the extra `pretrain[deepspeed]`, for recipes of its engine."""
-SHOWN = ("torch", "megatron-core", "deepspeed", "numpy")
-"""Distributions whose versions are shown although they are right."""
+SHOWN = ("torch", "megatron-core", "deepspeed", "numpy")  # also where they are right
 
 
 def examine_versions(plugins: Plugins, *, uses_deepspeed: bool) -> Iterator[Finding]:
@@ -56,13 +55,14 @@ def examine_versions(plugins: Plugins, *, uses_deepspeed: bool) -> Iterator[Find
         shown = [f"{name} {installed(name)}" for name in SHOWN if name in needed]
         yield Finding.ok("versions", ", ".join([f"Python {platform.python_version()}", *shown]))
     yield from bad
-    remarks: Sequence[Remark] = ask(plugins, "health", "a sequence of Remark", _are_remarks)
+    remarks: Sequence[Remark] = ask(
+        plugins,
+        "health",
+        "a sequence of Remark",
+        lambda given: isinstance(given, Sequence) and all(isinstance(remark, Remark) for remark in given),
+    )
     for remark in remarks:
         yield Finding(check=remark.subject, verdict=Verdict(remark.verdict), text=remark.text, remedy=remark.remedy)
-
-
-def _are_remarks(answer: Any) -> bool:
-    return isinstance(answer, Sequence) and all(isinstance(remark, Remark) for remark in answer)
 
 
 def installed(name: str) -> str | None:

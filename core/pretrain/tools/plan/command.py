@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -39,6 +41,7 @@ _UNITS: Mapping[str, int] = {
     **dict.fromkeys(("t", "tb", "tib"), 2**40),
 }
 LEAST = 2**20  # bytes below which a size without a unit was meant in GB
+ALLOWED = "Allowed: 40GB, 40GiB, 32768MB, or bytes."
 
 
 class MemorySize(click.ParamType[int]):
@@ -56,12 +59,10 @@ class MemorySize(click.ParamType[int]):
         found = _SIZE.fullmatch(value.strip())
         unit = found and _UNITS.get(found["unit"].lower())
         if not found or not unit:
-            self.fail(f"'{value}' is not a memory size. Allowed: 40GB, 40GiB, 32768MB, or bytes.", param, ctx)
+            self.fail(f"'{value}' is not a memory size. {ALLOWED}", param, ctx)
         size = int(float(found["number"]) * unit)
         if size < LEAST:
-            hint = (
-                "Allowed: 40GB, 40GiB, 32768MB, or bytes." if found["unit"] or not size else f"Did you mean {value}GB?"
-            )
+            hint = ALLOWED if found["unit"] or not size else f"Did you mean {value}GB?"
             self.fail(f"'{value}' is {size} bytes, less than any device has. {hint}", param, ctx)
         return size
 
@@ -210,8 +211,6 @@ def _device(
 
 
 def _plan(recipe: Recipe, device: PlanDevice, devices: int | None, vocab_size: int, notes: list[str]) -> Plan:
-    from dataclasses import replace  # noqa: PLC0415
-
     from pretrain.tools.plan.plan import make_plan  # noqa: PLC0415
     from pretrain.tools.plan.search.search import enough_devices  # noqa: PLC0415
 
@@ -227,7 +226,7 @@ def _show(plan: Plan, *, as_json: bool, layers: bool) -> None:
     from pretrain.tools.plan.screen import module_text, plan_text  # noqa: PLC0415
 
     if as_json:
-        _print_json(plan_json(plan))
+        click.echo(json.dumps(plan_json(plan), indent=2))
         return
     click.echo(plan_text(plan, _paint))
     if layers:
@@ -238,29 +237,19 @@ def _search(
     recipe: Recipe, device: PlanDevice, devices: int, vocab_size: int, notes: list[str], *, as_json: bool
 ) -> None:
     from pretrain.tools.plan.plan import without_files  # noqa: PLC0415
-    from pretrain.tools.plan.search.search import (  # noqa: PLC0415
-        search,
-        search_text,
-        to_json,
-    )
+    from pretrain.tools.plan.search.search import search, search_text, to_json  # noqa: PLC0415
 
     recipe, planned = without_files(recipe)
-    notes = [*notes, *planned]
+    notes += planned
     result = search(recipe, device, devices, vocab_size, _say)
     if as_json:
-        _print_json({**to_json(result), "notices": notes})
+        click.echo(json.dumps({**to_json(result), "notices": notes}, indent=2))
         return
     click.echo("\n".join([*notes, search_text(result)]))
 
 
 def _say(text: str) -> None:
     click.echo(text, err=True)  # stdout stays clean
-
-
-def _print_json(values: dict[str, Any]) -> None:
-    import json  # noqa: PLC0415
-
-    click.echo(json.dumps(values, indent=2))
 
 
 def _paint(part: str, text: str) -> str:

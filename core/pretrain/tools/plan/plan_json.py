@@ -8,20 +8,21 @@ from typing import TYPE_CHECKING, Any
 from pretrain.tools.plan.wording import assumptions
 
 if TYPE_CHECKING:
-    from pretrain.tools.plan.device import PlanDevice
     from pretrain.tools.plan.plan import Plan
     from pretrain.tools.plan.stage_plan import StagePlan
 
 
 def plan_json(plan: Plan) -> dict[str, Any]:
     """Return the plan; sizes in bytes, times in seconds, days and hours, ranges as {"low": ..., "high": ...}."""
-    layout = plan.layout
+    layout, device = plan.layout, plan.device
+    names = ("memory_bandwidth", "link_bandwidth", "node_bandwidth", "devices_per_node")
+    figures = {name: getattr(device.figures, name) for name in names}
     return {
         "recipe": plan.recipe.source,
-        "backend": plan.device.backend_name,
-        "device": plan.device.name,
-        "memory_bytes": plan.device.memory,
-        "figures": _figures(plan.device),
+        "backend": device.backend_name,
+        "device": device.name,
+        "memory_bytes": device.memory,
+        "figures": {"peak_flops": device.peak_flops, **figures, "sources": dict(device.sources)},
         "peak_bytes": plan.peak_bytes,
         "fits": plan.fits,
         "enough_devices": plan.enough_devices,
@@ -37,12 +38,6 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "assumptions": assumptions(plan),
         "notices": list(plan.notices),
     }
-
-
-def _figures(device: PlanDevice) -> dict[str, Any]:
-    names = ("memory_bandwidth", "link_bandwidth", "node_bandwidth", "devices_per_node")
-    values = {name: getattr(device.figures, name) for name in names}
-    return {"peak_flops": device.peak_flops, **values, "sources": dict(device.sources)}
 
 
 def kernels_by_operation(plan: Plan) -> dict[str, list[str]]:

@@ -93,15 +93,13 @@ def _pass(recipe: Recipe, costs: Costs, roofline: Roofline, links: RankLinks) ->
     return _PassTime(roofline.seconds(costs.forward) + backward, waiting)
 
 
-def _end(
-    recipe: Recipe, costs: Costs, roofline: Roofline, links: RankLinks, one_pass: _PassTime
-) -> tuple[float, float]:
+def _end(recipe: Recipe, costs: Costs, roofline: Roofline, links: RankLinks, passing: _PassTime) -> tuple[float, float]:
     """Return the seconds of the update, and of waiting for the messages that come once a step."""
     # Messages that overlap are hidden behind one micro-batch, but for the last one, which nothing is left to hide.
     once = costs.messages_once
     hidden = links.seconds(once, lambda each: each.overlaps)
     last = hidden / max(1.0, math.fsum(count for message, count in once.items() if message.overlaps))
-    waiting = links.seconds(once, lambda each: not each.overlaps) + max(hidden - one_pass.computing, last)
+    waiting = links.seconds(once, lambda each: not each.overlaps) + max(hidden - passing.computing, last)
     is_offloaded = recipe.engine.zero.offload_optimizer.device != "none"
     return 0.0 if is_offloaded else roofline.seconds(costs.once), waiting
 

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 GIB = 2**30
 MIB = 2**20
 DIGITS = 3  # significant digits of an estimate
-UNITS = {"days": 1, "hours": 24, "minutes": 24 * 60, "seconds": 24 * 3600}
-"""Units of a training's length, in a day; the largest one in which it is at least one is shown."""
+UNITS = {"days": 1, "hours": 24, "minutes": 24 * 60, "seconds": 24 * 3600}  # of a training's length, in a day
 
 
 def assumptions(plan: Plan) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pretrain.errors import RunError
 from pretrain.recipe import Recipe
@@ -27,9 +27,9 @@ def compare(first: Recording, second: Recording) -> AlignResult:
     sides = (first, second)
     notes = require_compatible(sides)
     parameters = ParameterSteps(sides)
-    only_one = parameters.names_differ()
-    allowed = allowed_at_start([side.dtype for side in sides])
-    require_same_start([] if only_one else parameters.differing_start(allowed), only_one)
+    allowed = 0.0 if first.dtype == second.dtype else _OF_BF16
+    if differing := parameters.names_of_one() or parameters.differing_start(allowed):
+        _refuse_start(differing)
     dtype = coarser(first.dtype, second.dtype)
 
     @cache
@@ -50,7 +50,7 @@ def compare(first: Recording, second: Recording) -> AlignResult:
         elif all(side.step(step)["skipped"] for side in sides):
             notes.append(f"step {step}: both sides skipped the update; lower precision.loss_scale")
     compared.sort(key=lambda each: each.order)
-    differing = next((each for each in compared if each.differs), None)
+    found = next((each for each in compared if each.differs), None)
     apart, alike = without_alike(wrong, sides)
     return AlignResult(
         compared=compared,
@@ -58,7 +58,7 @@ def compare(first: Recording, second: Recording) -> AlignResult:
         alike=alike,
         skipped=[*skipped, *parameters.not_compared],
         notes=notes,
-        unchecked="" if differing is None else unchecked(differing, sides, points, explained(differing.step)),
+        unchecked="" if found is None else unchecked(found, sides, points, explained(found.step)),
     )
 
 
@@ -118,8 +118,8 @@ def without_alike(wrong: Sequence[WrongCall], sides: Sequence[Recording]) -> tup
     ordered = sorted(wrong, key=lambda each: each.order)
     apart, alike = [], []
     for each in ordered:
-        others = amounts[1 - each.side][_key(each, by_rank=by_rank)]
-        if not any(_agree(each.error, other) for other in others):
+        others, error = amounts[1 - each.side][_key(each, by_rank=by_rank)], each.error
+        if not any(error == other or max(error, other) <= _ALIKE * min(error, other) for other in others):
             apart.append(each)
         elif each.side == 0:
             alike.append(each)
@@ -128,10 +128,6 @@ def without_alike(wrong: Sequence[WrongCall], sides: Sequence[Recording]) -> tup
 
 def _key(wrong: WrongCall, *, by_rank: bool) -> tuple[object, ...]:
     return wrong.step, wrong.place, wrong.operation, wrong.call, wrong.what, wrong.rank if by_rank else None
-
-
-def _agree(first: float, second: float) -> bool:
-    return first == second or max(first, second) <= _ALIKE * min(first, second)
 
 
 _SECTIONS = ("model", "optimizer")
@@ -174,7 +170,7 @@ def differing_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> tuple
     """Return the keys that must be the same and are not, and notes about keys that one version alone knows."""
     # A key that a recipe lacks was not known to the version that recorded it: it counts as this version's default.
     differing, notes = [], []
-    for key, ours, theirs in _pairs(first, second, must_be_same=True):
+    for key, ours, theirs in _pairs(first, second, must_match=True):
         if _UNKNOWN in (ours, theirs):
             notes.append(f"{key} is a key of one side's version of pretrain alone: it was not compared")
         elif ours != theirs:
@@ -184,21 +180,19 @@ def differing_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> tuple
 
 def other_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
     """Return a line with the keys that may differ, and do; none where there is no such key."""
-    pairs = _pairs(first, second, must_be_same=False)
+    pairs = _pairs(first, second, must_match=False)
     found = [line for pair in pairs for line in _differing(*pair)]
     return [f"the recipes differ in {'; '.join(found)}"] if found else []
 
 
-def _pairs(
-    first: Mapping[str, Any], second: Mapping[str, Any], *, must_be_same: bool
-) -> Iterator[tuple[str, Any, Any]]:
+def _pairs(first: Mapping[str, Any], second: Mapping[str, Any], *, must_match: bool) -> Iterator[tuple[str, Any, Any]]:
     """Yield "section.key" and both values; where a recipe lacks it, this version's default, or `_UNKNOWN`."""
     for name in {**first, **second}:
         ours, theirs = first.get(name, {}), second.get(name, {})
         field = Recipe.model_fields.get(name)
         defaults = getattr(field.annotation, "model_fields", {}) if field else {}
         for key in {**ours, **theirs}:
-            if must_be_same == (name in _SECTIONS or (name, key) in _KEYS):
+            if must_match == (name in _SECTIONS or (name, key) in _KEYS):
                 default = defaults[key].default if key in defaults else _UNKNOWN
                 yield f"{name}.{key}", ours.get(key, default), theirs.get(key, default)
 
@@ -227,19 +221,10 @@ def _require_same_samples(first: dict[str, str], second: dict[str, str]) -> None
         raise RunError(msg)
 
 
-def require_same_start(differing: Sequence[str], only_one: Sequence[str]) -> None:
-    """Check that the weights before the first step were the same."""
-    if not differing and not only_one:
-        return
-    names = [*only_one, *differing]
+def _refuse_start(names: Sequence[str]) -> NoReturn:
     shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
     msg = (
         f"the sides start from different weights: {shown}.\n"
         "Give both the same --checkpoint, or let the second take the first one's (leave out --checkpoint-against)."
     )
     raise RunError(msg)
-
-
-def allowed_at_start(dtypes: Sequence[str]) -> float:
-    """Return the relative difference of weights that the dtypes of both sides explain."""
-    return 0.0 if len(set(dtypes)) == 1 else _OF_BF16

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from pretrain.tools.align.comparing.distance import Explained
+    from pretrain.tools.align.comparing.outcome import Order
     from pretrain.tools.align.comparing.recording import Recording
     from pretrain.tools.align.recording.folder import ModulePlace
 
@@ -53,7 +54,7 @@ class ParameterSteps:
         """Return the names of weights that differ before the first step."""
         return [name for name in self._states[0].names if self._difference(name, 0) > allowed]
 
-    def names_differ(self) -> list[str]:
+    def names_of_one(self) -> list[str]:
         """Return the names of parameters that only one side has."""
         return sorted(set(self._states[0].names) ^ set(self._states[1].names))
 
@@ -80,7 +81,16 @@ class ParameterSteps:
                 update = self._updates.compare(name, place, number, adams, gradients, explained)
                 if update is not None:
                     yield update
-        yield self._norm(step, explained)
+        ours, theirs = (self._norm_of(side, step) for side in range(2))
+        largest = max(ours, theirs)
+        yield Compared(
+            order=(step, NORM, 0, 0),
+            place=None,
+            operation="optimizer",
+            what="gradient norm",
+            difference=abs(ours - theirs) / largest if largest else 0.0,
+            explained=explained.of_norm,
+        )
         yield compare_rates(adams)
 
     @property
@@ -99,16 +109,8 @@ class ParameterSteps:
                 stale = vectors(main, used), 2 * UNIT[self._sides[side].dtype]
                 for what, (error, explained) in {**adam.errors(state, name), "weight in the model,": stale}.items():
                     if not error <= explained:
-                        yield WrongCall(
-                            order=(step, UPDATE, place.position, number),
-                            side=side,
-                            rank=0,
-                            place=place,
-                            operation="optimizer",
-                            what=f"{what} of {name}",
-                            error=error,
-                            explained=explained,
-                        )
+                        order = step, UPDATE, place.position, number
+                        yield _wrong(order, side, place, f"{what} of {name}", error, explained)
 
     def wrong_norm(self, step: int) -> Iterator[WrongCall]:
         """Yield the sides whose gradient norm is not that of the gradients."""
@@ -118,28 +120,8 @@ class ParameterSteps:
             error = abs(squared**0.5 - expected) / expected if expected else 0.0
             allowed = _NORM_BY_GRADIENTS[self._sides[side].dtype]
             if not error <= allowed:
-                yield WrongCall(
-                    order=(step, NORM, 0, 0),
-                    side=side,
-                    rank=0,
-                    place=place_of_parameter("", self._layers),
-                    operation="optimizer",
-                    what="gradient norm",
-                    error=error,
-                    explained=allowed,
-                )
-
-    def _norm(self, step: int, explained: Explained) -> Compared:
-        first, second = (self._norm_of(side, step) for side in range(2))
-        largest = max(first, second)
-        return Compared(
-            order=(step, NORM, 0, 0),
-            place=None,
-            operation="optimizer",
-            what="gradient norm",
-            difference=abs(first - second) / largest if largest else 0.0,
-            explained=explained.of_norm,
-        )
+                place = place_of_parameter("", self._layers)
+                yield _wrong((step, NORM, 0, 0), side, place, "gradient norm", error, allowed)
 
     def _squared(self, side: int, step: int) -> float:
         """Return the squared norm of the gradients that Adam was given; they are read one by one, once."""
@@ -181,6 +163,11 @@ class ParameterSteps:
         if first.dim() == 1:
             return worst_row(first, second, floor=_VECTORS)
         return max(worst_row(first, second), worst_row(first.transpose(0, 1), second.transpose(0, 1)))
+
+
+def _wrong(order: Order, side: int, place: ModulePlace, what: str, error: float, explained: float) -> WrongCall:
+    found: dict[str, Any] = {"what": what, "error": error, "explained": explained}
+    return WrongCall(order=order, side=side, rank=0, place=place, operation="optimizer", **found)
 
 
 def _of_gradients(first: Tensor, second: Tensor, small: float, explained: Explained) -> tuple[str, float, float]:

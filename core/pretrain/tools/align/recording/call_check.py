@@ -116,7 +116,11 @@ class CallCheck:
             is_watched=False,
             is_guarded=False,
         )
-        return {name: self._own(name.removeprefix("gradient of "), x) for name, x in computed.items()}
+        if self._group is not None:
+            for name, x in computed.items():
+                if (place := name.removeprefix("gradient of ")) in self._divided:  # this rank's part
+                    computed[name] = x.chunk(self._group.size(), self._divided[place])[self._group.rank()]
+        return computed
 
     def _whole(self, name: str, x: Tensor) -> Tensor:
         """Return a copy on the host, of all parts where ranks of the call's group have one each; collective then."""
@@ -126,11 +130,6 @@ class CallCheck:
         parts = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(self._group.size())]
         dist.all_gather(parts, x.contiguous(), group=self._group)
         return torch.cat([part.cpu() for part in parts], dim=self._divided[name])
-
-    def _own(self, name: str, x: Tensor) -> Tensor:
-        if name not in self._divided or self._group is None:
-            return x
-        return x.chunk(self._group.size(), self._divided[name])[self._group.rank()]
 
 
 @cache

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ import torch.distributed as dist
 from pretrain.tools.doctor.device_speed import synchronize
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pretrain.recipe import Recipe
 
@@ -38,11 +37,10 @@ class LinkTimer:
     rank: int
     world_size: int
     device: torch.device
-    process_group: str
-    store: Any
+    process_group: str  # torch.distributed's backend
+    store: Any  # a connection of this thread
     doing: Callable[[str], None]
-    sizes: Sequence[int] = SIZES  # bytes of the collectives, growing
-    pair_sizes: Sequence[int] = PAIR_SIZES  # bytes of the messages
+    sizes: Sequence[int]  # bytes of the collectives, growing
 
     def measure(self, kinds: Mapping[str, Groups], rounds: Sequence[Sequence[tuple[int, int]]]) -> dict[str, Any]:
         """Return this rank's times; every rank calls it with the same arguments."""
@@ -50,31 +48,25 @@ class LinkTimer:
         # -> bytes -> seconds; "pairs": the other rank -> bytes -> seconds of one way, on the lower rank of a pair;
         # "unequal": collectives that gave a wrong result.
         found: dict[str, Any] = {"collectives": {}, "pairs": {}, "unequal": []}
-        with self._joined():
-            for kind, groups in kinds.items():
-                group, members = self._group(kind, groups)
-                found["unequal"] += self._wrong_results(kind, group, len(members))
-                found["collectives"][kind] = {
-                    ALL_REDUCE: self._times(f"{ALL_REDUCE}, {kind}", group, self._all_reduce),
-                    ALL_GATHER: self._times(f"{ALL_GATHER}, {kind}", group, self._all_gather),
-                }
-            for pairs in rounds:
-                for pair in pairs:
-                    if self.rank in pair:
-                        other = pair[0] + pair[1] - self.rank
-                        times = {str(size): self._exchange(other, size) for size in self.pair_sizes}
-                        found["pairs"] |= {str(other): times} if self.rank < other else {}
-        return found
-
-    @contextmanager
-    def _joined(self) -> Iterator[None]:
-        self.doing(f"join the process group of {self.world_size} ranks ({self.process_group})")
+        rank, world_size = self.rank, self.world_size
+        self.doing(f"join the process group of {world_size} ranks ({self.process_group})")
         dist.init_process_group(
-            self.process_group, store=self.store, rank=self.rank, world_size=self.world_size, timeout=_TIMEOUT
+            self.process_group, store=self.store, rank=rank, world_size=world_size, timeout=_TIMEOUT
         )
-        yield
+        for kind, groups in kinds.items():
+            group, members = self._group(kind, groups)
+            found["unequal"] += self._wrong_results(kind, group, len(members))
+            found["collectives"][kind] = {
+                ALL_REDUCE: self._times(f"{ALL_REDUCE}, {kind}", group, self._all_reduce),
+                ALL_GATHER: self._times(f"{ALL_GATHER}, {kind}", group, self._all_gather),
+            }
+        for pair in (pair for pairs in rounds for pair in pairs if rank in pair):
+            other = pair[0] + pair[1] - rank
+            times = {str(size): self._exchange(other, size) for size in PAIR_SIZES}
+            found["pairs"] |= {str(other): times} if rank < other else {}
         self.doing("leave the process group")
-        dist.destroy_process_group()  # after an error it would wait for the others
+        dist.destroy_process_group()  # not after an error: it would wait for the others
+        return found
 
     def _group(self, kind: str, groups: Groups) -> tuple[Any, tuple[int, ...]]:
         """Make the groups of a kind, which every rank does for all of them; return this rank's."""
@@ -105,7 +97,10 @@ class LinkTimer:
             call = make(group, size)
             call()  # the first makes connections
             repetitions = max(2, min(_REPETITIONS, int(_SHARE_OF_TIME / expected)))
-            found[str(size)] = seconds = self._slowest(self._seconds(call, repetitions), group)
+            # The largest value of the group, so that all its ranks go on alike.
+            slowest = torch.tensor([self._seconds(call, repetitions)], device=self.device)
+            dist.all_reduce(slowest, op=dist.ReduceOp.MAX, group=group)
+            found[str(size)] = seconds = slowest.item()
             expected = seconds * next_size / size
             if expected > _MOST_TIME:
                 break
@@ -141,12 +136,6 @@ class LinkTimer:
         synchronize(self.device)
         return (time.perf_counter() - begun) / repetitions
 
-    def _slowest(self, seconds: float, group: Any) -> float:
-        """Return the largest value of the group, so that all its ranks go on alike."""
-        value = torch.tensor([seconds], device=self.device)
-        dist.all_reduce(value, op=dist.ReduceOp.MAX, group=group)
-        return value.item()
-
 
 def groups_of(recipe: Recipe | None, world_size: int) -> Mapping[str, Groups]:
     """Return the groups by their kind: of all ranks, tensor-parallel, data-parallel; those of one rank are left out."""
@@ -162,11 +151,8 @@ def groups_of(recipe: Recipe | None, world_size: int) -> Mapping[str, Groups]:
             for stage in range(stages)
             for place in range(tensor)
         )
-    return {
-        kind: groups
-        for kind, groups in kinds.items()
-        if len(groups[0]) > 1 and (kind == "all ranks" or len(groups) > 1)
-    }
+    several = {kind: groups for kind, groups in kinds.items() if len(groups[0]) > 1}
+    return {kind: groups for kind, groups in several.items() if kind == "all ranks" or len(groups) > 1}
 
 
 def rounds_of_pairs(members: Sequence[int]) -> list[list[tuple[int, int]]]:

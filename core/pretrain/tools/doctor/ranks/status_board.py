@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pretrain.tools.doctor.finding import Finding
-from pretrain.tools.doctor.ranks.store_client import StoreClient, StoreLostError, open_first, open_second, serve_second
+from pretrain.tools.doctor.ranks.store_client import StoreClient, StoreLostError, open_first, serve
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -86,12 +86,15 @@ class StatusBoard:
     def read(self, keys: Iterable[str]) -> dict[str, Any]:
         """Return the values of those keys that have been written, from the first store that answers; {} if none."""
         wanted = list(keys)
+
+        def read(store: Any) -> dict[str, Any]:
+            return {key: json.loads(store.get(key)) for key in wanted if store.check([key])}
+
         for client in self._clients:
             try:
-                found = client.ask(partial(_present, keys=wanted), min(5.0, self.timeout / 2))
+                return client.ask(read, min(5.0, self.timeout / 2))
             except StoreLostError:
                 continue
-            return {key: json.loads(text) for key, text in found.items()}
         return {}
 
     def flush(self) -> None:
@@ -112,18 +115,19 @@ class StatusBoard:
 
 
 def _serve_second(world: World, first: StoreClient) -> Any:
-    store, address = serve_second(world)
-    first.send(_SECOND, address)
+    store = serve("localhost", 0)
+    # This host's address on the way to rank 0, by which the other hosts reach it too.
+    family, kind, _, _, address = socket.getaddrinfo(world.master_addr, world.master_port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind) as probe:
+        probe.connect(address)  # of a datagram: nothing is sent
+        first.send(_SECOND, f"{probe.getsockname()[0]} {store.port}")
     return store
 
 
 def _find_second(world: World) -> Any:
     # By a connection of its own: it waits until rank 1 has written the address.
-    return open_second(open_first(world, serves=False).get(_SECOND).decode())
-
-
-def _present(store: Any, keys: list[str]) -> dict[str, bytes]:
-    return {key: store.get(key) for key in keys if store.check([key])}
+    host, port = open_first(world, serves=False).get(_SECOND).decode().split()
+    return serve(host, int(port), serves=False)
 
 
 _PERIOD = 0.5

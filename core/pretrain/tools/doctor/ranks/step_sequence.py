@@ -80,9 +80,7 @@ class StepResult:
         for doing, ranks in self._of(STUCK).items() if not (self.silent or errors) else ():
             remedy = "a device, a network or a file system does not answer"
             if is_collective:
-                remedy = (
-                    "all ranks are alive: look at the network between them, and at the log of the communication library"
-                )
+                remedy = "all ranks are alive: look at the network between them, and at the communication library's log"
             text = f"{rank_names(ranks)}: {doing} did not finish within {timeout:g} s"
             found.append(Finding.wrong(name, text, remedy, ranks))
         return [*judged, *found, *self.silent]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import queue
-import socket
 import threading
 from concurrent.futures import Future
 from datetime import timedelta
@@ -122,25 +121,9 @@ def open_first(world: World, *, serves: bool) -> Any:
     if world.world_size == 1:
         return dist.HashStore()  # type: ignore[attr-defined]  # torch's stub lacks it
     by_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    store = _client_or_server(world.master_addr, world.master_port, serves=serves and not by_agent)
+    store = serve(world.master_addr, world.master_port, serves=serves and not by_agent)
     # torchrun restarts ranks with the same store, which still holds what the ranks before them wrote.
     return prefixed(f"doctor {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
-
-
-def open_second(address: str) -> Any:
-    """Return a connection to the store that another rank serves at "host port"."""
-    host, port = address.split()
-    return _client_or_server(host, int(port), serves=False)
-
-
-def serve_second(world: World) -> tuple[Any, str]:
-    """Serve a store on a free port; return it and its address as "host port"."""
-    store = _client_or_server("localhost", 0, serves=True)
-    # This host's address on the way to rank 0, by which the other hosts reach it too.
-    family, kind, _, _, address = socket.getaddrinfo(world.master_addr, world.master_port, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, kind) as probe:
-        probe.connect(address)  # of a datagram: nothing is sent
-        return store, f"{probe.getsockname()[0]} {store.port}"
 
 
 def prefixed(prefix: str, store: Any) -> Any:
@@ -148,5 +131,6 @@ def prefixed(prefix: str, store: Any) -> Any:
     return dist.PrefixStore(prefix, store)  # type: ignore[attr-defined]
 
 
-def _client_or_server(host: str, port: int, *, serves: bool) -> Any:
+def serve(host: str, port: int, *, serves: bool = True) -> Any:
+    """Return a store that is served here, on a free port if it is 0; or a connection to one, without `serves`."""
     return dist.TCPStore(host, port, is_master=serves, timeout=_CONNECT, wait_for_workers=False)  # type: ignore[attr-defined]

@@ -118,10 +118,12 @@ class Choices:
     def _pipelines(self, devices: int) -> Iterator[tuple[int, int, tuple[int, ...] | None]]:
         """Yield numbers of stages and of chunks, and the layers of uneven ones."""
         layers, given = self._recipe.model.num_layers, self._recipe.parallel
+        ends = given.num_layers_in_first_pipeline_stage, given.num_layers_in_last_pipeline_stage
+        is_uneven = (given.pipeline_layers, *ends) != (None, None, None)
         for pipeline in _divisors(devices):
             if pipeline > 1 and self._recipe.engine.name == "deepspeed":
                 self.refused["engine deepspeed has no pipeline stages"] += 1
-            elif pipeline == given.pipeline_model_parallel_size and _is_uneven(self._recipe):
+            elif pipeline == given.pipeline_model_parallel_size and is_uneven:
                 yield pipeline, given.virtual_pipeline_model_parallel_size or 1, None
             elif layers < pipeline:
                 self.refused[f"more stages than model.num_layers {layers}"] += 1
@@ -168,12 +170,6 @@ class Choices:
 
 def _divisors(number: int) -> list[int]:
     return [each for each in range(1, number + 1) if number % each == 0]
-
-
-def _is_uneven(recipe: Recipe) -> bool:
-    given = recipe.parallel
-    ends = given.num_layers_in_first_pipeline_stage, given.num_layers_in_last_pipeline_stage
-    return (given.pipeline_layers, *ends) != (None, None, None)
 
 
 PATHS = (

@@ -207,39 +207,40 @@ def search_text(result: SearchResult) -> str:
     """Return the best layouts as `--set` arguments, and why others are not legal or do not fit."""
     device = result.device
     memory = "" if device.memory is None else f" with {device.memory / GIB:.0f} GiB"
-    lines = indented(f"{result.devices} x {device.name}{memory}: {_count(result)}", 0, WIDTH)
+    count = f"{result.fitting} of {result.tried} legal layouts fit."
+    if result.given_up:
+        rest = f"{result.given_up} of {result.tried} legal ones, which may fit, were not planned."
+        count = f"none of the {result.planned} layouts planned in full fits; {rest}"
+    lines = indented(f"{result.devices} x {device.name}{memory}: {count}", 0, WIDTH)
     if device.peak_flops and device.figures.memory_bandwidth:
         lines += indented(figures_text(device), 0, WIDTH)
     if result.best:
         lines += ["", "The fastest of those that were planned in full:"]
     for number, found in enumerate(result.best, start=1):
         lines += ["", f"{number}. {_layout(found)}", *_numbers(found), *_arguments(found)]
-    lines += _rest(result)
+    if result.nearest or result.refused:
+        lines += ["", "The rest:"]
+    if result.nearest is not None and device.memory is not None:
+        over = gib(result.nearest.plan.peak_bytes - device.memory)
+        lines += [f"  the smallest layout takes {over} GiB too much:", *_arguments(result.nearest)]
+    if result.enough is not None:
+        devices, found = result.enough
+        lines.append(f"  {devices} devices are enough: {_layout(found)}")
+        lines += [*_numbers(found), *_arguments(found, f"--devices {devices}")]
+    for reason, number in sorted(result.refused.items()):
+        lines += indented(f"{number} not legal: {reason}", 2, WIDTH)
     return "\n".join(lines)
 
 
 def to_json(result: SearchResult) -> dict[str, object]:
     """Return the result as plain values."""
     return {
-        "devices": result.devices,
-        "tried": result.tried,
-        "fitting": result.fitting,
-        "planned": result.planned,
-        "given_up": result.given_up,
+        **{name: getattr(result, name) for name in ("devices", "tried", "fitting", "planned", "given_up")},
         "best": [_plain(found) for found in result.best],
         "nearest": result.nearest and _plain(result.nearest),
         "refused": dict(result.refused),
         "enough": result.enough and {"devices": result.enough[0], **_plain(result.enough[1])},
     }
-
-
-def _count(result: SearchResult) -> str:
-    if not result.given_up:
-        return f"{result.fitting} of {result.tried} legal layouts fit."
-    return (
-        f"none of the {result.planned} layouts planned in full fits; {result.given_up} of {result.tried} legal ones, "
-        "which may fit, were not planned."
-    )
 
 
 def _plain(found: Found) -> dict[str, object]:
@@ -259,29 +260,11 @@ def _numbers(found: Found) -> list[str]:
 
 
 def _arguments(found: Found, *others: str) -> list[str]:
-    return _wrapped([*others, *(f"--set {argument}" for argument in found.arguments)] or ["the recipe as it is"])
-
-
-def _rest(result: SearchResult) -> list[str]:
-    lines = ["", "The rest:"] if result.nearest or result.refused else []
-    if result.nearest is not None and result.device.memory is not None:
-        over = gib(result.nearest.plan.peak_bytes - result.device.memory)
-        lines += [f"  the smallest layout takes {over} GiB too much:", *_arguments(result.nearest)]
-    if result.enough is not None:
-        devices, found = result.enough
-        lines.append(f"  {devices} devices are enough: {_layout(found)}")
-        lines += [*_numbers(found), *_arguments(found, f"--devices {devices}")]
-    for reason, count in sorted(result.refused.items()):
-        lines += indented(f"{count} not legal: {reason}", 2, WIDTH)
-    return lines
-
-
-def _wrapped(words: list[str], width: int = 80, margin: str = "    ") -> list[str]:
-    # None of the words is cut, also those with spaces.
-    lines = [margin + words[0]]
-    for word in words[1:]:
-        if len(lines[-1]) + 1 + len(word) <= width:
+    words = [*others, *(f"--set {argument}" for argument in found.arguments)] or ["the recipe as it is"]
+    lines = [f"    {words[0]}"]
+    for word in words[1:]:  # none of which is cut
+        if len(lines[-1]) + 1 + len(word) <= WIDTH:
             lines[-1] += f" {word}"
         else:
-            lines.append(margin + word)
+            lines.append(f"    {word}")
     return lines

@@ -81,7 +81,8 @@ def trace_pieces(recipe: Recipe, device: PlanDevice, vocab_size: int, keys: Iter
     """Trace a layer, two layers, and a layer with two samples, for each tensor-parallel size; return the pieces."""
     wanted = sorted(keys)
     shapes = [(key, *shape) for key in wanted for shape in _SHAPES]
-    subjects = [_subject(recipe, device, vocab_size, *shape) for shape in shapes]
+    small = [small_model(recipe, *shape) for shape in shapes]
+    subjects = [TraceSubject.on(device, each, lay_out(each, each.model_parallel_size), vocab_size) for each in small]
     traced = dict(zip(shapes, in_processes(_trace, subjects), strict=True))
     return {key: _pieces(recipe, key, *(traced[key, *shape] for shape in _SHAPES)) for key in wanted}
 
@@ -119,11 +120,6 @@ def one_stage() -> dict[str, int | None]:
         "pipeline_layers": None,
         "overlap_p2p_comm": None,
     }
-
-
-def _subject(recipe: Recipe, device: PlanDevice, vocab_size: int, key: Key, layers: int, samples: int) -> TraceSubject:
-    small = small_model(recipe, key, layers, samples)
-    return TraceSubject.on(device, small, lay_out(small, key[0]), vocab_size)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from pretrain.engine.protocol import Batch, Engine
+    from pretrain.engine.protocol import Batch
     from pretrain.plugins.host.manager import Plugins
     from pretrain.plugins.negotiation.kernel_table import KernelTable
     from pretrain.recipe import Recipe
@@ -70,10 +70,12 @@ def trace_rank(
             for model in engine.models:
                 position.follow(model)
             weights, gradients = _static(engine.models, storages)
-            steps = [
-                _step(engine, recipe, position, storages, number, count)
-                for number, count in enumerate(micro_batches, start=1)
-            ]
+            steps = []
+            for number, count in enumerate(micro_batches, start=1):
+                position.begin_step(number)
+                begin, timers = storages.now, _Timers(position, storages)
+                engine.train_step(batches_of(recipe, count) if engine.reads_data else None, count, timers)
+                steps.append((begin, timers.updated, storages.now))
         return RankTrace(
             rank=rank,
             blocks=storages.blocks,
@@ -88,17 +90,6 @@ def trace_rank(
         )
     finally:
         groups.leave()
-
-
-def _step(
-    engine: Engine, recipe: Recipe, position: StepPosition, storages: Storages, number: int, micro_batches: int
-) -> tuple[int, int, int]:
-    position.begin_step(number)
-    begin = storages.now
-    batches = batches_of(recipe, micro_batches) if engine.reads_data else None
-    timers = _Timers(position, storages)
-    engine.train_step(batches, micro_batches, timers)
-    return begin, timers.updated, storages.now
 
 
 class _Timers(PhaseTimers):

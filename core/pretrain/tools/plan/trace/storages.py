@@ -200,7 +200,8 @@ class CachingAllocator:
         """Give a part back, joined with its free neighbours."""
         for other in (part.before, part.after):
             if other is not None and other.is_free:
-                self._take_out(other)
+                free = self._free[other.is_small]
+                del free[bisect_left(free, (other.size, other.number))]
                 part = _join(other, part) if other is part.before else _join(part, other)
         part.is_free = True
         self._put(part)
@@ -211,15 +212,12 @@ class CachingAllocator:
         else:
             whole = LARGE_SEGMENT if size < LEAST_OWN_SEGMENT else -(-size // ROUNDING) * ROUNDING
         if self._limit is not None and self.reserved + whole > self._limit:
-            self._return_free_segments()
+            for kind, free in self._free.items():
+                self.reserved -= sum(size for size, _, part in free if part.is_segment)
+                self._free[kind] = [entry for entry in free if not entry[2].is_segment]
         self.reserved += whole
         self.most_reserved = max(self.most_reserved, self.reserved)
         return _Part(whole, is_small)
-
-    def _return_free_segments(self) -> None:
-        for is_small, free in self._free.items():
-            self.reserved -= sum(size for size, _, part in free if part.is_segment)
-            self._free[is_small] = [entry for entry in free if not entry[2].is_segment]
 
     def _split(self, part: _Part, size: int) -> None:
         rest = part.size - size
@@ -234,10 +232,6 @@ class CachingAllocator:
     def _put(self, part: _Part) -> None:
         part.number = next(self._numbers)
         insort(self._free[part.is_small], (part.size, part.number, part))
-
-    def _take_out(self, part: _Part) -> None:
-        free = self._free[part.is_small]
-        del free[bisect_left(free, (part.size, part.number))]
 
 
 def _join(first: _Part, second: _Part) -> _Part:
