@@ -16,8 +16,7 @@ from pretrain.plugins.host.manager import load
 from pretrain.recipe import lay_out
 from pretrain.tools.align.comparing.distance import UNIT, Distance, Explained
 from pretrain.tools.align.comparing.recording import Points, Recording
-from pretrain.tools.align.recording.folder import RankPlace, write_manifest
-from pretrain.tools.align.recording.sink import Sink
+from pretrain.tools.align.recording.folder import RankPlace, Sink, write_manifest
 from pretrain.tools.align.recording.taps import Taps, Visits
 from tools.align.recorded import PLAIN
 

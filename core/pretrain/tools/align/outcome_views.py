@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from pretrain.tools.align.comparing.outcome import AlignResult, Compared, WrongCall
     from pretrain.tools.align.comparing.recording import Recording
 
-
 SIDES = ("first", "second")
 _BETWEEN = "look between the kernels: communication, the layout, the engine"
 

@@ -70,7 +70,6 @@ def compare_sides(
 def _record(
     sides: tuple[Side, Side | Path], recorded: Recording | None, folder: Path, *, steps: int, positions: int
 ) -> tuple[int, list[Recording]]:
-    """Record the sides that are not recorded; return the exit code of the one that failed, and the recordings."""
     source = recorded.folder if recorded else None
     recordings = []
     to_record = [(side, name) for side, name in zip(sides, FOLDERS, strict=True) if isinstance(side, Side)]

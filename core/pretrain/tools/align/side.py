@@ -88,18 +88,17 @@ class Side:
 
 def _known(recipe: Path, overrides: Sequence[str]) -> tuple[str, ...]:
     """Return the overrides that this version takes: that of another installation may have other keys and values."""
-    wanted = [override for override in overrides if _is_key(override.partition("=")[0].strip())]
+    keys = keys_of_recipe()
+    # Keys that take any mapping have others inside of them.
+    inner = tuple(f"{key}." for key in keys.keys() - {key.rpartition(".")[0] for key in keys})
+    paths = [override.partition("=")[0].strip() for override in overrides]
+    wanted = [
+        override for override, path in zip(overrides, paths, strict=True) if path in keys or path.startswith(inner)
+    ]
     for kept in (overrides, wanted):
         if _takes(recipe, kept):
             return tuple(kept)
     return _valid(recipe, wanted)
-
-
-def _is_key(path: str) -> bool:
-    """Say whether a path is one of a recipe's, or is inside of a key that takes any mapping."""
-    keys = keys_of_recipe()
-    inner = keys.keys() - {key.rpartition(".")[0] for key in keys}
-    return path in keys or any(path.startswith(f"{key}.") for key in inner)
 
 
 def _valid(recipe: Path, overrides: Sequence[str]) -> tuple[str, ...]:
@@ -165,7 +164,6 @@ def is_this_installation(python: Path) -> bool:
 
 
 def _environment(python: Path | None) -> dict[str, str] | None:
-    """Return the variables of another installation's process; None for this one's."""
     if python is None:
         return None
     # Neither PYTHONPATH nor the working directory leads to a pretrain. Other folders stay: CANN's packages need them.

@@ -30,13 +30,11 @@ from pretrain.tools.doctor.finding import Finding, as_text, failed, found_by, gu
 from pretrain.tools.doctor.finding import as_json as json_of
 from pretrain.tools.doctor.host_limits import examine_limits, examine_variables
 from pretrain.tools.doctor.ranks.checkpoint_folder import FolderProbe, folder_steps
-from pretrain.tools.doctor.ranks.link_times import SIZES
-from pretrain.tools.doctor.ranks.links import link_step
+from pretrain.tools.doctor.ranks.links import SIZES, link_step
 from pretrain.tools.doctor.ranks.node_steps import clock_step, read_step
 from pretrain.tools.doctor.ranks.own_steps import cores_step, own_step, recipe_step, speed_step
-from pretrain.tools.doctor.ranks.status_board import StatusBoard
+from pretrain.tools.doctor.ranks.status_board import CallThread, StatusBoard
 from pretrain.tools.doctor.ranks.step_sequence import StepSequence
-from pretrain.tools.doctor.ranks.store_client import CallThread
 from pretrain.tools.doctor.versions import examine_versions
 from pretrain.training.rank_setup import REQUIREMENTS
 
@@ -49,12 +47,10 @@ if TYPE_CHECKING:
     from pretrain.recipe import Recipe
     from pretrain.tools.doctor.ranks.step_sequence import ExaminationStep, RankOutcome
 
-
 NOTE = (
     "none given: the kernels of GPT-2 345M in bf16 are tried; no token files, tokenizer or checkpoint folder are "
     "looked at"
 )
-
 TIMEOUT = 30.0  # seconds after which a rank that says nothing is named
 
 

@@ -13,7 +13,7 @@ from pretrain.errors import PretrainError, shows_traceback
 from pretrain.report.plain_text import rank_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 
 class Verdict(StrEnum):
@@ -65,7 +65,11 @@ def as_text(findings: Sequence[Finding]) -> str:
 
 def as_lines(finding: Finding, width: int) -> str:
     """Return one finding as `as_text` does, its check padded to a width."""
-    return "\n".join(_lines(finding, width))
+    names = rank_names(finding.ranks) if finding.ranks else ""
+    whose = f"{names}: " if names and names not in finding.text else ""
+    text = f"{finding.verdict:{_VERDICT}}  {finding.check:{width}}  {whose}{' '.join(finding.text.split())}"
+    remedy = [f"{'':{_VERDICT}}  {'':{width}}  {line.strip()}" for line in finding.remedy.splitlines()]
+    return "\n".join([text, *remedy])
 
 
 def as_json(findings: Sequence[Finding]) -> str:
@@ -76,14 +80,6 @@ def as_json(findings: Sequence[Finding]) -> str:
 def is_ok(findings: Sequence[Finding]) -> bool:
     """Say whether no finding is wrong."""
     return all(finding.verdict is not Verdict.WRONG for finding in findings)
-
-
-def _lines(finding: Finding, width: int) -> Iterator[str]:
-    names = rank_names(finding.ranks) if finding.ranks else ""
-    whose = f"{names}: " if names and names not in finding.text else ""
-    yield f"{finding.verdict:{_VERDICT}}  {finding.check:{width}}  {whose}{' '.join(finding.text.split())}"
-    for line in finding.remedy.splitlines():
-        yield f"{'':{_VERDICT}}  {'':{width}}  {line.strip()}"
 
 
 def guarded(check: str, call: Callable[[], Iterable[Finding]]) -> list[Finding]:

@@ -179,7 +179,7 @@ def command(
         return
     _show(plan := _plan(loaded, device, devices, size, notes), as_json=as_json, layers=layers)
     if html is not None:
-        from pretrain.tools.plan.plan_page import write_page  # noqa: PLC0415
+        from pretrain.tools.plan.plan_views import write_page  # noqa: PLC0415
 
         write_page(plan, html)
         click.echo(f"\npage: {html}", err=as_json)
@@ -222,8 +222,8 @@ def _plan(recipe: Recipe, device: PlanDevice, devices: int | None, vocab_size: i
 
 
 def _show(plan: Plan, *, as_json: bool, layers: bool) -> None:
-    from pretrain.tools.plan.plan_json import plan_json  # noqa: PLC0415
-    from pretrain.tools.plan.screen import module_text, plan_text  # noqa: PLC0415
+    from pretrain.tools.plan.plan_views import module_text, plan_text  # noqa: PLC0415
+    from pretrain.tools.plan.wording import plan_json  # noqa: PLC0415
 
     if as_json:
         click.echo(json.dumps(plan_json(plan), indent=2))

@@ -51,7 +51,6 @@ ASSUMED = ReachedShares(BEST, WORST)
 MIDDLE = Efficiencies(*((getattr(WORST, name) + getattr(BEST, name)) / 2 for name in ("matmul", "memory", "links")))
 """A measured run's shares are a multiple of these."""
 OPTIONS = {"link_bandwidth": "--link", "node_bandwidth": "--network", "devices_per_node": "--devices-per-node"}
-
 NODE = 8  # devices of a node if neither the user nor the backend says how many
 
 

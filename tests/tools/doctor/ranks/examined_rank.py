@@ -22,7 +22,7 @@ from pretrain.launch.world import World
 from pretrain.recipe import make_recipe
 from pretrain.tools.doctor.examination import examine_between
 from pretrain.tools.doctor.finding import Finding, Verdict
-from pretrain.tools.doctor.ranks import checkpoint_folder, link_times, own_steps
+from pretrain.tools.doctor.ranks import checkpoint_folder, links, own_steps
 from pretrain.tools.doctor.ranks.status_board import StatusBoard
 
 
@@ -59,7 +59,7 @@ def main() -> None:
 def _hurry() -> None:
     """Measure for a shorter time, and smaller files."""
     own_steps._TIME = 0.02
-    link_times._SHARE_OF_TIME = 0.02
+    links._SHARE_OF_TIME = 0.02
     checkpoint_folder.FolderProbe.write.__defaults__ = (1 << 20,)
     checkpoint_folder._PATIENCE = 0.3
 

@@ -10,8 +10,14 @@ from hypothesis import strategies as some
 from pretrain.plugins.backend import Figures
 from pretrain.recipe import make_recipe
 from pretrain.tools.doctor.finding import Verdict
-from pretrain.tools.doctor.ranks.link_times import groups_of, neighbour_rounds, rounds_of_pairs, schedule
-from pretrain.tools.doctor.ranks.links import bandwidth, judge_links
+from pretrain.tools.doctor.ranks.links import (
+    bandwidth,
+    groups_of,
+    judge_links,
+    neighbour_rounds,
+    rounds_of_pairs,
+    schedule,
+)
 from pretrain.tools.doctor.ranks.own_steps import judge_speed
 from pretrain.tools.doctor.ranks.status_board import Mark
 from recipe.smallest import SMALLEST

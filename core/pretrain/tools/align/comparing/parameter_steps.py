@@ -258,7 +258,6 @@ class Updates:
     def _explained(
         self, name: str, adams: Sequence[RecordedAdam], made: Sequence[Tensor], errors: Tensor, of_norm: float
     ) -> tuple[Tensor, Tensor]:
-        """Return the explained difference of each entry's update: by its gradient, and by decay and rounding."""
         before = [state.weight(name, adams[0].step - 1) for state in self._states]
         divisor = torch.maximum(*(adam.divisor(state, name) for adam, state in zip(adams, self._states, strict=True)))
         rate = _rate(adams)

@@ -13,8 +13,18 @@ import torch
 from safetensors import safe_open
 
 from pretrain.errors import RunError
-from pretrain.tools.align.recording.folder import FILE, FORMAT, KEYS, RANK, ModulePlace, damaged_file
-from pretrain.tools.align.recording.sink import PARTIAL, SAME, SPLIT_GATED, SPLIT_HEADS
+from pretrain.tools.align.recording.folder import (
+    FILE,
+    FORMAT,
+    KEYS,
+    PARTIAL,
+    RANK,
+    SAME,
+    SPLIT_GATED,
+    SPLIT_HEADS,
+    ModulePlace,
+    damaged_file,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +39,7 @@ class Recording:
 
     folder: Path
     manifest: Mapping[str, Any]  # as `pretrain.tools.align.recording.folder.write_manifest` writes it
-    ranks: Sequence[Mapping[str, Any]]  # of each rank, what `pretrain.tools.align.recording.sink.Sink.finish` writes
+    ranks: Sequence[Mapping[str, Any]]  # of each rank, what `pretrain.tools.align.recording.folder.Sink.finish` writes
 
     @classmethod
     def open(cls, folder: Path) -> Recording:

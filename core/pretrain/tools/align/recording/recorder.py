@@ -15,8 +15,7 @@ from pretrain.engine import groups
 from pretrain.engine.build import build_engine
 from pretrain.plugins.negotiation.kernels import naming_kernels
 from pretrain.report.timers import PhaseTimers
-from pretrain.tools.align.recording.folder import RankPlace, weights_folder, write_manifest
-from pretrain.tools.align.recording.sink import Samples, Sink
+from pretrain.tools.align.recording.folder import RankPlace, Samples, Sink, weights_folder, write_manifest
 from pretrain.tools.align.recording.taps import Taps, Visits
 from pretrain.training.progress import BatchSizes, Progress
 from pretrain.training.rank_setup import RankSetup
@@ -26,7 +25,7 @@ from pretrain.training.training_data import TrainingData
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pretrain.engine.protocol import Batch, Engine, Step
+    from pretrain.engine.protocol import Batch, Engine
     from pretrain.launch.world import World
     from pretrain.plugins.host.manager import Plugins
     from pretrain.recipe import Recipe
@@ -68,7 +67,14 @@ class StepRecorder:
             if not step.skipped:
                 self._engine.advance_schedule(batch)
             self._consumed += batch
-            self._steps.append(_values(step, rate))
+            self._steps.append(
+                {
+                    "loss": None if step.loss is None else float(step.loss.item()),
+                    "grad_norm": None if step.grad_norm is None else float(step.grad_norm.item()),
+                    "skipped": step.skipped,
+                    "learning_rate": rate,
+                }
+            )
             self._save(number)
         dist.barrier()
         self._sink.finish(
@@ -87,15 +93,6 @@ class StepRecorder:
         dist.barrier()
         progress = Progress(iteration=step, consumed_samples=self._consumed)
         storage.save(self._engine, directory, progress.to_mapping())
-
-
-def _values(step: Step, learning_rate: float) -> dict[str, Any]:
-    return {
-        "loss": None if step.loss is None else float(step.loss.item()),
-        "grad_norm": None if step.grad_norm is None else float(step.grad_norm.item()),
-        "skipped": step.skipped,
-        "learning_rate": learning_rate,
-    }
 
 
 def record_steps(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from pretrain.plugins.requests import Request
-    from pretrain.tools.align.recording.sink import Sink
+    from pretrain.tools.align.recording.folder import Sink
 
 ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     operation: tuple(name for name, given in list(signature.parameters.items())[1:] if given.kind != given.KEYWORD_ONLY)

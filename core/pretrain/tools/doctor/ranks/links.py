@@ -1,27 +1,31 @@
-"""Judges the links between ranks: bandwidth, latency, the slowest pair."""
+"""Times collectives and messages between ranks by size, and judges them: bandwidth, latency, the slowest pair."""
 
 from __future__ import annotations
 
+import time
+from dataclasses import dataclass
+from datetime import timedelta
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+import torch
+import torch.distributed as dist
+
 from pretrain.report.plain_text import rank_names
+from pretrain.tools.doctor.device_speed import synchronize
 from pretrain.tools.doctor.finding import Finding
-from pretrain.tools.doctor.ranks.link_times import ALL_REDUCE, LinkTimer, groups_of, schedule
 from pretrain.tools.doctor.ranks.node_steps import nodes_of
 from pretrain.tools.doctor.ranks.own_steps import orders_with_devices
+from pretrain.tools.doctor.ranks.status_board import open_first, prefixed
 from pretrain.tools.doctor.ranks.step_sequence import ExaminationStep
-from pretrain.tools.doctor.ranks.store_client import open_first, prefixed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    import torch
-
+    from pretrain.launch.world import World
     from pretrain.plugins.backend import Figures
     from pretrain.plugins.host.manager import Plugins
     from pretrain.recipe import Recipe
-    from pretrain.tools.doctor.ranks.link_times import Groups
     from pretrain.tools.doctor.ranks.status_board import Mark, StatusBoard
     from pretrain.tools.doctor.ranks.step_sequence import Answers
 
@@ -53,8 +57,7 @@ def link_step(
     def measure(orders: Any) -> Any:
         assert device is not None and plugins is not None  # noqa: PT018, S101  every rank has said so
         links = LinkTimer(
-            rank=world.rank,
-            world_size=world.world_size,
+            world=world,
             device=device,
             process_group=plugins.backend.process_group,
             store=prefixed(name, open_first(world, serves=False)),
@@ -151,3 +154,180 @@ def _wrong_results(times: Mapping[int, Mapping[str, Any]]) -> Iterator[Finding]:
 
 def _bytes(size: int) -> str:
     return f"{size >> 20} MiB" if size >= 1 << 20 else f"{size >> 10} KiB"
+
+
+ALL_REDUCE, ALL_GATHER = "all-reduce", "all-gather"
+SIZES = (4 << 10, 64 << 10, 1 << 20, 16 << 20, 256 << 20)
+"""Bytes of the whole tensor: what an all-reduce sums, what an all-gather returns."""
+PAIR_SIZES = (4 << 10, 8 << 20)
+_SHARE_OF_TIME, _MOST_TIME = 0.2, 0.5
+"""Seconds for the repetitions of one size; the longest that one is expected to take, beyond which it is left out."""
+_REPETITIONS = 20
+_all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)  # the name since torch 2.13, and before
+_TIMEOUT = timedelta(minutes=15)
+"""Of the process group: longer than the board's, so that the library does not abort the process before the report."""
+Groups = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LinkTimer:
+    """Links of one rank."""
+
+    world: World
+    device: torch.device
+    process_group: str  # torch.distributed's backend
+    store: Any  # a connection of this thread
+    doing: Callable[[str], None]
+    sizes: Sequence[int]  # bytes of the collectives, growing
+
+    def measure(self, kinds: Mapping[str, Groups], rounds: Sequence[Sequence[tuple[int, int]]]) -> dict[str, Any]:
+        """Return this rank's times; every rank calls it with the same arguments."""
+        # Groups of one kind, and pairs of one round, are measured at the same time. "collectives": kind -> collective
+        # -> bytes -> seconds; "pairs": the other rank -> bytes -> seconds of one way, on the lower rank of a pair;
+        # "unequal": collectives that gave a wrong result.
+        found: dict[str, Any] = {"collectives": {}, "pairs": {}, "unequal": []}
+        rank, world_size = self.world.rank, self.world.world_size
+        self.doing(f"join the process group of {world_size} ranks ({self.process_group})")
+        dist.init_process_group(
+            self.process_group, store=self.store, rank=rank, world_size=world_size, timeout=_TIMEOUT
+        )
+        for kind, groups in kinds.items():
+            group, members = self._group(kind, groups)
+            found["unequal"] += self._wrong_results(kind, group, len(members))
+            found["collectives"][kind] = {
+                ALL_REDUCE: self._times(f"{ALL_REDUCE}, {kind}", group, self._all_reduce),
+                ALL_GATHER: self._times(f"{ALL_GATHER}, {kind}", group, self._all_gather),
+            }
+        for pair in (pair for pairs in rounds for pair in pairs if rank in pair):
+            other = pair[0] + pair[1] - rank
+            times = {str(size): self._exchange(other, size) for size in PAIR_SIZES}
+            found["pairs"] |= {str(other): times} if rank < other else {}
+        self.doing("leave the process group")
+        dist.destroy_process_group()  # not after an error: it would wait for the others
+        return found
+
+    def _group(self, kind: str, groups: Groups) -> tuple[Any, tuple[int, ...]]:
+        """Make the groups of a kind, which every rank does for all of them; return this rank's."""
+        self.doing(f"make the {kind}")
+        made = [dist.new_group(list(ranks), timeout=_TIMEOUT) for ranks in groups]
+        place = next(place for place, ranks in enumerate(groups) if self.world.rank in ranks)
+        return made[place], groups[place]
+
+    def _wrong_results(self, kind: str, group: Any, members: int) -> list[str]:
+        self.doing(f"{ALL_REDUCE} and {ALL_GATHER} of numbers, {kind}")
+        place = dist.get_rank(group)
+        own = torch.full((16,), float(place + 1), device=self.device)
+        gathered = torch.empty(16 * members, device=self.device)
+        _all_gather(gathered, own, group=group)
+        expected = torch.arange(1, members + 1, dtype=torch.float32).repeat_interleave(16)
+        wrong = [] if torch.equal(gathered.cpu(), expected) else [f"{ALL_GATHER}, {kind}"]
+        dist.all_reduce(own, group=group)
+        whole = torch.full((16,), members * (members + 1) / 2)
+        return wrong if torch.equal(own.cpu(), whole) else [*wrong, f"{ALL_REDUCE}, {kind}"]
+
+    def _times(self, name: str, group: Any, make: Callable[[Any, int], Callable[[], Any]]) -> dict[str, float]:
+        """Return seconds by size, the same on all ranks of the group; slow links end it at a smaller size."""
+        found: dict[str, float] = {}
+        expected = _SHARE_OF_TIME / _REPETITIONS
+        for size, next_size in zip(self.sizes, [*self.sizes[1:], 0], strict=True):
+            self.doing(f"{name}, {size >> 10} KiB")
+            call = make(group, size)
+            call()  # the first makes connections
+            repetitions = max(2, min(_REPETITIONS, int(_SHARE_OF_TIME / expected)))
+            # The largest value of the group, so that all its ranks go on alike.
+            slowest = torch.tensor([self._seconds(call, repetitions)], device=self.device)
+            dist.all_reduce(slowest, op=dist.ReduceOp.MAX, group=group)
+            found[str(size)] = seconds = slowest.item()
+            expected = seconds * next_size / size
+            if expected > _MOST_TIME:
+                break
+        return found
+
+    def _all_reduce(self, group: Any, size: int) -> Callable[[], Any]:
+        tensor = torch.zeros(size // 4, device=self.device)
+        return lambda: dist.all_reduce(tensor, group=group)
+
+    def _all_gather(self, group: Any, size: int) -> Callable[[], Any]:
+        members = dist.get_world_size(group)
+        part = torch.zeros(max(1, size // 4 // members), device=self.device)
+        whole = torch.empty(part.numel() * members, device=self.device)
+        return lambda: _all_gather(whole, part, group=group)
+
+    def _exchange(self, other: int, size: int) -> float:
+        """Return the seconds that a message takes to the other rank: half of there and back."""
+        self.doing(f"messages of {size >> 10} KiB to and from rank {other}")
+        tensor = torch.zeros(size // 4, device=self.device)
+
+        def there_and_back() -> None:
+            for sends in (self.world.rank < other, self.world.rank > other):
+                (dist.send if sends else dist.recv)(tensor, other)
+
+        there_and_back()  # the first makes the connection
+        return min(self._seconds(there_and_back, 3) for _ in range(3)) / 2
+
+    def _seconds(self, call: Callable[[], Any], repetitions: int) -> float:
+        synchronize(self.device)
+        begun = time.perf_counter()
+        for _ in range(repetitions):
+            call()
+        synchronize(self.device)
+        return (time.perf_counter() - begun) / repetitions
+
+
+def groups_of(recipe: Recipe | None, world_size: int) -> Mapping[str, Groups]:
+    """Return the groups by their kind: of all ranks, tensor-parallel, data-parallel; those of one rank are left out."""
+    # Ranks are numbered as megatron-core does (parallel_state.initialize_model_parallel, order tp-cp-ep-dp-pp): tensor
+    # ranks are neighbours, then data-parallel ones, then stages. A kind that is all ranks again is left out too.
+    kinds: dict[str, Groups] = {"all ranks": (tuple(range(world_size)),)}
+    if recipe is not None:
+        tensor, stages = recipe.parallel.tensor_model_parallel_size, recipe.parallel.pipeline_model_parallel_size
+        of_stage = world_size // stages
+        kinds["tensor groups"] = tuple(tuple(range(first, first + tensor)) for first in range(0, world_size, tensor))
+        kinds["data groups"] = tuple(
+            tuple(range(stage * of_stage + place, (stage + 1) * of_stage, tensor))
+            for stage in range(stages)
+            for place in range(tensor)
+        )
+    several = {kind: groups for kind, groups in kinds.items() if len(groups[0]) > 1}
+    return {kind: groups for kind, groups in several.items() if kind == "all ranks" or len(groups) > 1}
+
+
+def rounds_of_pairs(members: Sequence[int]) -> list[list[tuple[int, int]]]:
+    """Return rounds in which every member meets at most one other; over all rounds every pair meets once."""
+    # The circle method of round-robin tournaments: one member stays, the others move on by a place a round.
+    circle: list[int | None] = [*members, *([None] if len(members) % 2 else [])]
+    half = len(circle) // 2
+    rounds = []
+    for _ in range(len(circle) - 1):
+        met = zip(circle[:half], reversed(circle[half:]), strict=True)
+        rounds.append([(min(a, b), max(a, b)) for a, b in met if a is not None and b is not None])
+        circle = [circle[0], circle[-1], *circle[1:-1]]
+    return [pairs for pairs in rounds if pairs]
+
+
+def neighbour_rounds(members: Sequence[int], distance: int = 1) -> list[list[tuple[int, int]]]:
+    """Return rounds in which every member meets the one `distance` places on, in a ring."""
+    count = len(members)
+    waiting = [(members[place], members[(place + distance) % count]) for place in range(count)]
+    rounds: list[list[tuple[int, int]]] = []
+    for pair in dict.fromkeys((min(pair), max(pair)) for pair in waiting):
+        free = next((pairs for pairs in rounds if not {rank for met in pairs for rank in met} & set(pair)), None)
+        if free is None:
+            rounds.append([pair])
+        else:
+            free.append(pair)
+    return rounds
+
+
+def schedule(nodes: Sequence[int], most: int = 16) -> list[list[tuple[int, int]]]:
+    """Return the rounds of pairs whose link is measured."""
+    # With up to `most` ranks every pair; with more, neighbours in the ring of all ranks, and of the first ranks of the
+    # nodes every pair, or with more than `most` nodes those 1, 2, 4, ... nodes apart.
+    ranks = range(len(nodes))
+    if len(nodes) <= most:
+        return rounds_of_pairs(ranks)
+    first = [next(rank for rank in ranks if nodes[rank] == node) for node in dict.fromkeys(nodes)]
+    if len(first) <= most:
+        return neighbour_rounds(ranks) + rounds_of_pairs(first)
+    distances = [1 << power for power in range((len(first) // 2).bit_length())]
+    return neighbour_rounds(ranks) + [pairs for each in distances for pairs in neighbour_rounds(first, each)]

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from pretrain.data.token_files.reading import bin_path
 from pretrain.tools.doctor.finding import Finding
+from pretrain.tools.doctor.ranks.status_board import open_first, prefixed
 from pretrain.tools.doctor.ranks.step_sequence import ExaminationStep, taking_part
-from pretrain.tools.doctor.ranks.store_client import open_first, prefixed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -169,18 +169,14 @@ def read_speed(path: Path, *, sample_bytes: int, most_seconds: float) -> dict[st
             done += len(os.pread(file, _CHUNK, done))
         rate = done / (time.perf_counter() - begun)
         _forget(file)
-        return {"rate": rate, "sample": _sample_time(file, size, sample_bytes, most_seconds)}
+        places = random.Random(0)  # noqa: S311  places in a file
+        begun, samples = time.perf_counter(), 0
+        while samples < _SAMPLES and time.perf_counter() - begun < most_seconds:
+            os.pread(file, sample_bytes, places.randrange(size))
+            samples += 1
+        return {"rate": rate, "sample": (time.perf_counter() - begun) / samples}
     finally:
         os.close(file)
-
-
-def _sample_time(file: int, size: int, sample_bytes: int, most_seconds: float) -> float:
-    places = random.Random(0)  # noqa: S311  places in a file
-    begun, samples = time.perf_counter(), 0
-    while samples < _SAMPLES and time.perf_counter() - begun < most_seconds:
-        os.pread(file, sample_bytes, places.randrange(size))
-        samples += 1
-    return (time.perf_counter() - begun) / samples
 
 
 def _forget(file: int) -> None:

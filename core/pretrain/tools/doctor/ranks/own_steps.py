@@ -19,7 +19,7 @@ from pretrain.tools.doctor.finding import Finding, Verdict
 from pretrain.tools.doctor.ranks.step_sequence import ExaminationStep
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pretrain.recipe import Recipe
     from pretrain.tools.doctor.ranks.status_board import StatusBoard
@@ -59,16 +59,14 @@ def _brought_together(findings: list[Finding], world_size: int) -> list[Finding]
     ranks = [rank for each in fine for rank in each.ranks]
     if len(fine) < 2 or len(set(ranks)) < len(ranks):  # one rank has several: they are about different things
         return findings
-    check = fine[0].check
-    one = _collapsed(fine) if check in MEASURED or check.startswith("kernel") else _unequal(fine)
+    one = fine[0]
+    if one.check in MEASURED or one.check.startswith("kernel"):
+        others = rank_names([rank for each in fine[1:] for rank in each.ranks])
+        one = replace(one, text=f"{one.text} ({rank_names(one.ranks)}; ok with other values: {others})")
+    else:
+        one = _unequal(fine)
     whose = () if len(ranks) == world_size else tuple(sorted(ranks))
     return [replace(one, ranks=whose), *(each for each in findings if each not in fine)]
-
-
-def _collapsed(fine: list[Finding]) -> Finding:
-    first = fine[0]
-    others = rank_names([rank for each in fine[1:] for rank in each.ranks])
-    return replace(first, text=f"{first.text} ({rank_names(first.ranks)}; ok with other values: {others})")
 
 
 def _unequal(fine: list[Finding]) -> Finding:
@@ -173,20 +171,15 @@ def speed_step(board: StatusBoard, device: torch.device | None, dtype: torch.dty
 
     def measure(_orders: Any) -> Any:
         assert device is not None  # noqa: S101  every rank has said that it has one
-        return measure_speed(device, dtype, board.doing)
+        found: dict[str, float] = {}  # size -> seconds of the fastest matmul
+        for size in _SIZES:
+            board.doing(f"multiply matrices of {size} x {size}")
+            found[str(size)] = _fastest(torch.randn(size, size, device=device).to(dtype))
+            if found[str(size)] >= _LONG:
+                break
+        return found
 
     return ExaminationStep(name="rank speed", orders=orders_with_devices, measure=measure, judge=judge_speed)
-
-
-def measure_speed(device: torch.device, dtype: torch.dtype, doing: Callable[[str], None]) -> dict[str, float]:
-    """Return the seconds of the fastest matmul of two square matrices of each size, up to one that takes 2 ms."""
-    found: dict[str, float] = {}
-    for size in _SIZES:
-        doing(f"multiply matrices of {size} x {size}")
-        found[str(size)] = _fastest(torch.randn(size, size, device=device).to(dtype))
-        if found[str(size)] >= _LONG:
-            break
-    return found
 
 
 def judge_speed(seconds: Mapping[int, Mapping[str, float]]) -> list[Finding]:

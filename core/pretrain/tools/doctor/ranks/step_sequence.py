@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pretrain.report.plain_text import rank_names
 from pretrain.tools.doctor.finding import Finding, guarded
-from pretrain.tools.doctor.ranks.status_board import SilenceWatch
-from pretrain.tools.doctor.ranks.store_client import CallThread
+from pretrain.tools.doctor.ranks.status_board import CallThread, SilenceWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

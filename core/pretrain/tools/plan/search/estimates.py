@@ -85,12 +85,15 @@ def stage_costs(recipe: Recipe, choice: LayoutChoice, pieces: Pieces, load: Stag
         _add(backward, layer.attention, load.layers)
     scaled = {replace(message, moved=message.moved * choice.micro_batch): float(n) for message, n in sent.items()}
     messages = scaled | _between_stages(choice, pieces, load)
+    if choice.data > 1 and choice.zero == 3:  # it gathers weights for the forward pass, and again for the backward pass
+        moved = load.parameters * compute_dtype(recipe).itemsize
+        messages[Message("all-gather", "data", choice.data, moved, overlaps=True)] = 2.0
     share = 1 / choice.data if choice.zero else 1.0
     return Costs(
         forward=_for_samples(forward, layer.fixed, choice.micro_batch),
         backward=_for_samples(backward, layer.fixed, choice.micro_batch),
         once={operation: n * share for operation, n in update.items()},
-        messages=messages | _gathered_weights(recipe, choice, load),
+        messages=messages,
         messages_once=_between_replicas(recipe, choice, load),
     )
 
@@ -123,7 +126,6 @@ def _between_stages(choice: LayoutChoice, pieces: Pieces, load: StageLoad) -> di
 
 
 def _between_replicas(recipe: Recipe, choice: LayoutChoice, load: StageLoad) -> dict[Message, float]:
-    """Return the sums of gradients, and the weights that are gathered after the update."""
     if choice.data == 1:
         return {}
     weight = compute_dtype(recipe).itemsize
@@ -142,14 +144,6 @@ def _between_replicas(recipe: Recipe, choice: LayoutChoice, load: StageLoad) -> 
     if choice.zero in {1, 2}:
         found[Message("all-gather", "data", choice.data, moved * weight, gathers)] = count
     return found
-
-
-def _gathered_weights(recipe: Recipe, choice: LayoutChoice, load: StageLoad) -> dict[Message, float]:
-    """Return the weights that ZeRO-3 gathers for the forward pass, and again for the backward pass."""
-    if choice.data == 1 or choice.zero < 3:
-        return {}
-    moved = load.parameters * compute_dtype(recipe).itemsize
-    return {Message("all-gather", "data", choice.data, moved, overlaps=True): 2.0}
 
 
 def stage_load(layout: Layout, pieces: Pieces, stage: int, micro_batches: int) -> StageLoad:

@@ -11,12 +11,11 @@ from pretrain.recipe import make_recipe
 from pretrain.recipe.layout import lay_out
 from pretrain.report.plain_text import indented
 from pretrain.tools.plan.plan import make_plan
-from pretrain.tools.plan.plan_json import plan_json
-from pretrain.tools.plan.screen import WIDTH, verdict
+from pretrain.tools.plan.plan_views import WIDTH, verdict
 from pretrain.tools.plan.search.choices import Choices, set_arguments
 from pretrain.tools.plan.search.estimates import estimated_seconds, layout_peak
 from pretrain.tools.plan.search.trace_pieces import trace_pieces
-from pretrain.tools.plan.wording import GIB, figures_text, gib, time_lines
+from pretrain.tools.plan.wording import GIB, figures_text, gib, plan_json, time_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

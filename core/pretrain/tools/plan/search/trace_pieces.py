@@ -162,8 +162,8 @@ def _trace(subject: TraceSubject) -> _SmallModel:
         kept_by_attention=activations.kept("layers", _ATTENTION),
     )
     kept = layers.kept + embedding.kept
-    in_layers, in_head = activations.peak_in_first_layer() - kept, activations.peak_before_layers() - kept
-    return _SmallModel(embedding, layers, head, max(0, in_layers), max(0, in_head))
+    in_layers, in_head = (max(0, peak - kept) for peak in activations.peaks())
+    return _SmallModel(embedding, layers, head, in_layers, in_head)
 
 
 def _region(module: str) -> str:
@@ -194,21 +194,14 @@ class _Activations:
         modules = ((block.place.module, block.size) for block in self._kept)
         return sum(size for module, size in modules if _region(module) == region and part in module)
 
-    def peak_before_layers(self) -> int:
-        """Return the peak in bytes until the last layer's backward pass frees what it was kept for."""
-        return self._peak(0, min(min(deaths) for deaths in self._deaths()))
-
-    def peak_in_first_layer(self) -> int:
-        """Return the peak in bytes of the first layer's backward pass, from its first to its last release."""
-        last = max(self._deaths(), key=max)
-        return self._peak(min(last), max(last))
-
-    def _deaths(self) -> list[list[int]]:
-        found: dict[str, list[int]] = defaultdict(list)
+    def peaks(self) -> tuple[int, int]:
+        """Return the peak bytes of the first layer's backward pass, and until that of the last layer frees anything."""
+        deaths: dict[str, list[int]] = defaultdict(list)  # of each layer's kept blocks
         for block in self._kept:
             if _region(block.place.module) == "layers" and block.died is not None:
-                found[block.place.module.split(".")[2]].append(block.died)
-        return list(found.values())
+                deaths[block.place.module.split(".")[2]].append(block.died)
+        last = max(deaths.values(), key=max)
+        return self._peak(min(last), max(last)), self._peak(0, min(min(each) for each in deaths.values()))
 
     def _peak(self, begin: int, end: int) -> int:
         changes = [(block.born, block.size) for block in self._blocks]

@@ -121,7 +121,6 @@ def batches_of(recipe: Recipe, count: int) -> Iterator[Batch]:
 
 
 def _static(models: Sequence[nn.Module], storages: Storages) -> tuple[frozenset[int], frozenset[int]]:
-    """Return the numbers of the blocks of weights, and of gradients that were made with them."""
     index = {id(block): number for number, block in enumerate(storages.blocks)}
 
     def blocks_of(*tensors: Any) -> set[int]:
