@@ -156,11 +156,8 @@ def _is_recording(against: str) -> bool:
 def _require_none(context: click.Context, reason: str, but: tuple[str, ...] = ()) -> None:
     names = _OF_COMPARISON.difference(but)
     options = [parameter for parameter in context.command.params if parameter.name in names]
-    given = [
-        option.opts[0]
-        for option in options
-        if context.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE
-    ]
+    is_given = ParameterSource.COMMANDLINE
+    given = [each.opts[0] for each in options if context.get_parameter_source(str(each.name)) is is_given]
     if given:
         msg = f"{reason}: {', '.join(given)} would have no effect.\nLeave them out."
         raise click.UsageError(msg)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from pretrain.tools.doctor.finding import Finding
-from pretrain.tools.doctor.host_limits import GIB, free_host_memory
+from pretrain.tools.doctor.host import GIB, free_host_memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -28,14 +28,13 @@ from pretrain.plugins.host.manager import assemble, load
 from pretrain.plugins.host.members import availability, environment, require_module, take_device
 from pretrain.tools.doctor.finding import Finding, as_text, failed, found_by, guarded, is_ok
 from pretrain.tools.doctor.finding import as_json as json_of
-from pretrain.tools.doctor.host_limits import examine_limits, examine_variables
+from pretrain.tools.doctor.host import examine_limits, examine_variables, examine_versions
 from pretrain.tools.doctor.ranks.checkpoint_folder import FolderProbe, folder_steps
 from pretrain.tools.doctor.ranks.links import SIZES, link_step
 from pretrain.tools.doctor.ranks.node_steps import clock_step, read_step
 from pretrain.tools.doctor.ranks.own_steps import cores_step, own_step, recipe_step, speed_step
 from pretrain.tools.doctor.ranks.status_board import CallThread, StatusBoard
 from pretrain.tools.doctor.ranks.step_sequence import StepSequence
-from pretrain.tools.doctor.versions import examine_versions
 from pretrain.training.rank_setup import REQUIREMENTS
 
 if TYPE_CHECKING:
@@ -80,9 +79,8 @@ def examine(
 
     unended = run_watched(check, board)
     device = None if unended else own.device  # with a check that hangs no further call of the device is tried
-    first = own_step(
-        [*own.findings, *unended], has_device=device is not None, world_size=world.world_size, kernels=own.kernels
-    )
+    found, has_device = [*own.findings, *unended], device is not None
+    first = own_step(found, has_device=has_device, world_size=world.world_size, kernels=own.kernels)
     files = None if is_example else start
     outcome = examine_between(first, board, own.plugins, device, recipe, start=files, backend_name=backend_name)
     code = _report(outcome, board, as_json=as_json) if outcome.reports and claim_report() else ExitCode.COMPLETE

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pretrain.recipe import Recipe
 
     Function = Callable[..., Tensor]
+    Shape = tuple[int, int]  # inputs and outputs of a linear
 
 SECONDS = 5.0  # time that a kernel's call, forward and backward, may take at the speed of the device's matmuls
 ORACLE_ELEMENTS = 2**23  # entries of the largest tensor that the oracle makes: 64 MiB in float64, a second on one core
@@ -139,12 +140,7 @@ class Trial:
 
 
 def make_trial(
-    request: Request,
-    recipe: Recipe,
-    limits: ShapeLimits,
-    *,
-    stores_scores: bool = True,
-    linear: tuple[int, int] | None = None,
+    request: Request, recipe: Recipe, limits: ShapeLimits, *, stores_scores: bool = True, linear: Shape | None = None
 ) -> Trial:
     """Return the trial of a kernel, at the shapes of the run as far as they fit."""
     if isinstance(request, AttentionRequest | SoftmaxRequest):
@@ -175,7 +171,7 @@ def _of_scores(
     return Trial(call=call, part=part, oracle=lambda **given: kernel(**part.with_mask(given)), sizes=sizes)
 
 
-def _of_tokens(request: Any, recipe: Recipe, limits: ShapeLimits, linear: tuple[int, int] | None) -> Trial:
+def _of_tokens(request: Any, recipe: Recipe, limits: ShapeLimits, linear: Shape | None) -> Trial:
     operation, flops, model = request.operation, 0.0, recipe.model
     wanted, batch = model.seq_length, recipe.train.micro_batch_size
     rows, columns = linear or linear_shapes(recipe)[0]

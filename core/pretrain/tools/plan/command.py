@@ -234,14 +234,14 @@ def _show(plan: Plan, *, as_json: bool, layers: bool) -> None:
 
 
 def _search(
-    recipe: Recipe, device: PlanDevice, devices: int, vocab_size: int, notes: list[str], *, as_json: bool
+    recipe: Recipe, device: PlanDevice, ranks: int, vocab_size: int, notes: list[str], *, as_json: bool
 ) -> None:
     from pretrain.tools.plan.plan import without_files  # noqa: PLC0415
     from pretrain.tools.plan.search.search import search, search_text, to_json  # noqa: PLC0415
 
     recipe, planned = without_files(recipe)
     notes += planned
-    result = search(recipe, device, devices, vocab_size, _say)
+    result = search(recipe, device, ranks, vocab_size, _say)
     if as_json:
         click.echo(json.dumps({**to_json(result), "notices": notes}, indent=2))
         return

@@ -91,9 +91,7 @@ def peaks(plan: Plan) -> list[str]:
     stages: dict[str, list[str]] = {}
     for stage in plan.stages:
         stages.setdefault(stage.peak_at, []).append(str(stage.stage))
-    return [
-        f"peak of stage{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}: {at}" for at, numbers in stages.items()
-    ]
+    return [f"peak of stage{'s' * (len(each) > 1)} {', '.join(each)}: {at}" for at, each in stages.items()]
 
 
 def unplanned(plan: Plan) -> list[str]:

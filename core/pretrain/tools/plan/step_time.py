@@ -121,13 +121,10 @@ class RankLinks:
     layout: Layout
     efficiency: float  # share of the bandwidth that is reached
 
-    def seconds(
-        self,
-        messages: Mapping[Message, float],
-        chosen: Callable[[Message], bool] = lambda message: True,  # noqa: ARG005
-    ) -> float:
+    def seconds(self, messages: Mapping[Message, float], chosen: Callable[[Message], bool] | None = None) -> float:
         """Return the time of the chosen messages, one after another; those over links of unknown speed take none."""
-        return math.fsum(self._of_one(message) * count for message, count in messages.items() if chosen(message))
+        wanted = {message: count for message, count in messages.items() if chosen is None or chosen(message)}
+        return math.fsum(self._of_one(message) * count for message, count in wanted.items())
 
     def unknown(self, messages: Iterable[Message]) -> list[str]:
         """Return the links of unknown speed that messages pass: "inside a node", "between nodes"."""

@@ -67,8 +67,6 @@ def _losses(sides: Sequence[Recording], step: int, explained: Explained) -> list
     first, second = (float("nan") if loss is None else loss for loss in losses)
     loss = Compared(
         order=(step, LOSS, 0, 0),
-        place=None,
-        operation="",
         what="loss",
         difference=abs(first - second) / max(abs(first), 1e-6),
         explained=explained.of_loss,

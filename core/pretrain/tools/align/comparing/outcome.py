@@ -32,8 +32,8 @@ class _Ordered:
 class Compared(_Ordered):
     """One comparison of the two sides."""
 
-    place: ModulePlace | None  # of the module; None for what belongs to the whole model
-    operation: str  # whose call it is; "" for other values
+    place: ModulePlace | None = None  # of the module; None for what belongs to the whole model
+    operation: str = ""  # whose call it is; "" for other values
     what: str  # "output of norm in input_layernorm"
     difference: float
     explained: float

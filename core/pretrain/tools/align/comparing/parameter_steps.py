@@ -71,7 +71,6 @@ class ParameterSteps:
             yield Compared(
                 order=(step, GRADIENTS, -place.position, number),
                 place=place,
-                operation="",
                 what=f"gradient of {name}{what}",
                 difference=difference,
                 explained=allowed,
@@ -85,7 +84,6 @@ class ParameterSteps:
         largest = max(ours, theirs)
         yield Compared(
             order=(step, NORM, 0, 0),
-            place=None,
             operation="optimizer",
             what="gradient norm",
             difference=abs(ours - theirs) / largest if largest else 0.0,
@@ -277,7 +275,6 @@ def compare_rates(adams: Sequence[RecordedAdam]) -> Compared:
     first, second = (adam.learning_rate for adam in adams)
     return Compared(
         order=(adams[0].step, UPDATE, 0, -1),
-        place=None,
         operation="optimizer",
         what="learning rate",
         difference=abs(first - second) / (_rate(adams) or 1.0),

@@ -67,23 +67,12 @@ class StepRecorder:
             if not step.skipped:
                 self._engine.advance_schedule(batch)
             self._consumed += batch
-            self._steps.append(
-                {
-                    "loss": None if step.loss is None else float(step.loss.item()),
-                    "grad_norm": None if step.grad_norm is None else float(step.grad_norm.item()),
-                    "skipped": step.skipped,
-                    "learning_rate": rate,
-                }
-            )
+            loss, norm = (None if each is None else float(each.item()) for each in (step.loss, step.grad_norm))
+            self._steps.append({"loss": loss, "grad_norm": norm, "skipped": step.skipped, "learning_rate": rate})
             self._save(number)
         dist.barrier()
-        self._sink.finish(
-            {
-                "steps": self._steps,
-                "checks": self._taps.checks,
-                "samples": samples.digests if samples is not None else {},
-            }
-        )
+        digests = samples.digests if samples is not None else {}
+        self._sink.finish({"steps": self._steps, "checks": self._taps.checks, "samples": digests})
 
     def _save(self, step: int) -> None:
         # In the form that no layout and no engine shows in.

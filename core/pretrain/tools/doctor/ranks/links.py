@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pretrain.tools.doctor.ranks.status_board import Mark, StatusBoard
     from pretrain.tools.doctor.ranks.step_sequence import Answers
 
-    Pairs = Mapping[tuple[int, int], Mapping[str, float]]
+    Seconds = Mapping[tuple[int, ...], Mapping[str, float]]  # of a group or pair of ranks, by bytes
 
 _SLOWER = 2.0
 _LEAST_SHARE, _LARGE = 0.4, 16 << 20
@@ -105,11 +105,7 @@ def bandwidth(collective: str, members: int, size: int, seconds: float) -> float
 
 
 def _judge_collective(
-    collective: str,
-    kind: str,
-    seconds: Mapping[tuple[int, ...], Mapping[str, float]],
-    places: Mapping[int, Mark],
-    figures: Figures,
+    collective: str, kind: str, seconds: Seconds, places: Mapping[int, Mark], figures: Figures
 ) -> Finding:
     size = min(max(int(each) for each in of) for of in seconds.values())
     least = min(int(each) for each in next(iter(seconds.values())))
@@ -129,7 +125,7 @@ def _judge_collective(
     return Finding.look(collective, text, _REMEDY, slowest)
 
 
-def _judge_pairs(where: str, pairs: Pairs, places: Mapping[int, Mark]) -> list[Finding]:
+def _judge_pairs(where: str, pairs: Seconds, places: Mapping[int, Mark]) -> list[Finding]:
     if not pairs:
         return []
     least, size = (choose(map(int, next(iter(pairs.values())))) for choose in (min, max))

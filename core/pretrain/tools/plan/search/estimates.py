@@ -103,13 +103,11 @@ def _add(found: Counter[Item], items: Mapping[Item, int], count: int) -> None:
         found[item] += number * count
 
 
-def _for_samples(
-    operations: Mapping[Operation, int], fixed: frozenset[Operation], samples: int
-) -> dict[Operation, float]:
+def _for_samples(work: Mapping[Operation, int], fixed: frozenset[Operation], samples: int) -> dict[Operation, float]:
     if samples == 1:
-        return dict(operations)
+        return dict(work)
     found: dict[Operation, float] = {}
-    for operation, count in operations.items():
+    for operation, count in work.items():
         larger = replace(operation, flops=operation.flops * samples, moved=operation.moved * samples)
         key = operation if operation in fixed else larger
         found[key] = found.get(key, 0) + count

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pretrain.tools.plan.search.choices import LayoutChoice
     from pretrain.tools.plan.search.trace_pieces import Pieces
 
+    Say = Callable[[str], None]  # shows a line about work that takes long
 SHOWN = 5
 MOST_PLANS = 3  # full plans for each layout that is shown, after which the search gives up
 TIMES = (2, 4, 8, 16)  # factors of the devices with which a number that is enough is looked for
@@ -62,7 +63,7 @@ class _Sized(NamedTuple):
 
 
 class _Search:
-    def __init__(self, recipe: Recipe, device: PlanDevice, vocab_size: int, say: Callable[[str], None]) -> None:
+    def __init__(self, recipe: Recipe, device: PlanDevice, vocab_size: int, say: Say) -> None:
         self._recipe, self._device, self._vocab_size, self._say = recipe, device, vocab_size, say
         self._pieces: dict[tuple[int, bool], Pieces] = {}
 
@@ -128,13 +129,11 @@ class _Search:
         return Found(choice=choice, arguments=arguments, plan=plan)
 
 
-def search(
-    recipe: Recipe,
-    device: PlanDevice,
-    devices: int,
-    vocab_size: int,
-    say: Callable[[str], None] = lambda text: None,  # noqa: ARG005
-) -> SearchResult:
+def _silent(_text: str) -> None:
+    return
+
+
+def search(recipe: Recipe, device: PlanDevice, devices: int, vocab_size: int, say: Say = _silent) -> SearchResult:
     """Estimate all legal layouts from traced pieces, and plan the fastest of those that fit in full."""
     searching = _Search(recipe, device, vocab_size, say)
     choices = searching.choices(devices)
@@ -171,12 +170,7 @@ def _first_of_each(sized: Iterable[_Sized]) -> list[LayoutChoice]:
 MOST_REPLICAS = 64  # replicas up to which is looked
 
 
-def enough_devices(
-    recipe: Recipe,
-    device: PlanDevice,
-    vocab_size: int,
-    say: Callable[[str], None] = lambda text: None,  # noqa: ARG005
-) -> int | None:
+def enough_devices(recipe: Recipe, device: PlanDevice, vocab_size: int, say: Say = _silent) -> int | None:
     """Return the least number of devices on which a recipe fits that does not fit on those of one replica."""
     # It takes about six full plans: the more replicas, the less each holds. None: not with up to `MOST_REPLICAS`.
     replica = recipe.model_parallel_size

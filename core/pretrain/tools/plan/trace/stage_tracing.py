@@ -100,16 +100,9 @@ def trace_subject(subject: TraceSubject, *, rank: int, micro_batches: Sequence[i
     plugins = install_for(subject)
     from pretrain.tools.plan.trace.rank_trace import trace_rank  # noqa: PLC0415  imports megatron.core: after the bridge
 
-    world_size, vocab_size = subject.layout.world_size, subject.vocab_size
+    sizes = {"world_size": subject.layout.world_size, "vocab_size": subject.vocab_size}
     try:
-        return trace_rank(
-            subject.recipe,
-            plugins,
-            rank=rank,
-            world_size=world_size,
-            vocab_size=vocab_size,
-            micro_batches=micro_batches,
-        )
+        return trace_rank(subject.recipe, plugins, rank=rank, micro_batches=micro_batches, **sizes)
     except PretrainError:
         raise
     except Exception as error:
