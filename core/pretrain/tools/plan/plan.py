@@ -12,9 +12,8 @@ from pretrain.recipe.layout import lay_out
 from pretrain.recipe.sections.engine import OffloadOptimizerSection, OffloadParamSection
 from pretrain.report.page.run_data import read_runs
 from pretrain.tools.plan.device import MIDDLE, ReachedShares, find_device
-from pretrain.tools.plan.step_time import step_time
+from pretrain.tools.plan.step_time import figure, step_time
 from pretrain.tools.plan.trace.stage_tracing import TraceSubject, trace_stages
-from pretrain.tools.plan.wording import figure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

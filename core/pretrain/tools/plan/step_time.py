@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pretrain.tools.plan.device import Efficiencies, PlanDevice
     from pretrain.tools.plan.stage_plan import Costs, Message, Operation, StagePlan
 
+DIGITS = 3  # significant digits of an estimate
 HIDING = 1 / 3
 """Share of a backward pass behind which messages between tensor-parallel ranks are hidden: while the gradient of the
 input of QKV and of the MLP's first matmul is summed, that of their weights is computed, 7/12 of the matmuls of
@@ -203,6 +204,15 @@ class Range:
     def mean(self) -> float:
         """Middle of the range."""
         return (self.low + self.high) / 2
+
+
+def figure(value: float) -> str:
+    """Return a number with `DIGITS` significant digits and no exponent: "63,400", "4.51", "0.00712"."""
+    if value == 0:
+        return "0"
+    decimals = DIGITS - 1 - math.floor(math.log10(abs(value)))
+    rounded = round(value, decimals)
+    return f"{rounded:,.{max(0, decimals)}f}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

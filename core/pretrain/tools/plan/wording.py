@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from pretrain.tools.plan.step_time import Range
+from pretrain.tools.plan.step_time import Range, figure
 
 if TYPE_CHECKING:
     from pretrain.tools.plan.device import PlanDevice
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
 GIB = 2**30
 MIB = 2**20
-DIGITS = 3  # significant digits of an estimate
+
 UNITS = {"days": 1, "hours": 24, "minutes": 24 * 60, "seconds": 24 * 3600}  # of a training's length, in a day
 
 
@@ -103,15 +102,6 @@ def count(value: float) -> str:
         if value >= size:
             return f"{value / size:.3g} {suffix}"
     return f"{value:.0f}"
-
-
-def figure(value: float) -> str:
-    """Return a number with `DIGITS` significant digits and no exponent: "63,400", "4.51", "0.00712"."""
-    if value == 0:
-        return "0"
-    decimals = DIGITS - 1 - math.floor(math.log10(abs(value)))
-    rounded = round(value, decimals)
-    return f"{rounded:,.{max(0, decimals)}f}"
 
 
 def span(values: Range, scale: float = 1.0) -> str:

@@ -91,7 +91,9 @@ def judge_links(
             }
             if seconds:
                 found.append(_judge_collective(collective, kind, seconds, places, figures))
-    pairs = {(rank, int(other)): of for rank, each in times.items() for other, of in each["pairs"].items()}
+    pairs: dict[tuple[int, ...], Any] = {
+        (rank, int(other)): of for rank, each in times.items() for other, of in each["pairs"].items()
+    }
     pairs = {pair: of for pair, of in pairs.items() if places.keys() >= set(pair)}
     inside = {pair: of for pair, of in pairs.items() if places[pair[0]].node == places[pair[1]].node}
     across = {pair: of for pair, of in pairs.items() if pair not in inside}

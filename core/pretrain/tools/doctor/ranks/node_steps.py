@@ -73,7 +73,8 @@ def ask_time(store: Any, rank: int, now: Callable[[], float] = time.time) -> lis
         store.set(_key("question", rank, number), "")
         received, answered = json.loads(store.get(_key("answer", rank, number)))
         found.append(offset_of(asked, received, answered, now()))
-    return list(min(found, key=lambda pair: pair[1]))
+    offset, error = min(found, key=lambda pair: pair[1])
+    return [offset, error]
 
 
 def answer_time(store: Any, ranks: Sequence[int], doing: Callable[[str], None]) -> None:
