@@ -87,7 +87,7 @@ class Deviation:
     """Largest error of a tensor against float64."""
 
     name: str  # "output", "gradient of query"
-    error: float
+    error: float  # of the largest entry of like size; inf where an entry is not finite or the shape differs
     allowed: float
 
     @property

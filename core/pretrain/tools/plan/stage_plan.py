@@ -34,7 +34,7 @@ class ModuleRow:
     count: int
     parameters: int
     weights: int  # bytes of these parameters
-    activations: int
+    activations: int  # bytes that a micro-batch leaves for the backward pass, without recompute and without parts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -34,9 +34,9 @@ class ModelPiece:
 
     parameters: int = 0
     forward: Counter[Operation] = field(default_factory=Counter)
-    attention: Counter[Operation] = field(default_factory=Counter)
+    attention: Counter[Operation] = field(default_factory=Counter)  # of the forward pass, what selective recompute does
     backward: Counter[Operation] = field(default_factory=Counter)  # operations of the backward pass, without recompute
-    fixed: frozenset[Operation] = frozenset()
+    fixed: frozenset[Operation] = frozenset()  # whose size does not depend on the samples: sums of weights' gradients
     update: Counter[Operation] = field(default_factory=Counter)
     sent_forward: Counter[Message] = field(default_factory=Counter)
     sent_backward: Counter[Message] = field(default_factory=Counter)
