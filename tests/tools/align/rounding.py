@@ -15,12 +15,9 @@ from pretrain.engine.forward import forward_loss
 from pretrain.plugins.host.manager import load
 from pretrain.recipe import lay_out
 from pretrain.tools.align.comparing.distance import UNIT, Distance, Explained
-from pretrain.tools.align.comparing.points import Points
-from pretrain.tools.align.comparing.recording import Recording
-from pretrain.tools.align.recording.folder import RankPlace, write_manifest
-from pretrain.tools.align.recording.sink import Sink
-from pretrain.tools.align.recording.taps import Taps
-from pretrain.tools.align.recording.visits import Visits
+from pretrain.tools.align.comparing.recording import Points, Recording
+from pretrain.tools.align.recording.folder import RankPlace, Sink, write_manifest
+from pretrain.tools.align.recording.taps import Taps, Visits
 from tools.align.recorded import PLAIN
 
 if TYPE_CHECKING:

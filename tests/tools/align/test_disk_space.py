@@ -9,7 +9,7 @@ import pytest
 
 from engine.tiny import tiny
 from pretrain.errors import RunError
-from pretrain.tools.align.disk_space import naming_full_disk, recording_bytes, require_space
+from pretrain.tools.align.recording.record_rank import naming_full_disk, recording_bytes, require_space
 
 
 def test_more_steps_positions_and_layers_take_more():

@@ -16,7 +16,7 @@ from pretrain.tools.align.comparing import parameters as parameters_module
 from pretrain.tools.align.comparing.outcome import FORWARD
 from pretrain.tools.align.comparing.parameters import Parameters, StoredTensors
 from pretrain.tools.align.comparing.recording import Recording
-from pretrain.tools.align.outcome_text import headline, outcome_text
+from pretrain.tools.align.outcome_views import headline, outcome_text
 from tools.align.recorded import outcome_of, record
 
 
@@ -236,7 +236,7 @@ def test_the_states_of_two_steps_are_kept(usual):
     for number in range(4):
         parameters.weight(parameters.names[0], number)
 
-    assert [bool(each._whole) for each in parameters._steps] == [False, False, True, True]
+    assert [bool(each._kept) for each in parameters._steps] == [False, False, True, True]
 
 
 def test_a_recording_of_another_format_is_an_error(copy):

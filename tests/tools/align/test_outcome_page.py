@@ -6,7 +6,7 @@ from math import inf, nan
 import pytest
 
 from pretrain.tools.align.comparing.outcome import FORWARD, AlignResult, Compared
-from pretrain.tools.align.outcome_page import _chart
+from pretrain.tools.align.outcome_views import _chart
 from pretrain.tools.align.recording.folder import ModulePlace
 
 

@@ -6,7 +6,7 @@ from engine.layouts import BF16
 from pretrain.plugins import hookspecs
 from pretrain.tools.align.comparing.outcome import BACKWARD, FORWARD, NORM, UPDATE
 from pretrain.tools.align.comparing.recording import Recording
-from pretrain.tools.align.outcome_text import headline
+from pretrain.tools.align.outcome_views import headline
 from pretrain.tools.align.recording.taps import ARGUMENTS
 from tools.align.recorded import SMALL, outcome_of, record
 from tools.align.wrong_kernels import Mistake

@@ -4,10 +4,9 @@ import pytest
 
 from plugins.fake_site import site
 from pretrain.launch.world import World
-from pretrain.plugins.host import manager
 from pretrain.recipe import make_recipe
 from pretrain.tools.doctor import device_speed
-from pretrain.tools.doctor.own_checks import OwnChecks
+from pretrain.tools.doctor.examination import OwnChecks
 from recipe.smallest import SMALLEST
 
 __all__ = ["examined", "quick", "site", "world_of"]
@@ -38,7 +37,7 @@ def examined(quick):
 
     def examine(*overrides, backend="cpu", world=None, doing=lambda _: None):
         recipe = make_recipe(SMALLEST, overrides)
-        own = OwnChecks(recipe, manager.load(backend), world or world_of(), doing)
+        own = OwnChecks(recipe, backend, world or world_of(), doing)
         own.run()
         return own
 

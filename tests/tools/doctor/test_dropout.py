@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from pretrain.tools.doctor.dropout import dropout_fault
+from pretrain.tools.doctor.trials import dropout_fault
 from tools.doctor.tried import CPU, reference, trial_of
 
 HIDDEN, ATTENTION = "model.hidden_dropout=0.1", "model.attention_dropout=0.1"

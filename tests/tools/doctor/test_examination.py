@@ -14,7 +14,7 @@ import yaml
 from pretrain.cli.main import main
 from pretrain.recipe import load_recipe
 from pretrain.recipe.layout import lay_out
-from pretrain.tools.doctor import examination, own_checks
+from pretrain.tools.doctor import examination
 from pretrain.tools.doctor.command import EXAMPLE
 from pretrain.tools.doctor.examination import NOTE
 from pretrain.tools.doctor.ranks.step_sequence import RankOutcome
@@ -31,7 +31,7 @@ def between(monkeypatch):
 
     def examine_between(own, board, plugins, device, recipe, *, start, backend_name):
         given.update(recipe=recipe, world=board.world, device=device, start=start)
-        return RankOutcome(findings=tuple(own.own), reports=True)
+        return RankOutcome(findings=tuple(own.judge({0: own.measure(None)})), reports=True)
 
     monkeypatch.setattr(examination, "examine_between", examine_between)
     return given
@@ -119,7 +119,7 @@ def test_a_check_that_does_not_end_is_named_on_the_only_rank(doctor, between, mo
         left.append(code)
         raise SystemExit(code)
 
-    monkeypatch.setattr(own_checks, "examine_limits", hang)
+    monkeypatch.setattr(examination, "examine_limits", hang)
     monkeypatch.setattr(examination.examine, "__kwdefaults__", {"timeout": 0.5})
     monkeypatch.setattr(RankOutcome, "leave", leave)
     code, out, _ = doctor()
@@ -131,7 +131,7 @@ def test_a_check_that_does_not_end_is_named_on_the_only_rank(doctor, between, mo
 
 
 def test_a_library_that_ends_the_process_is_a_finding(doctor, monkeypatch):
-    monkeypatch.setattr(own_checks, "examine_limits", lambda recipe, world: sys.exit(1))
+    monkeypatch.setattr(examination, "examine_limits", lambda recipe, world: sys.exit(1))
     code, out, _ = doctor()
     assert code == 1
     assert re.search("wrong  limits +SystemExit: 1", out)

@@ -10,10 +10,10 @@ import pytest
 from pretrain.cpu.backend import CpuBackend
 from pretrain.machine import available_cores
 from pretrain.recipe import make_recipe
-from pretrain.tools.doctor import host_limits
-from pretrain.tools.doctor import host_limits as memory
+from pretrain.tools.doctor import host
+from pretrain.tools.doctor import host as memory
 from pretrain.tools.doctor.finding import Verdict
-from pretrain.tools.doctor.host_limits import EFFECTS, GIB, examine_limits, examine_variables, free_host_memory
+from pretrain.tools.doctor.host import EFFECTS, GIB, examine_limits, examine_variables, free_host_memory
 from recipe.smallest import SMALLEST
 from tools.doctor.conftest import world_of
 from tools.doctor.found import only
@@ -28,9 +28,9 @@ def found(monkeypatch, tmp_path):
     def find(*overrides, soft=10**6, hard=10**6, shared=8 * GIB, pids=None, world=None):
         monkeypatch.setattr(resource, "getrlimit", lambda kind: (soft, hard))
         answer = SimpleNamespace(f_frsize=1, f_bavail=shared, f_blocks=64 * GIB)
-        monkeypatch.setattr(host_limits.os, "statvfs", lambda path: answer)
-        monkeypatch.setattr(host_limits, "SHM", tmp_path)
-        monkeypatch.setattr(host_limits, "CGROUP", tmp_path)
+        monkeypatch.setattr(host.os, "statvfs", lambda path: answer)
+        monkeypatch.setattr(host, "SHM", tmp_path)
+        monkeypatch.setattr(host, "CGROUP", tmp_path)
         for name, value in (pids or {}).items():
             (tmp_path / f"pids.{name}").write_text(f"{value}\n")
         return list(examine_limits(make_recipe(SMALLEST, overrides), world or world_of()))

@@ -22,9 +22,9 @@ from pretrain.errors import BackendError
 from pretrain.launch.start_checks import CHECKS, Start
 from pretrain.plugins.backend import Memory, Remark
 from pretrain.recipe import load_recipe, make_recipe
-from pretrain.tools.doctor import own_checks
+from pretrain.tools.doctor import examination
+from pretrain.tools.doctor.examination import examine_start
 from pretrain.tools.doctor.finding import Verdict
-from pretrain.tools.doctor.own_checks import examine_start
 from recipe.smallest import SMALLEST
 from tools.doctor.conftest import world_of
 from tools.doctor.found import only
@@ -64,7 +64,7 @@ def test_nothing_is_wrong_here_and_every_kernel_of_the_recipe_is_tried(examined)
     dropping = "attention", "bias_dropout_add"
     signs = [(f"kernel {name}", *([f"kernel {name} with dropout"] if name in dropping else [])) for name in KERNELS]
     assert said == [
-        *("device", "versions", "environment", "limits", "requirements", "device", "matmul"),
+        *("import of the backend", "device", "versions", "environment", "limits", "requirements", "device", "matmul"),
         *("negotiation of kernels", *chain.from_iterable(signs)),
     ]
 
@@ -332,6 +332,6 @@ def test_the_ranks_read_the_files_of_the_checkpoint_together(workplace, monkeypa
     fine, wrong = sorted((each for each in found if each.check == "checkpoint"), key=lambda each: each.verdict)
     assert (fine.verdict, wrong.verdict) == (Verdict.OK, Verdict.WRONG)
     assert wrong.text.endswith("metadata.json is damaged: its checksum has changed since it was written.")
-    monkeypatch.setattr(own_checks, "_MOST", 10)
+    monkeypatch.setattr(examination, "_MOST", 10)
     (_, large) = examine_start(start, worlds[0], lambda _: None)
     assert large.verdict is Verdict.LOOK

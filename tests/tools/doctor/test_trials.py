@@ -214,6 +214,6 @@ def test_a_kernel_is_called_by_position_as_the_model_calls_it(operation):
         return built(*given, **named)
 
     bench = SimpleNamespace(recipe=request_of(operation, *ROPE)[1], limits=AMPLE, device=CPU, doing=lambda _check: None)
-    (finding,) = kernels._tried(bench, operation, request, kernel)
+    finding = kernels._tried(bench, operation, request, kernel)
     assert finding.verdict is Verdict.OK
     assert not by_name & set(trial.call.inputs)

@@ -11,9 +11,9 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from pretrain.plugins.host import manager
-from pretrain.tools.doctor import versions
+from pretrain.tools.doctor import host
 from pretrain.tools.doctor.finding import Verdict
-from pretrain.tools.doctor.versions import DEEPSPEED, PYTHON, REQUIRED, examine_versions
+from pretrain.tools.doctor.host import DEEPSPEED, PYTHON, REQUIRED, examine_versions
 
 PROJECT = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
 TORCH, NUMPY = (importlib.metadata.version(name) for name in ("torch", "numpy"))
@@ -86,7 +86,7 @@ def test_deepspeed_matters_only_to_recipes_of_its_engine(installed):
 
 
 def test_an_older_python_is_wrong(monkeypatch):
-    monkeypatch.setattr(versions.platform, "python_version", lambda: "3.10.4")
+    monkeypatch.setattr(host.platform, "python_version", lambda: "3.10.4")
     (finding,) = findings()
     assert finding.text == "Python 3.10.4; pretrain is tested with >=3.11,<3.14"
 

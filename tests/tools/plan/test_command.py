@@ -126,9 +126,8 @@ class TestSearch:
             say("search: planning layout 1 of 5")
             return "the best five"
 
-        text = types.SimpleNamespace(search_text=str, to_json=lambda result: {"layouts": [result]})
-        monkeypatch.setitem(sys.modules, "pretrain.tools.plan.search.search", types.SimpleNamespace(search=search))
-        monkeypatch.setitem(sys.modules, "pretrain.tools.plan.search.search_text", text)
+        module = types.SimpleNamespace(search=search, search_text=str, to_json=lambda result: {"layouts": [result]})
+        monkeypatch.setitem(sys.modules, "pretrain.tools.plan.search.search", module)
         monkeypatch.setattr("pretrain.tools.plan.device.find_device", lambda recipe, wanted, ranks: (wanted, ranks))
         return calls
 

@@ -9,9 +9,9 @@ import pytest
 
 from pretrain.errors import RunError
 from pretrain.plugins.backend import Figures
-from pretrain.tools.plan import measured
+from pretrain.tools.plan import plan as planning
 from pretrain.tools.plan.device import MIDDLE, DeviceOptions, PlanDevice
-from pretrain.tools.plan.measured import calibrated, read_measured
+from pretrain.tools.plan.plan import calibrated, read_measured
 from pretrain.tools.plan.step_time import Range
 from tools.plan.made_plan import RECIPE, TIME, plan
 
@@ -68,8 +68,8 @@ def planned(monkeypatch):
         asked.append((device.reached.best, device.reached.worst, devices, vocab_size))
         return plan(time=replace(TIME, seconds=Range(1.8, 1.8)))
 
-    monkeypatch.setattr(measured, "make_plan", make_plan)
-    monkeypatch.setattr(measured, "find_device", lambda recipe, wanted, ranks: DEVICE)
+    monkeypatch.setattr(planning, "make_plan", make_plan)
+    monkeypatch.setattr(planning, "find_device", lambda recipe, wanted, ranks: DEVICE)
     return asked
 
 

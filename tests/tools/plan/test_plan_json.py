@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pretrain.plugins.backend import Figures
-from pretrain.tools.plan.plan_json import plan_json
+from pretrain.tools.plan.wording import plan_json
 from tools.plan.made_plan import GIB, plan
 
 FOUND = json.loads(json.dumps(plan_json(plan())))

@@ -9,7 +9,7 @@ import pytest
 
 from pretrain.errors import PretrainError
 from pretrain.report.svg import HEIGHT, LEFT, RIGHT, WIDTH
-from pretrain.tools.plan.plan_page import X_LABEL, area_chart, page, write_page
+from pretrain.tools.plan.plan_views import X_LABEL, area_chart, page, write_page
 from tools.plan.made_plan import GIB, plan, stage
 
 PAGE = page(plan())

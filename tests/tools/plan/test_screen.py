@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from pretrain.plugins.backend import Figures
 from pretrain.plugins.negotiation.kernel_table import KernelTable
 from pretrain.tools.plan.device import Efficiencies
-from pretrain.tools.plan.screen import LETTERS, bar, plan_text, unpainted
+from pretrain.tools.plan.plan_views import LETTERS, bar, module_text, nested, plan_text, unpainted
 from pretrain.tools.plan.stage_plan import PARTS
-from pretrain.tools.plan.step_time import Range
-from pretrain.tools.plan.tables import module_text, nested
-from pretrain.tools.plan.wording import figure, gib, span
+from pretrain.tools.plan.step_time import Range, figure
+from pretrain.tools.plan.wording import gib, span
 from tools.plan.made_plan import GIB, ROWS, TIME, kernel, plan, stage
 
 LINES = plan_text(plan()).splitlines()

@@ -8,7 +8,7 @@ from pretrain.plugins.backend import Figures
 from pretrain.recipe.layout import Layout
 from pretrain.tools.plan.device import Efficiencies
 from pretrain.tools.plan.stage_plan import Message, Operation
-from pretrain.tools.plan.step_parts import RankLinks, Roofline
+from pretrain.tools.plan.step_time import RankLinks, Roofline
 
 FIGURES = Figures(link_bandwidth=100.0, node_bandwidth=10.0, devices_per_node=8)
 

@@ -11,8 +11,7 @@ from pretrain.recipe import make_recipe
 from pretrain.recipe.layout import lay_out
 from pretrain.tools.plan.device import BEST, WORST, Efficiencies, PlanDevice
 from pretrain.tools.plan.stage_plan import Costs, Message, ModuleRow, Operation, StagePlan
-from pretrain.tools.plan.step_parts import step_parts
-from pretrain.tools.plan.step_time import step_time
+from pretrain.tools.plan.step_time import step_parts, step_time
 from tools.plan.made_plan import RECIPE
 
 ALL = Efficiencies(1.0, 1.0, 1.0)

@@ -19,17 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _OF_COMPARISON = {
-    "against": "--against",
-    "overrides_against": "--set-against",
-    "nproc_against": "--nproc-against",
-    "checkpoint_against": "--checkpoint-against",
-    "python_against": "--against-python",
-    "keep": "--keep",
-    "html": "--html",
-    "as_json": "--json",
-    "steps": "--steps",
-    "positions": "--positions",
+    *("against", "overrides_against", "nproc_against", "checkpoint_against", "python_against"),
+    *("keep", "html", "as_json", "steps", "positions"),
 }
+"""Parameters that have an effect where two sides are recorded, and else not all."""
 
 
 def _name_or_local_path(context: click.Context, parameter: click.Parameter, given: str | None) -> str | None:
@@ -94,10 +87,7 @@ def _name_or_local_path(context: click.Context, parameter: click.Parameter, give
 )
 @click.option("--keep", type=LocalPath(), metavar="DIR", help="Keep both recordings here.")
 @click.option(
-    "--html",
-    type=LocalPath(dir_okay=False),
-    metavar="FILE",
-    help="Also write a page with the differences over depth.",
+    "--html", type=LocalPath(dir_okay=False), metavar="FILE", help="Also write a page with the differences over depth."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
@@ -164,12 +154,10 @@ def _is_recording(against: str) -> bool:
 
 
 def _require_none(context: click.Context, reason: str, but: tuple[str, ...] = ()) -> None:
-    """Refuse options of a comparison that have no effect."""
-    given = [
-        option
-        for name, option in _OF_COMPARISON.items()
-        if name not in but and context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-    ]
+    names = _OF_COMPARISON.difference(but)
+    options = [parameter for parameter in context.command.params if parameter.name in names]
+    is_given = ParameterSource.COMMANDLINE
+    given = [each.opts[0] for each in options if context.get_parameter_source(str(each.name)) is is_given]
     if given:
         msg = f"{reason}: {', '.join(given)} would have no effect.\nLeave them out."
         raise click.UsageError(msg)

@@ -24,13 +24,11 @@ from pretrain.plugins.host.discovery import find_backend
 from pretrain.plugins.host.manager import load_alone
 from pretrain.plugins.host.members import require_device
 from pretrain.recipe.layout import lay_out
-from pretrain.tools.align.comparing.compare import compare
-from pretrain.tools.align.comparing.compatible import different, differing_keys
+from pretrain.tools.align.comparing.compare import compare, different, differing_keys
 from pretrain.tools.align.comparing.recording import Recording
-from pretrain.tools.align.disk_space import require_space
-from pretrain.tools.align.outcome_page import write_page
-from pretrain.tools.align.outcome_text import outcome_json, outcome_text
+from pretrain.tools.align.outcome_views import outcome_json, outcome_text, write_page
 from pretrain.tools.align.recording.folder import weights_folder
+from pretrain.tools.align.recording.record_rank import require_space
 from pretrain.tools.align.side import Side, is_this_installation, run_pretrain
 from pretrain.tools.convert.registry import summary_of
 from pretrain.tools.corpus.recipe_corpus import prepare_corpus
@@ -40,25 +38,15 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from pretrain.recipe import Recipe
-    from pretrain.tools.align.comparing.outcome import AlignResult
-
 
 FOLDERS = ("first", "second")
+RECORD = "pretrain.tools.align.recording.record_rank:record"
 
 
 def compare_sides(
     sides: tuple[Side, Side | Path], *, steps: int, positions: int, keep: Path | None, html: Path | None, as_json: bool
 ) -> int:
-    """Record what is not recorded yet, compare, and show the result; return the exit code.
-
-    Args:
-        sides: the second one may be the folder of a recording.
-        steps: to take.
-        positions: of each sequence that are kept at the most.
-        keep: folder for the recordings; None: they are removed.
-        html: file for a page; None for none.
-        as_json: print one JSON object instead of lines.
-    """
+    """Record what is not recorded yet, compare, and show the result; return the exit code."""
     second = Recording.open(sides[1]) if isinstance(sides[1], Path) else None
     if second is not None:
         steps, positions = second.steps, int(second.manifest["positions"])
@@ -71,14 +59,17 @@ def compare_sides(
         if code:
             return code
         outcome = compare(*recordings)
-    _show(outcome, recordings, html, as_json=as_json)
+    shown = json.dumps(outcome_json(outcome, recordings), indent=2) if as_json else outcome_text(outcome, recordings)
+    click.echo(shown)
+    if html is not None:
+        write_page(outcome, recordings, html)
+        click.echo(f"\npage: {html}", err=as_json)
     return ExitCode.COMPLETE if outcome.is_aligned else ExitCode.FAILURE
 
 
 def _record(
     sides: tuple[Side, Side | Path], recorded: Recording | None, folder: Path, *, steps: int, positions: int
 ) -> tuple[int, list[Recording]]:
-    """Record the sides that are not recorded; return the exit code of the one that failed, and the recordings."""
     source = recorded.folder if recorded else None
     recordings = []
     to_record = [(side, name) for side, name in zip(sides, FOLDERS, strict=True) if isinstance(side, Side)]
@@ -111,30 +102,12 @@ def _prepare(sides: Sequence[Side], recorded: Recording | None, folder: Path, *,
 
 
 def _not_recorded(name: str, code: int) -> int:
-    """Say that a side was not recorded; return the exit code for that of its process."""
     click.echo(f"the {name} side was not recorded: nothing was compared", err=True)
     return ExitCode.PARTIAL if code < 0 or code == CRASH else code
 
 
-def _show(outcome: AlignResult, sides: list[Recording], html: Path | None, *, as_json: bool) -> None:
-    if as_json:
-        click.echo(json.dumps(outcome_json(outcome, sides), indent=2))
-    else:
-        click.echo(outcome_text(outcome, sides))
-    if html is not None:
-        write_page(outcome, sides, html)
-        click.echo(f"\npage: {html}", err=as_json)
-
-
 def record_side(side: Side, folder: Path, *, steps: int, positions: int) -> int:
-    """Record a side into a folder; return the exit code.
-
-    Args:
-        side: what is trained.
-        folder: absent or empty.
-        steps: to take.
-        positions: of each sequence that are kept at the most.
-    """
+    """Record a side into a folder; return the exit code."""
     job = job_of(side, folder, steps=steps, positions=positions)
     nproc = side.nproc or side.load().model_parallel_size
     placement = make_placement(side.recipe, job.overrides, side.backend, nodes=Nodes(), nproc=nproc, world=None)
@@ -147,15 +120,8 @@ def record_side(side: Side, folder: Path, *, steps: int, positions: int) -> int:
     return ExitCode.PARTIAL if code == CRASH else code
 
 
-RECORD = "pretrain.tools.align.recording.record_rank:record"
-
-
 def make_folder(folder: Path) -> None:
-    """Make the folder of a recording.
-
-    Raises:
-        RunError: there is something in it, or it cannot be made.
-    """
+    """Make the folder of a recording."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
@@ -167,11 +133,7 @@ def make_folder(folder: Path) -> None:
 
 
 def job_of(side: Side, folder: Path, *, steps: int, positions: int) -> ForwardJob:
-    """Return the job of the ranks that record a side.
-
-    Raises:
-        RecipeError: the recipe cannot be run.
-    """
+    """Return the job of the ranks that record a side."""
     recipe = side.load()
     checkpoint = str(side.checkpoint) if side.checkpoint else recipe.checkpoint.load
     return ForwardJob(
@@ -179,24 +141,13 @@ def job_of(side: Side, folder: Path, *, steps: int, positions: int) -> ForwardJo
         overrides=side.comparable(),
         backend=side.backend,
         function=RECORD,
-        options={
-            "folder": str(folder.absolute()),
-            "steps": steps,
-            "positions": positions,
-            "checkpoint": checkpoint,
-        },
+        options={"folder": str(folder.absolute()), "steps": steps, "positions": positions, "checkpoint": checkpoint},
         reads_data=True,
     )
 
 
 def record_in_process(side: Side, folder: Path, *, steps: int, positions: int) -> int:
-    """Record a side by `pretrain align --record` in a process of its own; return its exit code.
-
-    A process has one backend, and may be that of another installation. What it prints goes to standard error.
-
-    Raises:
-        RunError: the interpreter cannot be started.
-    """
+    """Record a side by `pretrain align --record` in a process with a backend of its own; return its exit code."""
     words = ["align", str(side.recipe), "--backend", side.backend, "--record", str(folder)]
     words += ["--steps", str(steps), "--positions", str(positions), *_set(side.overrides)]
     words += [] if side.nproc is None else ["--nproc", str(side.nproc)]
@@ -205,13 +156,7 @@ def record_in_process(side: Side, folder: Path, *, steps: int, positions: int) -
 
 
 def explain_in_process(side: Side) -> int:
-    """Ask `pretrain explain`, in a process of its own, for the kernels of a side; return its exit code.
-
-    It finds mistakes in the names of kernels, and in another installation those in keys and in the backend's name.
-
-    Raises:
-        RunError: the interpreter cannot be started.
-    """
+    """Find mistakes in the names of kernels, keys and backend by `pretrain explain`; return its exit code."""
     words = ["explain", str(side.recipe), "--backend", side.backend, *_set(side.comparable())]
     return run_pretrain(side.python, words, shows_output=False)
 
@@ -221,23 +166,10 @@ def _set(overrides: Iterable[str]) -> list[str]:
 
 
 def require_ready(sides: Sequence[Side], recorded: Recording | None) -> None:
-    """Check that recipes, devices, ranks and weights of the sides are right, and that the sides train the same.
-
-    Ranks and device of another installation are checked when it is recorded: it may know other keys and backends.
-
-    Args:
-        sides: that are to be recorded.
-        recorded: the other one, if it is recorded already.
-
-    Raises:
-        RecipeError: a recipe cannot be run, or not on so many ranks.
-        BackendError: a backend is missing, or has no device.
-        CheckpointError: the weights to begin with are missing.
-        RunError: the sides train different things.
-    """
+    """Check that recipes, devices, ranks and weights of the sides are right, and that the sides train the same."""
     recipes = [side.load_comparable() for side in sides]
     for side, recipe in zip(sides, recipes, strict=True):
-        if side.python is None:
+        if side.python is None:  # another installation may know other keys and backends, and checks them itself
             lay_out(recipe, side.nproc or recipe.model_parallel_size)
             require_device(load_alone(find_backend(side.backend)))
     trained = [recipe.model_dump(mode="json") for recipe in recipes]
@@ -260,11 +192,7 @@ def _require_weights(sides: Sequence[Side], recipes: Sequence[Recipe], *, is_rec
 
 
 def require_writable(page: Path) -> None:
-    """Check that a page can be written, before the hours that are spent for it.
-
-    Raises:
-        RunError: it cannot.
-    """
+    """Check that a page can be written, before the hours that are spent for it."""
     folder = next(each for each in page.absolute().parents if each.exists())
     if not folder.is_dir() or not os.access(folder, os.W_OK):
         why = "is not writable" if folder.is_dir() else "is a file, not a folder"

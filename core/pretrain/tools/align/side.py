@@ -20,33 +20,22 @@ if TYPE_CHECKING:
 
     from pretrain.recipe import Recipe
 
-
 LOSS_SCALE = 4096
 """Of fp16, where the recipe has a dynamic one: that begins with steps that overflow and change nothing."""
-
 _ALTERNATIVES = {"schedule.lr_warmup_iters", "schedule.lr_warmup_samples", "schedule.lr_warmup_fraction"}
 """Lengths of a warm-up, of which a recipe has one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Side:
-    """One of the two ways to train a recipe.
-
-    Attributes:
-        recipe: its file.
-        overrides: "section.key=value", as the user gave them.
-        backend: the device plugin.
-        nproc: ranks to start; None for as many as the layout needs.
-        checkpoint: whose weights are taken; None: the recipe's `checkpoint.load`, or those of `train.seed`.
-        python: interpreter of another installation that records this side; None: this one.
-    """
+    """One of the two ways to train a recipe."""
 
     recipe: Path
-    overrides: tuple[str, ...] = ()
+    overrides: tuple[str, ...] = ()  # "section.key=value", as the user gave them
     backend: str = "cpu"
-    nproc: int | None = None
-    checkpoint: Path | None = None
-    python: Path | None = None
+    nproc: int | None = None  # ranks to start; None for as many as the layout needs
+    checkpoint: Path | None = None  # whose weights are taken; None: `checkpoint.load`, or those of `train.seed`
+    python: Path | None = None  # interpreter of another installation that records this side; None: this one
 
     @property
     def words(self) -> str:
@@ -56,30 +45,17 @@ class Side:
         return ", ".join([f"backend {self.backend}", *self.overrides, *ranks, *python])
 
     def load(self) -> Recipe:
-        """Return the recipe as the user has it, without the keys that another installation alone knows.
-
-        Raises:
-            RecipeError: it cannot be run.
-        """
+        """Return the recipe as the user has it, without the keys that another installation alone knows."""
         return self._load(self.overrides)
 
     def load_comparable(self) -> Recipe:
-        """Return the recipe as it is recorded, without the keys that another installation alone knows.
-
-        Raises:
-            RecipeError: it cannot be run.
-        """
+        """Return the recipe as it is recorded."""
         return self._load(self.comparable())
 
     def comparable(self) -> tuple[str, ...]:
-        """Return overrides without which two correct sides would differ, after the user's of other keys.
-
-        There is no dropout, whose random numbers are each device's own, and no schedule: in a warm-up the first update
-        is zero. Layers are not compiled, so that each kernel is called.
-
-        Raises:
-            RecipeError: the recipe cannot be run.
-        """
+        """Return overrides without which two correct sides would differ, after the user's of other keys."""
+        # No dropout, whose random numbers are each device's own; no schedule: in a warm-up the first update is zero; no
+        # compiled layers, so that each kernel is called.
         recipe = self.load()
         unit = "iters" if recipe.train.train_samples is None else "samples"
         more = [
@@ -99,11 +75,7 @@ class Side:
         return (*kept, *more)
 
     def with_ranks_of(self, first: Side) -> Side:
-        """Return this side with as many ranks as the first, unless it has a number of its own or other parallel sizes.
-
-        Raises:
-            RecipeError: a recipe cannot be run.
-        """
+        """Return this side with as many ranks as the first, unless it has its own number or other parallel sizes."""
         if self.nproc is not None or first.nproc is None:
             return self
         if self.overrides != first.overrides and self.load().model_parallel_size != first.load().model_parallel_size:
@@ -116,29 +88,28 @@ class Side:
 
 def _known(recipe: Path, overrides: Sequence[str]) -> tuple[str, ...]:
     """Return the overrides that this version takes: that of another installation may have other keys and values."""
-    wanted = [override for override in overrides if _is_key(override.partition("=")[0].strip())]
+    keys = keys_of_recipe()
+    # Keys that take any mapping have others inside of them.
+    inner = tuple(f"{key}." for key in keys.keys() - {key.rpartition(".")[0] for key in keys})
+    paths = [override.partition("=")[0].strip() for override in overrides]
+    wanted = [
+        override for override, path in zip(overrides, paths, strict=True) if path in keys or path.startswith(inner)
+    ]
     for kept in (overrides, wanted):
         if _takes(recipe, kept):
             return tuple(kept)
     return _valid(recipe, wanted)
 
 
-def _is_key(path: str) -> bool:
-    """Say whether a path is one of a recipe's, or is inside of a key that takes any mapping."""
-    keys = keys_of_recipe()
-    inner = keys.keys() - {key.rpartition(".")[0] for key in keys}
-    return path in keys or any(path.startswith(f"{key}.") for key in inner)
-
-
 def _valid(recipe: Path, overrides: Sequence[str]) -> tuple[str, ...]:
     """Return overrides that are valid together, one after the other: one may need a later one."""
     valid: tuple[str, ...] = ()
-    while True:
+    longer: tuple[str, ...] | None = valid
+    while longer is not None:
+        valid = longer
         tries = (tuple(each for each in overrides if each in (*valid, more)) for more in overrides if more not in valid)
         longer = next((each for each in tries if _takes(recipe, each)), None)
-        if longer is None:
-            return valid
-        valid = longer
+    return valid
 
 
 def _takes(recipe: Path, overrides: Sequence[str]) -> bool:
@@ -151,7 +122,6 @@ def _takes(recipe: Path, overrides: Sequence[str]) -> bool:
 
 _MAIN = "\nkill_on_parent_exit({parent})\nfrom pretrain.cli.main import main\nmain()\n"
 """The console script `pretrain`, after the text of `parent_exit`: another version may not have that module."""
-
 _PLACES = """
 import importlib.util
 from pretrain.cli.commands import COMMANDS
@@ -163,16 +133,7 @@ _NAMES = ("pretrain", "torch")
 
 
 def run_pretrain(python: Path | None, words: Sequence[str], *, shows_output: bool = True) -> int:
-    """Run `pretrain` in a process of its own, which ends with this one; return its exit code.
-
-    Args:
-        python: interpreter of another installation; None for this one.
-        words: of the command line.
-        shows_output: what it prints goes to standard error; its errors do always.
-
-    Raises:
-        RunError: the interpreter cannot be started.
-    """
+    """Run `pretrain` in a process of its own, which ends with this one; return its exit code."""
     program = Path(parent_exit.__file__).read_text(encoding="utf-8") + _MAIN.format(parent=os.getpid())
     command = [str(python or sys.executable), "-c", program, *words]
     output = sys.stderr.fileno() if shows_output else subprocess.DEVNULL
@@ -188,11 +149,7 @@ def run_pretrain(python: Path | None, words: Sequence[str], *, shows_output: boo
 
 
 def is_this_installation(python: Path) -> bool:
-    """Return True if an interpreter's pretrain and torch are those of this process.
-
-    Raises:
-        RunError: it cannot be started, or has no `pretrain align`.
-    """
+    """Return True if an interpreter's pretrain and torch are those of this process."""
     command = [str(python), "-c", _PLACES.format(names=_NAMES)]
     try:
         done = subprocess.run(command, env=_environment(python), capture_output=True, text=True, check=False)
@@ -207,13 +164,9 @@ def is_this_installation(python: Path) -> bool:
 
 
 def _environment(python: Path | None) -> dict[str, str] | None:
-    """Return the variables of another installation's process; None for this one's.
-
-    Neither PYTHONPATH nor the working directory leads to a pretrain then. Other folders stay: CANN's Python packages
-    are found by them.
-    """
     if python is None:
         return None
+    # Neither PYTHONPATH nor the working directory leads to a pretrain. Other folders stay: CANN's packages need them.
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     kept = [path for path in paths if path and not (Path(path) / "pretrain").is_dir()]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(kept), "PYTHONSAFEPATH": "1"}

@@ -11,7 +11,6 @@ from pretrain.cli.options import LocalPath, RankCounts, rank_options
 from pretrain.cli.run import place_of_process, show_failure
 
 if TYPE_CHECKING:
-    from pretrain.launch.processes.failure import Failure
     from pretrain.launch.run_directory import Resume
 
 EXAMPLE = Path(__file__).with_name("example.yml")
@@ -67,7 +66,12 @@ def command(
         overrides=overrides,
         backend=backend,
         function=EXAMINE,
-        options={"is_example": recipe is None, "as_json": as_json, **_of_run(run_dir, resume)},
+        options={
+            "is_example": recipe is None,
+            "as_json": as_json,
+            "run_dir": None if run_dir is None else str(run_dir),
+            "resume": resume or "no",
+        },
         reads_data=False,
         patience=180.0,  # a rank that dies at the start is named by the others after their own checks
     )
@@ -75,11 +79,10 @@ def command(
         return job.run(world).code
     from pretrain.launch.start import start  # noqa: PLC0415
 
-    return _exit_code(start(placement, job))
-
-
-def _of_run(run_dir: Path | None, resume: Resume | None) -> dict[str, str | None]:
-    return {"run_dir": None if run_dir is None else str(run_dir), "resume": resume or "no"}
+    failure = start(placement, job)
+    if failure is not None and failure.reported:  # the rank has printed a finding that is wrong
+        return failure.exit_code
+    return show_failure(failure)
 
 
 def _without_device(file: Path, overrides: tuple[str, ...], backend: str, nodes: int) -> int | None:
@@ -94,10 +97,3 @@ def _without_device(file: Path, overrides: tuple[str, ...], backend: str, nodes:
     if isinstance(availability(load_alone(find_backend(backend))), Available):
         return None
     return -(-loaded.model_parallel_size // nodes)
-
-
-def _exit_code(failure: Failure | None) -> int:
-    """Return the exit code; a rank that has reported has printed a finding that is wrong."""
-    if failure is not None and failure.reported:
-        return failure.exit_code
-    return show_failure(failure)

@@ -2,49 +2,55 @@
 
 from __future__ import annotations
 
+import os
 import time
 from concurrent.futures import wait
 from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import torch
 
-from pretrain.errors import BackendError
+from pretrain.checkpoint.checksums import Share, are_there, damage_in_share
+from pretrain.checkpoint.starting_checkpoint import starting_directory
+from pretrain.errors import BackendError, DataError, PretrainError
 from pretrain.exit_codes import ExitCode
 from pretrain.launch.processes.rank import claim_report, note_end, note_report
-from pretrain.launch.start_checks import Start
+from pretrain.launch.start_checks import CHECKS, Start
+from pretrain.model.requests import compute_dtype
+from pretrain.plugins.backend import Available
 from pretrain.plugins.host import discovery
 from pretrain.plugins.host.importing import load_plugin
 from pretrain.plugins.host.manager import assemble, load
-from pretrain.tools.doctor.finding import Finding, Verdict, as_text, failed, is_ok
+from pretrain.plugins.host.members import availability, environment, require_module, take_device
+from pretrain.tools.doctor.finding import Finding, as_text, failed, found_by, guarded, is_ok
 from pretrain.tools.doctor.finding import as_json as json_of
-from pretrain.tools.doctor.own_checks import OwnChecks, examine_start
-from pretrain.tools.doctor.ranks.between import examine_between
-from pretrain.tools.doctor.ranks.own_steps import OwnStep
-from pretrain.tools.doctor.ranks.status_board import StatusBoard
-from pretrain.tools.doctor.ranks.step_sequence import CallThread
+from pretrain.tools.doctor.host import examine_limits, examine_variables, examine_versions
+from pretrain.tools.doctor.ranks.checkpoint_folder import FolderProbe, folder_steps
+from pretrain.tools.doctor.ranks.links import SIZES, link_step
+from pretrain.tools.doctor.ranks.node_steps import clock_step, read_step
+from pretrain.tools.doctor.ranks.own_steps import cores_step, own_step, recipe_step, speed_step
+from pretrain.tools.doctor.ranks.status_board import CallThread, StatusBoard
+from pretrain.tools.doctor.ranks.step_sequence import StepSequence
+from pretrain.training.rank_setup import REQUIREMENTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import torch
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from pretrain.launch.run_directory import Resume
     from pretrain.launch.world import World
     from pretrain.plugins.host.manager import Plugins
     from pretrain.recipe import Recipe
-    from pretrain.tools.doctor.ranks.step_sequence import RankOutcome
-
+    from pretrain.tools.doctor.ranks.step_sequence import ExaminationStep, RankOutcome
 
 NOTE = (
     "none given: the kernels of GPT-2 345M in bf16 are tried; no token files, tokenizer or checkpoint folder are "
     "looked at"
 )
-"""Text of the finding where the user gives no recipe."""
-
-TIMEOUT = 30.0
-"""Seconds after which a rank that says nothing is named."""
+TIMEOUT = 30.0  # seconds after which a rank that says nothing is named
 
 
 def examine(
@@ -58,39 +64,25 @@ def examine(
     as_json: bool,
     timeout: float = TIMEOUT,
 ) -> None:
-    """Examine this rank and, with the others, what is between them; the rank that reports prints. Called once.
-
-    Args:
-        recipe: that is to be trained.
-        backend_name: value of `--backend`.
-        world: this rank's place.
-        run_dir: value of `--run-dir`; None for a new one.
-        resume: value of `--resume`.
-        is_example: the user gave no recipe: its files are not looked at.
-        as_json: print one JSON object instead of lines.
-        timeout: seconds after which a rank that says nothing is named.
-
-    Raises:
-        SystemExit: 1, on the rank that reports, where a finding is wrong.
-        BackendError: the backend cannot be imported.
-    """
+    """Examine this rank and, with the others, what is between them; the rank that reports prints. Called once."""
+    # SystemExit 1 is raised on the rank that reports where a finding is wrong.
     board = StatusBoard(world, timeout)
     start = Start(recipe=recipe, run_dir=None if run_dir is None else Path(run_dir), resume=resume)
-    own = _OwnPart(start, backend_name, board, with_files=not is_example)
+    own = OwnChecks(recipe, backend_name, world, board.doing)
     if is_example:
-        own.findings.append(Finding(check="recipe", verdict=Verdict.OK, text=NOTE))
-    unended = run_watched(own.run, board)
+        own.findings.append(Finding.ok("recipe", NOTE))
+
+    def check() -> None:
+        if not is_example:
+            own.findings += examine_start(start, world, board.doing)
+        own.run()
+
+    unended = run_watched(check, board)
     device = None if unended else own.device  # with a check that hangs no further call of the device is tried
-    found = OwnStep(
-        own=[*own.findings, *unended],
-        has_device=device is not None,
-        world_size=world.world_size,
-        kernels=dict(own.kernels),
-    )
-    start_of_files = None if is_example else start
-    outcome = examine_between(
-        found, board, own.plugins, device, recipe, start=start_of_files, backend_name=backend_name
-    )
+    found, has_device = [*own.findings, *unended], device is not None
+    first = own_step(found, has_device=has_device, world_size=world.world_size, kernels=own.kernels)
+    files = None if is_example else start
+    outcome = examine_between(first, board, own.plugins, device, recipe, start=files, backend_name=backend_name)
     code = _report(outcome, board, as_json=as_json) if outcome.reports and claim_report() else ExitCode.COMPLETE
     if unended or outcome.stuck:
         if not code:
@@ -101,7 +93,6 @@ def examine(
 
 
 def _report(outcome: RankOutcome, board: StatusBoard, *, as_json: bool) -> int:
-    """Print the findings; return the exit code."""
     click.echo(json_of(outcome.findings) if as_json else as_text(outcome.findings))
     if is_ok(outcome.findings):
         return ExitCode.COMPLETE
@@ -110,58 +101,20 @@ def _report(outcome: RankOutcome, board: StatusBoard, *, as_json: bool) -> int:
     return ExitCode.FAILURE
 
 
-class _OwnPart:
-    """Checks of one rank by itself, and their results by now."""
-
-    def __init__(self, start: Start, backend_name: str, board: StatusBoard, *, with_files: bool) -> None:
-        self.findings: list[Finding] = []
-        self.kernels: dict[str, str] = {}
-        self.plugins: Plugins | None = None
-        self.device: torch.device | None = None
-        self._start, self._backend_name, self._board, self._with_files = start, backend_name, board, with_files
-
-    def run(self) -> None:
-        world, doing = self._board.world, self._board.doing
-        if self._with_files:
-            self.findings += examine_start(self._start, world, doing)
-        self._board.doing("import of the backend")
-        self.plugins, broken = _plugins(self._backend_name)
-        self.findings += broken
-        own = OwnChecks(self._start.recipe, self.plugins, world, doing, findings=self.findings, kernels=self.kernels)
-        own.run()
-        self.device = own.device
-
-
-def _plugins(backend_name: str) -> tuple[Plugins, list[Finding]]:
-    """Return the plugins; where one that brings kernels is broken, those without them and a finding."""
-    try:
-        return load(backend_name), []
-    except BackendError as error:
-        backend, reference = (load_plugin(each) for each in (discovery.find_backend(backend_name), discovery.REFERENCE))
-        return assemble([], backend, reference), [failed("plugins", error)]
-
-
 _PERIOD = 0.1
 
 
 def run_watched(call: Callable[[], None], board: StatusBoard) -> list[Finding]:
-    """Call it in a thread; return when it has ended, or has said nothing for the board's `timeout`.
-
-    Args:
-        call: says what it does by `board.doing` before anything that may take seconds.
-        board: of this rank, which says all the time that the rank lives.
-
-    Returns:
-        nothing where it has ended; else one finding that is wrong and says what did not end.
-
-    Raises:
-        Exception: whatever `call` raises, but for the end of the process that a library asked for: a finding.
-    """
+    """Call it in a thread until it has ended, or has said nothing for the board's timeout, which is a finding."""
+    # It says what it does by `board.doing` before anything that may take seconds. Whatever it raises is raised here,
+    # but for the end of the process that a library asked for: a finding.
     future = CallThread(None).start(call)
     while not wait([future], _PERIOD).done:
         board.beat()
         if time.monotonic() - board.spoken > board.timeout:
-            return [_without_end(board.words, board.timeout)]
+            text = f"{board.words} did not finish within {board.timeout:g} s; the checks after it were skipped"
+            remedy = "A device, a driver or a file system does not answer; `py-spy dump --pid` shows which."
+            return [Finding.wrong(board.words, text, remedy)]
     error = future.exception()
     if isinstance(error, SystemExit):
         return [failed(board.words, error)]
@@ -170,10 +123,160 @@ def run_watched(call: Callable[[], None], board: StatusBoard) -> list[Finding]:
     return []
 
 
-def _without_end(doing: str, timeout: float) -> Finding:
-    return Finding(
-        check=doing,
-        verdict=Verdict.WRONG,
-        text=f"{doing} did not finish within {timeout:g} s; the checks after it were skipped",
-        remedy="A device, a driver or a file system does not answer; `py-spy dump --pid` shows which.",
-    )
+_REMOVAL = 5.0  # seconds that the removal of files in the checkpoint folder may take
+
+
+def examine_between(
+    own: ExaminationStep,
+    board: StatusBoard,
+    plugins: Plugins | None,
+    device: torch.device | None,
+    recipe: Recipe | None,
+    *,
+    start: Start | None = None,
+    backend_name: str = "cpu",
+    sizes: Sequence[int] = SIZES,
+) -> RankOutcome:
+    """Compare the ranks, and measure the links between them; every rank calls it after its own checks."""
+    # A rank that does nothing new for `board.timeout` seconds is named with what it did last, and the command ends. A
+    # rank without a `device` leaves out links and speed; without `start` neither data nor checkpoint folder is
+    # examined.
+    is_several = board.world.world_size > 1
+    probe = None if start is None else FolderProbe(start, board.world.rank)
+    steps = [own]
+    if recipe is not None:
+        steps.append(cores_step(recipe))
+    if recipe is not None and probe is not None:
+        steps += [recipe_step(recipe, backend_name, board)] if is_several else []
+        steps += [read_step(recipe, board), *folder_steps(recipe, board, probe)]
+    if is_several:
+        dtype = compute_dtype(recipe) if recipe is not None else torch.float32
+        links = link_step(recipe, plugins, board, device, sizes)
+        steps += [clock_step(board), speed_step(board, device, dtype), links]
+    try:
+        outcome = StepSequence(board, steps, device).run()
+        return replace(outcome, stuck=outcome.stuck or is_several)
+    finally:
+        if probe is not None and probe.run:
+            with suppress(TimeoutError):  # the file system may have stopped to answer
+                CallThread(None).start(probe.remove).result(_REMOVAL)
+
+
+@dataclass(slots=True)
+class OwnChecks:
+    """Checks of one rank: software, environment, limits, device, kernels; and what they have found by now."""
+
+    recipe: Recipe
+    backend_name: str
+    world: World
+    doing: Callable[[str], None]  # told what is checked next
+    plugins: Plugins | None = None
+    device: torch.device | None = None
+    findings: list[Finding] = field(default_factory=list)
+    kernels: dict[str, str] = field(default_factory=dict)  # operation -> kernel that a training takes, and its provider
+
+    def run(self) -> None:
+        """Run all checks; without a device those that need none."""
+        self.doing("import of the backend")
+        self.plugins = plugins = self._load()
+        given = dict(os.environ)  # the backend's own variables are not the user's
+        uses_deepspeed, ranks = self.recipe.engine.name == "deepspeed", self.world.local_world_size
+        self._check("device", partial(self._device, plugins))
+        self._check("versions", partial(examine_versions, plugins, uses_deepspeed=uses_deepspeed))
+        self._check("environment", partial(examine_variables, plugins.backend, given, ranks))
+        self._check("limits", partial(examine_limits, self.recipe, self.world))
+        if self.device is not None:
+            self.doing("requirements")
+            for require in REQUIREMENTS:  # each raises what the device cannot do of what the recipe asks
+                self.findings += found_by("device", partial(require, plugins, self.recipe))
+            self._check("device", partial(self._speed_and_kernels, plugins, self.device))
+
+    def _check(self, name: str, call: Callable[[], Iterable[Finding]]) -> None:
+        self.doing(name)
+        self.findings += guarded(name, call)
+
+    def _load(self) -> Plugins:
+        """Return the plugins; where one that brings kernels is broken, those without them."""
+        try:
+            return load(self.backend_name)
+        except BackendError as error:
+            installed = (discovery.find_backend(self.backend_name), discovery.REFERENCE)
+            backend, reference = (load_plugin(each) for each in installed)
+            self.findings.append(failed("plugins", error))
+            return assemble([], backend, reference)
+
+    def _device(self, plugins: Plugins) -> Iterator[Finding]:
+        for name, value in environment(plugins, self.recipe).items():
+            os.environ.setdefault(name, value)
+        answer = availability(plugins)
+        if not isinstance(answer, Available):
+            remedy = answer.remedy or "`pretrain backends` shows what can be used on this machine."
+            yield Finding.wrong("device", f"{plugins.label} has no usable device: {answer.reason}", remedy)
+            return
+        require_module(plugins)
+        self.device = take_device(plugins, self.world.local_rank)
+        text = plugins.backend.device_name() or answer.detail or str(self.device)
+        yield Finding.ok("device", f"{text}; {plugins.label}")
+
+    def _speed_and_kernels(self, plugins: Plugins, device: torch.device) -> Iterator[Finding]:
+        from pretrain.tools.doctor import device_speed  # noqa: PLC0415  not without a device
+        from pretrain.tools.doctor.kernels import Bench, examine_kernels  # noqa: PLC0415
+        from pretrain.tools.doctor.trials import ShapeLimits  # noqa: PLC0415
+
+        yield from device_speed.examine_memory(device)
+        self.doing("matmul")
+        speed = device_speed.MatmulSpeed(device, compute_dtype(self.recipe))
+        yield from device_speed.examine_speed(speed, plugins.backend)
+        sharers = self.world.local_world_size if plugins.backend.device_count() is None else 1
+        free, _ = device_speed.free_memory(device)
+        bench = Bench(
+            recipe=self.recipe,
+            plugins=plugins,
+            device=device,
+            limits=ShapeLimits.of(device_speed.usual_flops(speed, device), free, sharers),
+            vocab_size=self._vocab_size(),
+            doing=self.doing,
+            chosen=self.kernels,
+        )
+        yield from guarded("kernels", partial(examine_kernels, bench))
+
+    def _vocab_size(self) -> int:
+        from pretrain.data.tokenizers.load import GPT2_VOCAB_SIZE, load_tokenizer  # noqa: PLC0415
+
+        try:
+            return load_tokenizer(self.recipe.tokenizer).vocab_size
+        except DataError:  # the check of the files says so
+            return self.recipe.tokenizer.vocab_size or GPT2_VOCAB_SIZE
+
+
+_MOST = 4 << 30  # bytes of a checkpoint that a rank reads: some seconds of most disks
+
+
+def examine_start(start: Start, world: World, doing: Callable[[str], None]) -> list[Finding]:
+    """Return the findings of `CHECKS` on rank 0, and on every rank those of its share of the checkpoint's files."""
+    found: list[Finding] = []
+    for check in CHECKS if world.rank == 0 else ():
+        doing(check.name)
+        found += found_by(check.name, partial(check.look, start))
+    if world.rank == 0 and not found:
+        names = ", ".join(check.name for check in CHECKS)
+        found.append(Finding.ok("start", f"a run's own checks find nothing: {names}"))
+    doing("files of the checkpoint")
+    return found + guarded("checkpoint", partial(_content, start, world))
+
+
+def _content(start: Start, world: World) -> Iterator[Finding]:
+    directory = None
+    with suppress(PretrainError):  # rank 0 has said so
+        directory = starting_directory(start.recipe, start.run_dir, resume=start.resumes)
+    if directory is None or not are_there(directory):
+        return
+    size = sum(entry.stat().st_size for entry in directory.iterdir() if entry.is_file())
+    if size > _MOST * world.world_size:
+        text = f"{directory}: {size / 1e9:,.0f} GB, too much to be read here"
+        remedy = f"`pretrain checkpoint verify {directory}` reads it; a run does at its start."
+        yield Finding.look("checkpoint", text, remedy)
+    elif problem := damage_in_share(directory, Share(world.rank, world.world_size)):
+        yield failed("checkpoint", PretrainError(f"{problem}\nStart from another checkpoint."))
+    else:
+        yield Finding.ok("checkpoint", f"{directory} is as it was written")

@@ -13,49 +13,50 @@ from pretrain.errors import PretrainError, shows_traceback
 from pretrain.report.plain_text import rank_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 
 class Verdict(StrEnum):
-    """Result of a check.
-
-    OK: as it should be.
-    LOOK: may be meant, or cost speed; a training runs.
-    WRONG: a training would fail, or compute something else; the exit code is 1.
-    """
+    """Result of a check."""
 
     OK = "ok"
-    LOOK = "look"
-    WRONG = "wrong"
+    LOOK = "look"  # may be meant, or cost speed; a training runs
+    WRONG = "wrong"  # a training would fail, or compute something else; the exit code is 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """Result of one check on one rank, or on all of them.
+    """Result of one check on one rank, or on all of them."""
 
-    Attributes:
-        check: what was checked, in a few words: "versions", "kernel attention", "all-reduce".
-        verdict: see `Verdict`.
-        text: what was found, with values and units.
-        remedy: what to do; empty where nothing is to be done.
-        ranks: those that found it; empty where it concerns all ranks or the machine that the command is given on.
-    """
-
-    check: str
+    check: str  # what was checked, in a few words: "versions", "kernel attention", "all-reduce"
     verdict: Verdict
-    text: str
-    remedy: str = ""
-    ranks: tuple[int, ...] = ()
+    text: str  # what was found, with values and units
+    remedy: str = ""  # empty where nothing is to be done
+    ranks: tuple[int, ...] = ()  # that found it; empty where it concerns all ranks or this machine
+
+    @classmethod
+    def ok(cls, check: str, text: str) -> Finding:
+        """Return a finding that is as it should be."""
+        return cls(check=check, verdict=Verdict.OK, text=text)
+
+    @classmethod
+    def look(cls, check: str, text: str, remedy: str = "", ranks: Iterable[int] = ()) -> Finding:
+        """Return a finding to look at."""
+        return cls(check=check, verdict=Verdict.LOOK, text=text, remedy=remedy, ranks=tuple(ranks))
+
+    @classmethod
+    def wrong(cls, check: str, text: str, remedy: str = "", ranks: Iterable[int] = ()) -> Finding:
+        """Return a finding that is wrong."""
+        return cls(check=check, verdict=Verdict.WRONG, text=text, remedy=remedy, ranks=tuple(ranks))
 
 
-_VERDICT, _CHECK = 5, 30
-"""Widths of the first two columns."""
+_VERDICT, _CHECK = 5, 30  # widths of the first two columns
 
 
 def as_text(findings: Sequence[Finding]) -> str:
     """Return a line for each finding, with what to do below it, and a last line with their numbers."""
     width = min(_CHECK, max((len(finding.check) for finding in findings), default=0))
-    lines = [line for finding in findings for line in _lines(finding, width)]
+    lines = [as_lines(finding, width) for finding in findings]
     count = Counter(finding.verdict for finding in findings)
     numbers = ", ".join(f"{count[verdict]} {verdict}" for verdict in Verdict)
     ending = "a training would fail, or compute something else" if count[Verdict.WRONG] else "a training can start"
@@ -64,7 +65,11 @@ def as_text(findings: Sequence[Finding]) -> str:
 
 def as_lines(finding: Finding, width: int) -> str:
     """Return one finding as `as_text` does, its check padded to a width."""
-    return "\n".join(_lines(finding, width))
+    names = rank_names(finding.ranks) if finding.ranks else ""
+    whose = f"{names}: " if names and names not in finding.text else ""
+    text = f"{finding.verdict:{_VERDICT}}  {finding.check:{width}}  {whose}{' '.join(finding.text.split())}"
+    remedy = [f"{'':{_VERDICT}}  {'':{width}}  {line.strip()}" for line in finding.remedy.splitlines()]
+    return "\n".join([text, *remedy])
 
 
 def as_json(findings: Sequence[Finding]) -> str:
@@ -77,21 +82,8 @@ def is_ok(findings: Sequence[Finding]) -> bool:
     return all(finding.verdict is not Verdict.WRONG for finding in findings)
 
 
-def _lines(finding: Finding, width: int) -> Iterator[str]:
-    names = rank_names(finding.ranks) if finding.ranks else ""
-    whose = f"{names}: " if names and names not in finding.text else ""
-    yield f"{finding.verdict:{_VERDICT}}  {finding.check:{width}}  {whose}{' '.join(finding.text.split())}"
-    for line in finding.remedy.splitlines():
-        yield f"{'':{_VERDICT}}  {'':{width}}  {line.strip()}"
-
-
 def guarded(check: str, call: Callable[[], Iterable[Finding]]) -> list[Finding]:
-    """Return a check's findings; where it raises, those before it and one that is wrong, with the reason.
-
-    Args:
-        check: name of the finding that is wrong.
-        call: makes the findings, one after the other.
-    """
+    """Return a check's findings; where it raises, those before it and one that is wrong, with the reason."""
     found: list[Finding] = []
     try:
         found.extend(call())  # a generator's findings before its error are kept
@@ -111,7 +103,6 @@ def failed(check: str, error: BaseException) -> Finding:
         traceback.print_exception(error)
     if isinstance(error, PretrainError):
         text, _, remedy = str(error).partition("\n")
-        return Finding(check=check, verdict=Verdict.WRONG, text=text, remedy=remedy)
+        return Finding.wrong(check, text, remedy)
     text = " ".join(f"{type(error).__name__}: {error}".split())
-    remedy = "PRETRAIN_TRACEBACK=1 shows where."
-    return Finding(check=check, verdict=Verdict.WRONG, text=text[:300], remedy=remedy)
+    return Finding.wrong(check, text[:300], "PRETRAIN_TRACEBACK=1 shows where.")

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from pretrain.engine.build import Negotiation
 from pretrain.model.requests import attention_requests, kernel_requests
 from pretrain.plugins.negotiation.building import negotiate
-from pretrain.plugins.requests import CrossEntropyRequest, OptimizerRequest
+from pretrain.plugins.requests import AttentionRequest, CrossEntropyRequest, OptimizerRequest
 from pretrain.plugins.signatures import by_position
-from pretrain.tools.doctor.dropout import dropout_fault
 from pretrain.tools.doctor.finding import Finding, Verdict, guarded
-from pretrain.tools.doctor.trials import TooLargeError, linear_shapes, make_trial, optimizer_deviations
+from pretrain.tools.doctor.trials import TooLargeError, dropout_fault, linear_shapes, make_trial, optimizer_deviations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -22,43 +21,30 @@ if TYPE_CHECKING:
 
     from pretrain.plugins.host.manager import Plugins
     from pretrain.plugins.negotiation.kernels import Kernels
-    from pretrain.plugins.requests import AttentionRequest, Request
+    from pretrain.plugins.requests import Request
     from pretrain.recipe import Recipe
     from pretrain.tools.doctor.trials import Deviation, ShapeLimits
 
-CHECK = "kernels"
-"""Name of the finding that lists them."""
-
+CHECK = "kernels"  # name of the finding that lists them
 OTHER = "Name another kernel in the recipe (kernels.{operation}; `pretrain explain` lists them)"
 REMEDIES = {
     Verdict.WRONG: f"The training would compute something else. {OTHER}, and run `pretrain conformance --backend "
     "{backend}`.",
     Verdict.LOOK: f"Less exact than kernels of this dtype are. {OTHER} where losses must be compared.",
 }
-"""Verdict of a trial -> what to do."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bench:
-    """Place of the trials.
-
-    Attributes:
-        recipe: of the training.
-        plugins: of this rank, whose device is the current one.
-        device: of this rank.
-        limits: of one trial.
-        vocab_size: entries of the tokenizer, before padding.
-        doing: told what is tried next.
-        chosen: gets the kernel of each operation, and its provider.
-    """
+    """Place of the trials."""
 
     recipe: Recipe
-    plugins: Plugins
+    plugins: Plugins  # of this rank, whose device is the current one
     device: torch.device
     limits: ShapeLimits
-    vocab_size: int
+    vocab_size: int  # entries of the tokenizer, before padding
     doing: Callable[[str], None]
-    chosen: dict[str, str]
+    chosen: dict[str, str]  # gets the kernel of each operation, and its provider
 
 
 def examine_kernels(bench: Bench) -> Iterator[Finding]:
@@ -71,7 +57,7 @@ def examine_kernels(bench: Bench) -> Iterator[Finding]:
     bench.chosen.update({row.operation: f"{row.kernel} ({row.provider})" for row in rows})
     listed = ", ".join(f"{row.operation} {row.kernel}" for row in rows)
     providers = ", ".join(dict.fromkeys(row.provider for row in rows))
-    yield Finding(check=CHECK, verdict=Verdict.OK, text=f"{listed}; of {providers}")
+    yield Finding.ok(CHECK, f"{listed}; of {providers}")
     requests = kernel_requests(recipe, plugins.backend.device_type, bench.vocab_size, plugins.backend.device_name())
     for request in requests:
         if request.operation in kernels:
@@ -81,80 +67,69 @@ def examine_kernels(bench: Bench) -> Iterator[Finding]:
 
 
 def _trials(bench: Bench, kernels: Kernels, request: Request, check: str) -> Iterator[Finding]:
-    kind = next(row.kind for row in kernels.table.rows if row.operation == request.operation)
+    row = next(row for row in kernels.table.rows if row.operation == request.operation)
     kernel = kernels.built[request.operation]
-    if request.operation == "attention":
-        yield from _attention(bench, kernels, cast("AttentionRequest", request), kind, check)
+    if isinstance(request, AttentionRequest):
+        yield from _attention(bench, kernels, request, check, stores_scores=row.kind != "flash")
     elif isinstance(request, OptimizerRequest):
-        model = bench.recipe.model
-        shape = model.ffn_hidden_size, model.hidden_size
+        shape = bench.recipe.model.ffn_hidden_size, bench.recipe.model.hidden_size
         found = optimizer_deviations(request, kernel, shape, bench.device)
         yield _judged(bench, check, f"{request.name}, a weight of {shape[0]} x {shape[1]} and a bias", found)
+    elif isinstance(request, CrossEntropyRequest) and request.tensor_parallel_size > 1:
+        # The kernel of the same name for the columns of one rank needs no other rank.
+        columns = request.padded_vocab_size // request.tensor_parallel_size
+        entries = min(request.vocab_size, columns)
+        alone = replace(request, tensor_parallel_size=1, padded_vocab_size=columns, vocab_size=entries)
+        built = negotiate(bench.plugins, [alone], {request.operation: row.kernel}, "allow")
+        yield _tried(bench, check, alone, built.cross_entropy)
+    elif request.operation == "linear":
+        yield from _linears(bench, check, request, kernel)
     else:
-        if isinstance(request, CrossEntropyRequest) and request.tensor_parallel_size > 1:
-            kernel, request = _of_one_rank(bench, kernels, request)
-        tried = _tried(bench, check, request, kernel)
-        yield from _and_other_linears(bench, check, request, kernel, tried) if request.operation == "linear" else tried
+        yield _tried(bench, check, request, kernel)
 
 
-def _attention(bench: Bench, kernels: Kernels, request: AttentionRequest, kind: str, check: str) -> Iterator[Finding]:
-    yield from _tried(bench, check, request, kernels.attention, stores_scores=kind != "flash")
+def _attention(
+    bench: Bench, kernels: Kernels, request: AttentionRequest, check: str, *, stores_scores: bool
+) -> Iterator[Finding]:
+    yield _tried(bench, check, request, kernels.attention, stores_scores=stores_scores)
     model = bench.recipe.model
     if model.apply_query_key_layer_scaling and model.num_layers > 1:
         backend, number = bench.plugins.backend, model.num_layers
         last = attention_requests(bench.recipe, backend.device_type, backend.device_name(), layer_number=number)[1]
         kernel = Negotiation(bench.recipe, bench.plugins).attention_of_layer(kernels, number)
-        yield from _tried(bench, f"{check} of layer {number}", last, kernel, stores_scores=kind != "flash")
+        yield _tried(bench, f"{check} of layer {number}", last, kernel, stores_scores=stores_scores)
 
 
-def _and_other_linears(
-    bench: Bench, check: str, request: Request, kernel: Any, found: Iterable[Finding]
-) -> Iterator[Finding]:
-    """Try the other shapes too, and yield the findings that are not ok, or one for all of them."""
-    findings, shapes = list(found), linear_shapes(bench.recipe)[1:]
-    for shape in shapes:
-        findings += _tried(bench, check, request, kernel, linear=shape)
-    others = ", ".join(f"{rows} to {columns}" for rows, columns in shapes)
-    fine = replace(findings[0], text=f"{findings[0].text}; with fewer tokens {others}")
-    yield from [finding for finding in findings if finding.verdict is not Verdict.OK] or [fine]
+def _linears(bench: Bench, check: str, request: Request, kernel: Any) -> list[Finding]:
+    first, others = _tried(bench, check, request, kernel), linear_shapes(bench.recipe)[1:]
+    findings = [first, *(_tried(bench, check, request, kernel, linear=shape) for shape in others)]
+    shapes = ", ".join(f"{rows} to {columns}" for rows, columns in others)
+    fine = replace(first, text=f"{first.text}; with fewer tokens {shapes}")
+    return [finding for finding in findings if finding.verdict is not Verdict.OK] or [fine]
 
 
-def _of_one_rank(bench: Bench, kernels: Kernels, request: CrossEntropyRequest) -> tuple[Any, CrossEntropyRequest]:
-    """Return the kernel of the same name for the columns of one rank, which needs no other rank, and its request."""
-    columns = request.padded_vocab_size // request.tensor_parallel_size
-    alone = replace(
-        request, tensor_parallel_size=1, padded_vocab_size=columns, vocab_size=min(request.vocab_size, columns)
-    )
-    name = next(row.kernel for row in kernels.table.rows if row.operation == request.operation)
-    return negotiate(bench.plugins, [alone], {request.operation: name}, "allow").cross_entropy, alone
-
-
-def _tried(bench: Bench, check: str, request: Request, kernel: Any, **options: Any) -> Iterator[Finding]:
-    """Yield the finding of a kernel's trial; `options` are those of `make_trial`."""
+def _tried(bench: Bench, check: str, request: Request, kernel: Any, **options: Any) -> Finding:
     try:
         trial = make_trial(request, bench.recipe, bench.limits, **options)
     except TooLargeError as reason:
-        yield Finding(check=check, verdict=Verdict.LOOK, text=f"not tried: {reason}")
-        return
+        return Finding.look(check, f"not tried: {reason}")
     kernel = by_position(request.operation, kernel)
     finding = _judged(bench, check, trial.sizes, trial.deviations(kernel, bench.device))
     if getattr(request, "dropout", 0.0):
         bench.doing(f"{check} with dropout")  # another sign of life: each of the two may take long
     fault = dropout_fault(trial, kernel, bench.device, request)
     if finding.verdict is Verdict.OK and fault:
-        finding = _bad(bench, check, Verdict.WRONG, f"{fault}; {trial.sizes}")
-    yield finding
+        return _bad(bench, check, Verdict.WRONG, f"{fault}; {trial.sizes}")
+    return finding
 
 
 def _judged(bench: Bench, check: str, sizes: str, found: Iterable[Deviation]) -> Finding:
-    """Return the finding of a trial: its worst deviation, or all that are wrong, or inexact."""
     listed = list(found)
     for verdict in (Verdict.WRONG, Verdict.LOOK):
         if over := [deviation for deviation in listed if deviation.verdict is verdict]:
             return _bad(bench, check, verdict, f"{'; '.join(map(str, over))}; {sizes}")
     worst = max(listed, key=lambda deviation: deviation.error / deviation.allowed)
-    text = f"agrees with float64, {worst}; {sizes}"
-    return Finding(check=check, verdict=Verdict.OK, text=text)
+    return Finding.ok(check, f"agrees with float64, {worst}; {sizes}")
 
 
 def _bad(bench: Bench, check: str, verdict: Verdict, text: str) -> Finding:

@@ -12,7 +12,7 @@ from pretrain.conformance.compared_part import AttentionPart, TokenPart
 from pretrain.conformance.comparison import adam_in_float64, both_results, oracle, random
 from pretrain.conformance.example_calls import Sizes, example_call, longer
 from pretrain.conformance.tensor_error import INEXACT, TOLERANCE, relative_error
-from pretrain.plugins.requests import AttentionRequest, CrossEntropyRequest, SoftmaxRequest
+from pretrain.plugins.requests import AttentionRequest, SoftmaxRequest
 from pretrain.tools.doctor.finding import Verdict
 
 if TYPE_CHECKING:
@@ -26,34 +26,21 @@ if TYPE_CHECKING:
     from pretrain.plugins.signatures import OptimizerKernels
     from pretrain.recipe import Recipe
 
-SECONDS = 5.0
-"""Time that a kernel's call, forward and backward, may take at the speed of the device's matmuls."""
+    Function = Callable[..., Tensor]
+    Shape = tuple[int, int]  # inputs and outputs of a linear
 
-ORACLE_ELEMENTS = 2**23
-"""Entries of the largest tensor that the oracle makes: 64 MiB in float64, a second on one core."""
-
-ORACLE_FLOPS = 5e10
-"""Operations of the oracle's matmuls: a few seconds in float64 on a core of a server."""
-
-SHARE = 0.25
-"""Part of the free memory that a kernel's call may take."""
-
+SECONDS = 5.0  # time that a kernel's call, forward and backward, may take at the speed of the device's matmuls
+ORACLE_ELEMENTS = 2**23  # entries of the largest tensor that the oracle makes: 64 MiB in float64, a second on one core
+ORACLE_FLOPS = 5e10  # operations of the oracle's matmuls: a few seconds in float64 on a core of a server
+SHARE = 0.25  # part of the free memory that a kernel's call may take
 PATIENCE, LENIENCE = 4, 2
 """Factors by which one unit may be over: 20 s, less than after which a rank is silent; half of the free memory."""
-
 OF_FLASH, STORED, OF_TOKEN = 12, 8, 12
 """Tensors that a call holds, forward and backward: attention's of the inputs' size, and of the scores' size where it
 stores them; other operations' of the widest one. Assumed, with gradients and copies counted: it need not be exact."""
-
-FEW = 128
-"""Tokens with which a linear other than the largest one is tried: its shape is what matters."""
-
-LARGEST = 2**22
-"""Entries of the largest parameter that is tried: 16 MiB."""
-
-SPREAD = 0.02
-"""Size of the parameters: near that of a step, which would be lost in larger ones."""
-
+FEW = 128  # tokens with which a linear other than the largest one is tried: its shape is what matters
+LARGEST = 2**22  # entries of the largest parameter that is tried: 16 MiB
+SPREAD = 0.02  # size of the parameters: near that of a step, which would be lost in larger ones
 ADAM: dict[str, Any] = {"lr": 1e-2, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}
 STEPS = 2
 
@@ -64,15 +51,10 @@ class TooLargeError(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShapeLimits:
-    """Limits of one trial.
+    """Limits of one trial."""
 
-    Attributes:
-        flops: operations that the device does in `SECONDS`.
-        memory: bytes that the call may take on the device.
-    """
-
-    flops: float
-    memory: float
+    flops: float  # operations that the device does in `SECONDS`
+    memory: float  # bytes that the call may take on the device
 
     @classmethod
     def of(cls, speed: float, free: int, ranks: int) -> ShapeLimits:
@@ -80,17 +62,7 @@ class ShapeLimits:
         return cls(flops=_rounded(SECONDS * speed), memory=_rounded(SHARE * free / ranks))
 
     def units(self, wanted: int, what: str, *, flops: float = 0.0, size: float = 0.0) -> int:
-        """Return the number of units (sequences, tokens) that fit, at most what is wanted.
-
-        Args:
-            wanted: those of the training.
-            what: name of a unit.
-            flops: of one unit, forward and backward.
-            size: bytes of one unit.
-
-        Raises:
-            TooLargeError: not even one fits.
-        """
+        """Return the number of units (sequences, tokens) that fit, at most what is wanted."""
         by_time = self.flops / flops if flops else wanted
         by_memory = self.memory / size if size else wanted
         found = int(min(wanted, by_time, by_memory))
@@ -112,17 +84,10 @@ def _rounded(value: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
-    """Largest error of a tensor against float64.
+    """Largest error of a tensor against float64."""
 
-    Attributes:
-        name: "output", "gradient of query".
-        error: as a part of the largest entry, of the tensor or of the entries of like size; inf where an entry is not
-            finite or the shape differs.
-        allowed: the tolerance of the dtype.
-    """
-
-    name: str
-    error: float
+    name: str  # "output", "gradient of query"
+    error: float  # of the largest entry of like size; inf where an entry is not finite or the shape differs
     allowed: float
 
     @property
@@ -139,18 +104,11 @@ class Deviation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trial:
-    """Call of a kernel, and the part of it that is compared.
-
-    Attributes:
-        call: its arguments.
-        part: of the call.
-        oracle: the reference kernel in float64 for that part.
-        sizes: of the call and of its part, for people.
-    """
+    """Call of a kernel, and the part of it that is compared."""
 
     call: ExampleCall
     part: ComparedPart
-    oracle: Callable[..., Tensor]
+    oracle: Callable[..., Tensor]  # the reference kernel in float64 for that part
     sizes: str
 
     def deviations(self, kernel: Callable[..., Tensor], device: torch.device) -> list[Deviation]:
@@ -182,25 +140,9 @@ class Trial:
 
 
 def make_trial(
-    request: Request,
-    recipe: Recipe,
-    limits: ShapeLimits,
-    *,
-    stores_scores: bool = True,
-    linear: tuple[int, int] | None = None,
+    request: Request, recipe: Recipe, limits: ShapeLimits, *, stores_scores: bool = True, linear: Shape | None = None
 ) -> Trial:
-    """Return the trial of a kernel, at the shapes of the run as far as they fit.
-
-    Args:
-        request: of the kernel.
-        recipe: of the training.
-        limits: of the trial.
-        stores_scores: whether an attention does.
-        linear: inputs and outputs of a linear; None: those of the first matmul of the MLP. Others get few tokens.
-
-    Raises:
-        TooLargeError: nothing fits.
-    """
+    """Return the trial of a kernel, at the shapes of the run as far as they fit."""
     if isinstance(request, AttentionRequest | SoftmaxRequest):
         return _of_scores(request, recipe, limits, stores_scores=stores_scores)
     return _of_tokens(request, recipe, limits, linear)
@@ -214,9 +156,8 @@ def _of_scores(
         length, size = request.seq_length, request.head_size
         stored = STORED * heads * length**2 if stores_scores else 0
         flops = 14.0 * heads * size * length**2  # two matmuls forward, five backward
-        batch = limits.units(
-            wanted, "one sequence", flops=flops, size=4.0 * (OF_FLASH * length * heads * size + stored)
-        )
+        held = 4.0 * (OF_FLASH * length * heads * size + stored)
+        batch = limits.units(wanted, "one sequence", flops=flops, size=held)
         call = example_call(replace(request, micro_batch_size=batch), length)
         call.constants["training"] = False
         shown += f" of {size}"
@@ -226,16 +167,11 @@ def _of_scores(
         call = example_call(request, Sizes(tokens=length, batch=batch))
     part = AttentionPart.of(request, batch, ORACLE_ELEMENTS)
     kernel, cut = oracle(part.request_of_part), f" of {wanted}" if batch < wanted else ""
-    return Trial(
-        call=call,
-        part=part,
-        oracle=lambda **given: kernel(**part.with_mask(given)),
-        sizes=f"s {length}, b {batch}{cut}, {shown}" + (f"; compared: {part}" if str(part) else ""),
-    )
+    sizes = f"s {length}, b {batch}{cut}, {shown}" + (f"; compared: {part}" if str(part) else "")
+    return Trial(call=call, part=part, oracle=lambda **given: kernel(**part.with_mask(given)), sizes=sizes)
 
 
-def _of_tokens(request: Any, recipe: Recipe, limits: ShapeLimits, linear: tuple[int, int] | None) -> Trial:
-    """Return the trial of a kernel that computes every token by itself."""
+def _of_tokens(request: Any, recipe: Recipe, limits: ShapeLimits, linear: Shape | None) -> Trial:
     operation, flops, model = request.operation, 0.0, recipe.model
     wanted, batch = model.seq_length, recipe.train.micro_batch_size
     rows, columns = linear or linear_shapes(recipe)[0]
@@ -257,9 +193,11 @@ def _of_tokens(request: Any, recipe: Recipe, limits: ShapeLimits, linear: tuple[
     length = max(1, min(wanted, found // batch))
     step = max(_step(length * batch * width, ORACLE_ELEMENTS), _step(int(length * batch * flops), ORACLE_FLOPS))
     step = min(step, length)
-    call = _token_call(
-        request, Sizes(tokens=length, batch=batch, linear=(rows, columns), has_bias=model.add_bias_linear)
-    )
+    asked = replace(request, micro_batch_size=batch) if operation == "cross_entropy" else request
+    sizes = Sizes(tokens=length, batch=batch, linear=(rows, columns), has_bias=model.add_bias_linear)
+    call = example_call(longer(asked, length), sizes)
+    if operation == "bias_dropout_add":
+        call.constants["training"] = False
     cut, compared = f" of {wanted}" * (length < wanted), f", 1 token in {step} compared" * (step > 1)
     return Trial(
         call=call,
@@ -269,18 +207,7 @@ def _of_tokens(request: Any, recipe: Recipe, limits: ShapeLimits, linear: tuple[
     )
 
 
-def _token_call(request: Request, sizes: Sizes) -> ExampleCall:
-    """Return a call of so many tokens, which drops nothing."""
-    if isinstance(request, CrossEntropyRequest):
-        request = replace(request, micro_batch_size=sizes.batch)
-    call = example_call(longer(request, sizes.tokens), sizes)
-    if request.operation == "bias_dropout_add":
-        call.constants["training"] = False
-    return call
-
-
 def _step(count: int, limit: float) -> int:
-    """Return the smallest step by which `count` entries become at most `limit`."""
     return max(1, -(-count // max(1, int(limit))))
 
 
@@ -297,26 +224,15 @@ def linear_shapes(recipe: Recipe) -> list[tuple[int, int]]:
 def optimizer_deviations(
     request: OptimizerRequest, kernels: OptimizerKernels, shape: tuple[int, int], device: torch.device
 ) -> Iterator[Deviation]:
-    """Step a weight and a bias with the recipe's form of Adam, and compare both and the norm of their gradients.
-
-    Args:
-        request: of the kernels.
-        kernels: those that the training takes.
-        shape: of a weight of the model; cut to `LARGEST` entries.
-        device: of this rank.
-    """
+    """Step a weight and a bias with the recipe's form of Adam, and compare both and the norm of their gradients."""
     shapes = (max(1, min(shape[0], LARGEST // shape[1])), shape[1]), (shape[0],)
     starts = [random(*each, dtype=torch.float32, seed=seed) * SPREAD for seed, each in enumerate(shapes)]
     gradients = [[random(*each, dtype=torch.float32, seed=5 + step) for each in shapes] for step in range(STEPS)]
     parameters = [torch.nn.Parameter(start.to(device, copy=True)) for start in starts]
-    match request.name:
-        case "adamw":
-            is_decoupled = True
-        case "adam":
-            is_decoupled = False
-        case _:
-            msg = f"optimizer {request.name!r} has no reference in float64; adam and adamw have"
-            raise NotImplementedError(msg)
+    if request.name not in {"adam", "adamw"}:
+        msg = f"optimizer {request.name!r} has no reference in float64; adam and adamw have"
+        raise NotImplementedError(msg)
+    is_decoupled = request.name == "adamw"
     adam = cast("Any", kernels.adam)  # an apex-shaped class: see `OptimizerKernels`
     stepping = adam(parameters, **ADAM, adam_w_mode=is_decoupled)
     for of_step in gradients:
@@ -331,3 +247,82 @@ def optimizer_deviations(
         yield Deviation(f"{name} after {STEPS} steps", relative_error(parameters[number], expected), allowed)
     squares = torch.stack([gradient.double().square().sum() for gradient in gradients[-1]])
     yield Deviation("gradient norm", relative_error(norm, squares.sum().sqrt()), allowed)
+
+
+DEVIATIONS = 6  # standard deviations by which a rate may be off: a right kernel is once in 500 million calls
+COARSE = 1 / 128
+"""Error of the rate of a right attention: flash-attn compares 8 random bits with it (dropout.h of its csrc)."""
+VARIANCE = 0.25
+"""Part by which the variance of an attention's dropout may be off besides: its weights and outputs are rounded."""
+ROUNDED = 16  # factor by which dropout must vary an output more than rounding does, for its variance to be judged
+SEEN = 0.5  # rounding of an output, as a part of one key's weight, up to which the loss of the key is seen in it
+CERTAIN = 40  # dropped entries from which on two calls cannot drop the same ones by chance
+
+
+def dropout_fault(trial: Trial, kernel: Function, device: torch.device, request: Request) -> str:
+    """Return what is wrong with calls that drop entries; "" where nothing is, or the kernel drops none."""
+    probability = getattr(request, "dropout", 0.0)
+    if not probability:
+        return ""
+    call = trial.call.placed(lambda x: x.to(device))
+    given: dict[str, Any] = {name: x.detach().requires_grad_() for name, x in call.inputs.items()}
+    constants = {**call.constants, "training": True}
+    output = kernel(**given, **constants)
+    grads = torch.autograd.grad(output, list(given.values()), torch.ones_like(output))
+    if not all(bool(x.isfinite().all()) for x in (output, *grads)):
+        return f"not finite with dropout {probability}"
+    del output, grads
+    judge = _attention_fault if request.operation == "attention" else _addition_fault
+    return judge(kernel, given, constants, probability)
+
+
+def _addition_fault(kernel: Function, given: dict[str, Tensor], constants: dict[str, Any], probability: float) -> str:
+    """Judge residual + dropout(x + bias) where x is 1 and all else 0: zeros are what was dropped."""
+    alike = {name: torch.zeros_like(x) for name, x in given.items()}
+    alike["x"] = torch.ones_like(given["x"]).requires_grad_()
+    first, again = (kernel(**alike, **constants) for _ in range(2))
+    (grad,) = torch.autograd.grad(first, [alike["x"]], torch.ones_like(first))
+    dropped = first == 0
+    rate, count = dropped.double().mean().item(), dropped.numel()
+    if abs(rate - probability) > DEVIATIONS * (probability * (1 - probability) / count) ** 0.5:
+        return f"{rate:.4f} of the entries are dropped, not {probability}"
+    if not torch.equal(dropped, grad == 0):
+        return "the gradient is dropped at other entries than the output"
+    return _repeated(first, again, probability * count)
+
+
+def _attention_fault(kernel: Function, given: dict[str, Tensor], constants: dict[str, Any], probability: float) -> str:
+    """Judge attention where queries are 0 and values 1: each of k visible keys has the weight 1/k or is dropped."""
+    alike = given | {"query": torch.zeros_like(given["query"]), "value": torch.ones_like(given["value"])}
+    length, batch, heads, size = given["query"].shape
+    with torch.no_grad():
+        first, again = (kernel(**alike, **constants) for _ in range(2))
+    visible = _visible(constants["mask"], length, batch, heads)
+    found = first.detach().cpu().view(length, batch, heads, size)[..., 0].double() - 1
+    epsilon = torch.finfo(first.dtype).eps
+    variance = probability / (1 - probability) / visible  # of a query's output, which is 1 on average
+    shift = found.mean().item()
+    if abs(shift) > DEVIATIONS * variance.sum().sqrt().item() / found.numel() + COARSE + 4 * epsilon:
+        return f"with dropout {probability} the weights' sum is {1 + shift:.3f} on average, not 1"
+    clear = variance > ROUNDED * epsilon**2
+    if clear.any():
+        ratio = (found.square() / variance)[clear].mean().item()
+        excess = (1 - 6 * probability * (1 - probability)) / (visible[clear] * probability * (1 - probability))
+        spread = (2 + excess).clamp(min=0).sum().sqrt().item() / int(clear.sum())
+        allowed = VARIANCE + COARSE / probability + DEVIATIONS * spread
+        if abs(ratio - 1) > allowed:
+            return f"weights vary {ratio:.2f} times as much as with dropout {probability}; {allowed:.2f} off is allowed"
+    seen = visible[visible * epsilon < SEEN]
+    return _repeated(first, again, probability * seen.sum().item())
+
+
+def _visible(mask: Tensor | None, length: int, batch: int, heads: int) -> Tensor:
+    """Return the number of keys that each query sees, float64 [s, b, n] on the host."""
+    of_causal = torch.arange(1, length + 1)[:, None, None]
+    seen = of_causal if mask is None else (~mask).sum(-1).cpu().permute(2, 0, 1)
+    return seen.expand(length, batch, heads).double()
+
+
+def _repeated(first: Tensor, again: Tensor, dropped: float) -> str:
+    alike = dropped > CERTAIN and torch.equal(first, again)
+    return "two calls drop the same entries" if alike else ""

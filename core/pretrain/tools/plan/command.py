@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,7 +19,6 @@ if TYPE_CHECKING:
     from pretrain.tools.plan.device import PlanDevice
     from pretrain.tools.plan.plan import Plan
 
-
 GIGA = 1e9
 GIGABYTES = click.FloatRange(min=0, min_open=True)
 COLOURS = {
@@ -31,8 +32,6 @@ COLOURS = {
     "limit": "red",
 }
 """Colour of each part in the bars; click leaves colours out where the output is no terminal."""
-
-
 _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[a-z]*)", re.IGNORECASE)
 _UNITS: Mapping[str, int] = {
     "": 1,
@@ -41,16 +40,15 @@ _UNITS: Mapping[str, int] = {
     **dict.fromkeys(("g", "gb", "gib"), 2**30),
     **dict.fromkeys(("t", "tb", "tib"), 2**40),
 }
-LEAST = 2**20
-"""Bytes below which a size without a unit was meant in GB."""
+LEAST = 2**20  # bytes below which a size without a unit was meant in GB
+ALLOWED = "Allowed: 40GB, 40GiB, 32768MB, or bytes."
 
 
 class MemorySize(click.ParamType[int]):
-    """Memory of a device in bytes, from "40GB", "40GiB", "32768MB" or bytes.
+    """Memory of a device in bytes, from "40GB", "40GiB", "32768MB" or bytes."""
 
-    GB is read as GiB, as in the names of cards. An A100 with "80 GB" has 81920 MiB by nvidia-smi, an Ascend 910B3
-    with "64 GB" 65536 by npu-smi.
-    """
+    # GB is read as GiB: an A100 with "80 GB" has 81920 MiB by nvidia-smi, an Ascend 910B3 with "64 GB" 65536 by
+    # npu-smi.
 
     name = "size"
 
@@ -61,12 +59,10 @@ class MemorySize(click.ParamType[int]):
         found = _SIZE.fullmatch(value.strip())
         unit = found and _UNITS.get(found["unit"].lower())
         if not found or not unit:
-            self.fail(f"'{value}' is not a memory size. Allowed: 40GB, 40GiB, 32768MB, or bytes.", param, ctx)
+            self.fail(f"'{value}' is not a memory size. {ALLOWED}", param, ctx)
         size = int(float(found["number"]) * unit)
         if size < LEAST:
-            hint = (
-                "Allowed: 40GB, 40GiB, 32768MB, or bytes." if found["unit"] or not size else f"Did you mean {value}GB?"
-            )
+            hint = ALLOWED if found["unit"] or not size else f"Did you mean {value}GB?"
             self.fail(f"'{value}' is {size} bytes, less than any device has. {hint}", param, ctx)
         return size
 
@@ -128,10 +124,7 @@ class MemorySize(click.ParamType[int]):
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--layers", is_flag=True, help="Also show a table by kind of module.")
 @click.option(
-    "--html",
-    type=LocalPath(dir_okay=False),
-    metavar="FILE",
-    help="Also write a page that shows memory over the step.",
+    "--html", type=LocalPath(dir_okay=False), metavar="FILE", help="Also write a page that shows memory over the step."
 )
 @click.option("--search", "searches", is_flag=True, help="Search for the fastest layouts that fit instead.")
 def command(
@@ -184,17 +177,15 @@ def command(
     if searches:
         _search(loaded, device, ranks, size, notes, as_json=as_json)
         return
-    plan = _plan(loaded, device, devices, size, notes)
-    _show(plan, as_json=as_json, layers=layers)
+    _show(plan := _plan(loaded, device, devices, size, notes), as_json=as_json, layers=layers)
     if html is not None:
-        from pretrain.tools.plan.plan_page import write_page  # noqa: PLC0415
+        from pretrain.tools.plan.plan_views import write_page  # noqa: PLC0415
 
         write_page(plan, html)
         click.echo(f"\npage: {html}", err=as_json)
 
 
 def _vocab_size(recipe: Recipe, given: int | None) -> tuple[int, list[str]]:
-    """Return the entries of the tokenizer, and a line for the user if they are assumed."""
     from pretrain.data.tokenizers.load import expected_vocab_size  # noqa: PLC0415
 
     if given is not None:
@@ -206,22 +197,20 @@ def _vocab_size(recipe: Recipe, given: int | None) -> tuple[int, list[str]]:
 def _device(
     recipe: Recipe, wanted: dict[str, Any], ranks: int, measured: Path | None, vocab_size: int | None
 ) -> tuple[PlanDevice, list[str]]:
-    """Return the device to plan for, with the speed of a run where one is given, and lines for the user."""
     from pretrain.tools.plan.device import DeviceOptions, find_device  # noqa: PLC0415  --help needs none of these
 
-    device = find_device(recipe, DeviceOptions(**wanted), ranks=ranks)
+    options = DeviceOptions(**wanted)
+    device = find_device(recipe, options, ranks=ranks)
     if measured is None:
         return device, []
-    from pretrain.tools.plan.measured import calibrated, read_measured  # noqa: PLC0415
+    from pretrain.tools.plan.plan import calibrated, read_measured  # noqa: PLC0415
 
     run = read_measured(measured)
     size, notes = _vocab_size(run.recipe, vocab_size)
-    return calibrated(device, DeviceOptions(**wanted), run, size), [f"{measured}: {note}" for note in notes]
+    return calibrated(device, options, run, size), [f"{measured}: {note}" for note in notes]
 
 
 def _plan(recipe: Recipe, device: PlanDevice, devices: int | None, vocab_size: int, notes: list[str]) -> Plan:
-    from dataclasses import replace  # noqa: PLC0415
-
     from pretrain.tools.plan.plan import make_plan  # noqa: PLC0415
     from pretrain.tools.plan.search.search import enough_devices  # noqa: PLC0415
 
@@ -233,45 +222,34 @@ def _plan(recipe: Recipe, device: PlanDevice, devices: int | None, vocab_size: i
 
 
 def _show(plan: Plan, *, as_json: bool, layers: bool) -> None:
+    from pretrain.tools.plan.plan_views import module_text, plan_text  # noqa: PLC0415
+    from pretrain.tools.plan.wording import plan_json  # noqa: PLC0415
+
     if as_json:
-        from pretrain.tools.plan.plan_json import plan_json  # noqa: PLC0415
-
-        _print_json(plan_json(plan))
+        click.echo(json.dumps(plan_json(plan), indent=2))
         return
-    from pretrain.tools.plan.screen import plan_text  # noqa: PLC0415
-
     click.echo(plan_text(plan, _paint))
     if layers:
-        from pretrain.tools.plan.tables import module_text  # noqa: PLC0415
-
         click.echo(f"\n{module_text(plan)}")
 
 
 def _search(
-    recipe: Recipe, device: PlanDevice, devices: int, vocab_size: int, notes: list[str], *, as_json: bool
+    recipe: Recipe, device: PlanDevice, ranks: int, vocab_size: int, notes: list[str], *, as_json: bool
 ) -> None:
     from pretrain.tools.plan.plan import without_files  # noqa: PLC0415
-    from pretrain.tools.plan.search.search import search  # noqa: PLC0415
-    from pretrain.tools.plan.search.search_text import search_text, to_json  # noqa: PLC0415
+    from pretrain.tools.plan.search.search import search, search_text, to_json  # noqa: PLC0415
 
     recipe, planned = without_files(recipe)
-    notes = [*notes, *planned]
-    result = search(recipe, device, devices, vocab_size, _say)
+    notes += planned
+    result = search(recipe, device, ranks, vocab_size, _say)
     if as_json:
-        _print_json({**to_json(result), "notices": notes})
+        click.echo(json.dumps({**to_json(result), "notices": notes}, indent=2))
         return
     click.echo("\n".join([*notes, search_text(result)]))
 
 
 def _say(text: str) -> None:
-    """Print a line about long work on stderr, so that stdout stays clean."""
-    click.echo(text, err=True)
-
-
-def _print_json(values: dict[str, Any]) -> None:
-    import json  # noqa: PLC0415
-
-    click.echo(json.dumps(values, indent=2))
+    click.echo(text, err=True)  # stdout stays clean
 
 
 def _paint(part: str, text: str) -> str:

@@ -23,15 +23,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Efficiencies:
-    """Shares of a device's figures, 0 to 1.
+    """Shares of a device's figures, 0 to 1."""
 
-    Attributes:
-        matmul: of the peak in FLOP/s, in matmuls and attention.
-        memory: of the memory's bandwidth.
-        links: of the bandwidth of links.
-    """
-
-    matmul: float
+    matmul: float  # of the peak in FLOP/s, in matmuls and attention
     memory: float
     links: float
 
@@ -42,17 +36,11 @@ class Efficiencies:
 
 @dataclass(frozen=True, slots=True)
 class ReachedShares:
-    """Range of the shares that a training reaches.
-
-    Attributes:
-        best: of the fastest step.
-        worst: of the slowest.
-        measured_in: text about the run that reached them; "" if they are assumed.
-    """
+    """Range of the shares that a training reaches."""
 
     best: Efficiencies
     worst: Efficiencies
-    measured_in: str = ""
+    measured_in: str = ""  # text about the run that reached them; "" if they are assumed
 
 
 WORST = Efficiencies(matmul=0.55, memory=0.6, links=0.6)
@@ -62,92 +50,45 @@ BEST = Efficiencies(matmul=0.8, memory=0.9, links=0.9)
 ASSUMED = ReachedShares(BEST, WORST)
 MIDDLE = Efficiencies(*((getattr(WORST, name) + getattr(BEST, name)) / 2 for name in ("matmul", "memory", "links")))
 """A measured run's shares are a multiple of these."""
-
-
-OPTIONS = {
-    "link_bandwidth": "--link",
-    "node_bandwidth": "--network",
-    "devices_per_node": "--devices-per-node",
-}
-"""Options that give a figure."""
-NODE = 8
-"""Devices of a node if neither the user nor the backend says how many."""
+OPTIONS = {"link_bandwidth": "--link", "node_bandwidth": "--network", "devices_per_node": "--devices-per-node"}
+NODE = 8  # devices of a node if neither the user nor the backend says how many
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceOptions:
-    """The device and figures that the user gives; a figure replaces the backend's.
+    """The device and figures that the user gives; a figure replaces the backend's."""
 
-    Attributes:
-        backend: value of `--backend`; None: the one that knows the name, cpu without a name.
-        name: product name of a device that need not be there; None: the device here.
-        memory: bytes.
-        link_bandwidth: bytes/s that a device sends inside its node.
-        node_bandwidth: bytes/s that a device sends to other nodes.
-        devices_per_node: their number.
-    """
-
-    backend: str | None = None
-    name: str | None = None
-    memory: int | None = None
-    link_bandwidth: float | None = None
-    node_bandwidth: float | None = None
+    backend: str | None = None  # value of `--backend`; None: the one that knows the name, cpu without a name
+    name: str | None = None  # product name of a device that need not be there; None: the device here
+    memory: int | None = None  # bytes
+    link_bandwidth: float | None = None  # bytes/s that a device sends inside its node
+    node_bandwidth: float | None = None  # bytes/s that a device sends to other nodes
     devices_per_node: int | None = None
-
-    def figures(self) -> dict[str, Any]:
-        """Return those of `Figures` that are given, memory aside."""
-        return {name: value for name in OPTIONS if (value := getattr(self, name)) is not None}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlanDevice:
-    """A device with its known figures.
-
-    Attributes:
-        backend_name: value of `--backend`.
-        name: product name.
-        memory: bytes of its memory, or what the user says.
-        peak_flops: dense FLOP/s of matmuls in the recipe's dtype.
-        figures: of the datasheet, or of the user; devices of a node are always known, or assumed.
-        sources: of the figures that are not the backend's: their option, or "assumed".
-        reached: shares of the figures that a training reaches.
-        is_named: the backend answers for this name whether or not the device is there.
-        is_shared: the memory is a part of one that ranks share: more ranks have no more of it.
-    """
+    """A device with its known figures."""
 
     backend_name: str
     name: str
-    memory: int | None
-    peak_flops: float | None
-    figures: Figures
-    sources: Mapping[str, str] = field(default_factory=dict)
-    reached: ReachedShares = ASSUMED
-    is_named: bool = True
-    is_shared: bool = False
+    memory: int | None  # bytes of its memory, or what the user says
+    peak_flops: float | None  # dense FLOP/s of matmuls in the recipe's dtype
+    figures: Figures  # of the datasheet, or of the user; devices of a node are always known, or assumed
+    sources: Mapping[str, str] = field(default_factory=dict)  # of other figures than the backend's: option or "assumed"
+    reached: ReachedShares = ASSUMED  # shares of the figures that a training reaches
+    is_named: bool = True  # the backend answers for this name whether or not the device is there
+    is_shared: bool = False  # the memory is a part of one that ranks share: more ranks have no more of it
 
     def group_bytes(self, layout: Layout) -> int:
         """Return the bytes that context and process groups take, as the backend assumes: `Figures`."""
-        sizes = (
-            layout.tensor_model_parallel_size,
-            layout.pipeline_model_parallel_size,
-            layout.data_parallel_size,
-        )
-        groups = sum(size > 1 for size in sizes)
+        tensor, pipeline = layout.tensor_model_parallel_size, layout.pipeline_model_parallel_size
+        groups = sum(size > 1 for size in (tensor, pipeline, layout.data_parallel_size))
         return (self.figures.context_memory or 0) + groups * (self.figures.group_memory or 0)
 
 
 def find_device(recipe: Recipe, wanted: DeviceOptions, *, ranks: int = 1) -> PlanDevice:
-    """Return the named device, or the one of this machine, with its figures.
-
-    Args:
-        recipe: whose dtype decides on the peak.
-        wanted: by the user.
-        ranks: that share the memory, where processes are not bound to devices: each has its part.
-
-    Raises:
-        BackendError: no backend knows the device, or its name is short for several; or the one here is to be planned
-            for, and is not available.
-    """
+    """Return the named device, or the one of this machine, with its figures; `ranks` share the memory of a host."""
     if wanted.name is not None:
         plugins = named(load(wanted.backend), wanted.name) if wanted.backend else _knowing(wanted.name)
         name = wanted.name
@@ -162,8 +103,9 @@ def find_device(recipe: Recipe, wanted: DeviceOptions, *, ranks: int = 1) -> Pla
             raise BackendError(msg)
         take_device(plugins, 0)
         name = plugins.backend.device_name()
-    figures, given = plugins.backend.figures(), wanted.figures()
-    sources = {name: OPTIONS[name] for name in given}
+    figures = plugins.backend.figures()
+    given: dict[str, Any] = {each: value for each in OPTIONS if (value := getattr(wanted, each)) is not None}
+    sources = {each: OPTIONS[each] for each in given}
     if figures.devices_per_node is None and "devices_per_node" not in given:
         given["devices_per_node"], sources["devices_per_node"] = NODE, "assumed"
     total = wanted.memory or figures.memory or (plugins.backend.memory().total if wanted.name is None else None)
@@ -191,7 +133,6 @@ def _is_known(plugins: Plugins, device_name: str) -> bool:
 
 
 def _knowing(device_name: str) -> Plugins:
-    """Return the plugins of the first installed backend that knows the device."""
     reasons = []
     for backend in installed_backends():
         plugins = load(backend.name)

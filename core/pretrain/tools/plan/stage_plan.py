@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-
 PARTS = ("weights", "gradients", "optimizer", "activations", "workspace", "reserve", "process groups")
 """Parts of a device's memory, in the order in which they are shown.
 
@@ -21,63 +20,35 @@ reserve: what the allocator holds beyond that. process groups: see `pretrain.too
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Moment:
-    """Memory at one time of the step.
+    """Memory at one time of the step."""
 
-    Attributes:
-        at: share of the step's allocations and releases that come before, 0 to 1; no time.
-        parts: bytes of the first five of `PARTS`.
-    """
-
-    at: float
-    parts: Mapping[str, int]
+    at: float  # share of the step's allocations and releases that come before, 0 to 1; no time
+    parts: Mapping[str, int]  # bytes of the first five of `PARTS`
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModuleRow:
-    """Memory of all modules of one kind.
+    """Memory of all modules of one kind."""
 
-    Attributes:
-        name: path with a star for the layer's number: "decoder.layers.*.mlp.linear_fc1".
-        count: modules of this rank.
-        parameters: of all of them.
-        weights: bytes of these parameters.
-        activations: bytes that their forward passes of one micro-batch leave for the backward pass, without recompute;
-            those of a module's parts are counted in the parts.
-    """
-
-    name: str
+    name: str  # path with a star for the layer's number: "decoder.layers.*.mlp.linear_fc1"
     count: int
     parameters: int
-    weights: int
-    activations: int
+    weights: int  # bytes of these parameters
+    activations: int  # bytes that a micro-batch leaves for the backward pass, without recompute and without parts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StagePlan:
-    """Plan of the ranks of one pipeline stage.
+    """Plan of the ranks of one pipeline stage."""
 
-    Attributes:
-        stage: number from 0.
-        rank: the stage's first rank in the world, which was traced.
-        layers: of this stage, "12", or "6+6" of its chunks.
-        parameters: of this rank.
-        parts: bytes on the device at the peak, by `PARTS`.
-        host_bytes: peak of the tensors in host memory: offloaded state.
-        peak_at: text that says where in the step the peak is.
-        micro_batches: that were run; a step has more, which add nothing to the peak.
-        course: memory over the traced step.
-        modules: by kind.
-        costs: of a step.
-    """
-
-    stage: int
-    rank: int
-    layers: str
+    stage: int  # number from 0
+    rank: int  # the stage's first rank in the world, which was traced
+    layers: str  # of this stage, "12", or "6+6" of its chunks
     parameters: int
-    parts: Mapping[str, int]
-    host_bytes: int
-    peak_at: str
-    micro_batches: int
+    parts: Mapping[str, int]  # bytes on the device at the peak, by `PARTS`
+    host_bytes: int  # peak of the tensors in host memory: offloaded state
+    peak_at: str  # text that says where in the step the peak is
+    micro_batches: int  # that were run; a step has more, which add nothing to the peak
     course: Sequence[Moment]
     modules: Sequence[ModuleRow]
     costs: Costs
@@ -100,52 +71,30 @@ class StagePlan:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One call of an operation on the device.
+    """One call of an operation on the device."""
 
-    Attributes:
-        flops: of its matmuls; 0 for all others.
-        moved: bytes read and written.
-        dtype: of the matmuls, as a recipe names it ("fp16"); "" for others.
-    """
-
-    flops: float
-    moved: int
-    dtype: str = ""
+    flops: float  # of its matmuls; 0 for all others
+    moved: int  # bytes read and written
+    dtype: str = ""  # of the matmuls, as a recipe names it ("fp16"); "" for others
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One call of a collective, or a message to a neighbouring stage.
+    """One call of a collective, or a message to a neighbouring stage."""
 
-    Attributes:
-        kind: "all-reduce", "all-gather", "reduce-scatter", "broadcast", "send", "receive".
-        group: "tensor", "pipeline", "data", "model" or "world".
-        size: ranks of the group.
-        moved: bytes of the whole tensor, which all ranks have before or after it.
-        overlaps: whether the rank computes on before it waits for it.
-    """
-
-    kind: str
-    group: str
+    kind: str  # "all-reduce", "all-gather", "reduce-scatter", "broadcast", "send", "receive"
+    group: str  # "tensor", "pipeline", "data", "model" or "world"
     size: int
-    moved: int
-    overlaps: bool = False
+    moved: int  # bytes of the whole tensor, which all ranks have before or after it
+    overlaps: bool = False  # whether the rank computes on before it waits for it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Costs:
-    """Costs of one step of a rank, in parts that add up to the step.
+    """Costs of one step of a rank, in parts that add up to the step."""
 
-    Attributes:
-        forward: operations of one micro-batch's forward pass, and how often each is called.
-        backward: of its backward pass, with recomputed forward passes.
-        once: of the rest of the step, whatever the number of micro-batches.
-        messages: of one micro-batch.
-        messages_once: of the rest of the step.
-    """
-
-    forward: Mapping[Operation, float]
-    backward: Mapping[Operation, float]
-    once: Mapping[Operation, float]
+    forward: Mapping[Operation, float]  # operations of one micro-batch's forward pass, and how often each is called
+    backward: Mapping[Operation, float]  # of its backward pass, with recomputed forward passes
+    once: Mapping[Operation, float]  # of the rest of the step, whatever the number of micro-batches
     messages: Mapping[Message, float]
     messages_once: Mapping[Message, float]

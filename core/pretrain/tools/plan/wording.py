@@ -1,36 +1,38 @@
-"""Words and numbers of a plan: assumptions, the step's time, units."""
+"""Words and numbers of a plan: assumptions, the step's time, units; and its JSON values, as docs/plan.md has them."""
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
-from pretrain.tools.plan.step_time import Range
+from pretrain.tools.plan.step_time import Range, figure
 
 if TYPE_CHECKING:
     from pretrain.tools.plan.device import PlanDevice
     from pretrain.tools.plan.plan import Plan
+    from pretrain.tools.plan.stage_plan import StagePlan
     from pretrain.tools.plan.step_time import StepTime
+
+GIB = 2**30
+MIB = 2**20
+
+UNITS = {"days": 1, "hours": 24, "minutes": 24 * 60, "seconds": 24 * 3600}  # of a training's length, in a day
 
 
 def assumptions(plan: Plan) -> list[str]:
     """Return the lines about memory, then those about time."""
-    return [*_of_memory(plan), *(() if plan.time is None else _of_time(plan.device, plan.time))]
-
-
-def _of_memory(plan: Plan) -> list[str]:
     lines = ["reserve: what torch's caching allocator holds beyond the tensors, replayed block by block"]
-    if plan.device.backend_name == "cpu":
-        return [*lines, "all ranks share this machine; each has an equal part of its memory"]
     groups = plan.stages[0].parts.get("process groups", 0)
-    if groups:
-        context = gib(plan.device.figures.context_memory or 0)
-        lines.append(
-            f"process groups: {gib(groups)} GiB, of which {context} GiB are the process's context on the device"
-        )
+    if plan.device.backend_name == "cpu":
+        lines.append("all ranks share this machine; each has an equal part of its memory")
+    elif groups:
+        context = f"{gib(plan.device.figures.context_memory or 0)} GiB are the process's context on the device"
+        lines.append(f"process groups: {gib(groups)} GiB, of which {context}")
     else:
         lines.append("process groups, and what a process takes before its first tensor: unknown, counted as 0")
-    return [*lines, "no other program uses the devices"]
+    if plan.device.backend_name != "cpu":
+        lines.append("no other program uses the devices")
+    return lines if plan.time is None else [*lines, *_of_time(plan.device, plan.time)]
 
 
 def figures_text(device: PlanDevice) -> str:
@@ -52,13 +54,10 @@ def _speed(bandwidth: float | None) -> str:
 
 
 def _of_time(device: PlanDevice, time: StepTime) -> list[str]:
-    shares = [
-        f"{name} {span(Range(100 * getattr(time.worst, key), 100 * getattr(time.best, key)))} %"
-        for name, key in (("matmuls", "matmul"), ("memory", "memory"), ("links", "links"))
-    ]
-    who = "trainings reach"
-    if time.measured_in:
-        who = f"{time.measured_in} reached, scaled by one factor"
+    names = (("matmuls", "matmul"), ("memory", "memory"), ("links", "links"))
+    ranges = {name: Range(getattr(time.worst, key), getattr(time.best, key)) for name, key in names}
+    shares = [f"{name} {span(each, 100)} %" for name, each in ranges.items()]
+    who = f"{time.measured_in} reached, scaled by one factor" if time.measured_in else "trainings reach"
     return [
         figures_text(device),
         f"share of these figures that {who}: {', '.join(shares)}",
@@ -66,15 +65,10 @@ def _of_time(device: PlanDevice, time: StepTime) -> list[str]:
     ]
 
 
-UNITS = {"days": 1, "hours": 24, "minutes": 24 * 60, "seconds": 24 * 3600}
-"""Units of a training's length, in a day."""
-UNKNOWN = "step time: unknown, because the device's peak FLOP/s or its memory's bandwidth is unknown"
-
-
 def time_lines(time: StepTime | None) -> list[str]:
     """Return the step's time, the speed, and the whole training's time where the recipe says its length."""
     if time is None:
-        return [UNKNOWN]
+        return ["step time: unknown, because the device's peak FLOP/s or its memory's bandwidth is unknown"]
     shares = (("bubble", time.bubble), ("communication", time.communication), ("update", time.update))
     parts = ", ".join(f"{name} {100 * share:.1f} %" for name, share in shares)
     flops = f"{span(time.flops_per_second, 1e-12)} model TFLOP/s, {span(time.peak_share, 100)} % of the peak"
@@ -84,21 +78,10 @@ def time_lines(time: StepTime | None) -> list[str]:
         f"speed of a device: {span(time.tokens_per_second)} tokens/s, {flops}",
     ]
     if time.days is not None and time.device_hours is not None and time.tokens:
-        length = f"{_length(time.days)}, {span(time.device_hours)} device-hours"
+        unit = next((unit for unit, parts in UNITS.items() if time.days.low * parts >= 1), "seconds")
+        length = f"{span(time.days, UNITS[unit])} {unit}, {span(time.device_hours)} device-hours"
         lines.append(f"training: {count(time.tokens)} tokens in {length}")
     return lines
-
-
-def _length(days: Range) -> str:
-    """Return the length in the largest unit in which it is at least one."""
-    unit = next((unit for unit, parts in UNITS.items() if days.low * parts >= 1), "seconds")
-    return f"{span(days, UNITS[unit])} {unit}"
-
-
-GIB = 2**30
-MIB = 2**20
-DIGITS = 3
-"""Significant digits of an estimate."""
 
 
 def gib(size: float, decimals: int | None = None) -> str:
@@ -121,28 +104,55 @@ def count(value: float) -> str:
     return f"{value:.0f}"
 
 
-def figure(value: float) -> str:
-    """Return a number with `DIGITS` significant digits and no exponent: "63,400", "4.51", "0.00712"."""
-    if value == 0:
-        return "0"
-    decimals = DIGITS - 1 - math.floor(math.log10(abs(value)))
-    rounded = round(value, decimals)
-    return f"{rounded:,.{max(0, decimals)}f}"
-
-
 def span(values: Range, scale: float = 1.0) -> str:
-    """Return a range: "38.1 to 61.4"; one number if both ends read the same.
-
-    Args:
-        values: what is estimated.
-        scale: factor of both ends, 100 for a percentage.
-    """
+    """Return a range: "38.1 to 61.4"; one number if both ends read the same."""
     low, high = figure(values.low * scale), figure(values.high * scale)
     return low if low == high else f"{low} to {high}"
 
 
-def size_text(size: int | None) -> str:
-    """Return a device's memory: "80 GiB", "79.3 GiB", "memory not known"."""
-    if size is None:
-        return "memory not known"
-    return f"{size // GIB} GiB" if size % GIB == 0 else f"{gib(size)} GiB"
+def plan_json(plan: Plan) -> dict[str, Any]:
+    """Return the plan; sizes in bytes, times in seconds, days and hours, ranges as {"low": ..., "high": ...}."""
+    layout, device = plan.layout, plan.device
+    names = ("memory_bandwidth", "link_bandwidth", "node_bandwidth", "devices_per_node")
+    figures = {name: getattr(device.figures, name) for name in names}
+    return {
+        "recipe": plan.recipe.source,
+        "backend": device.backend_name,
+        "device": device.name,
+        "memory_bytes": device.memory,
+        "figures": {"peak_flops": device.peak_flops, **figures, "sources": dict(device.sources)},
+        "peak_bytes": plan.peak_bytes,
+        "fits": plan.fits,
+        "enough_devices": plan.enough_devices,
+        "vocab_size": plan.vocab_size,
+        "layout": {
+            **asdict(layout),
+            "layers_of_chunks": list(layout.layers_of_chunks),
+            "num_microbatches": layout.num_microbatches(plan.recipe.train.global_batch_size),
+        },
+        "kernels": kernels_by_operation(plan),
+        "stages": [_stage(stage) for stage in plan.stages],
+        "time": None if plan.time is None else asdict(plan.time),
+        "assumptions": assumptions(plan),
+        "notices": list(plan.notices),
+    }
+
+
+def kernels_by_operation(plan: Plan) -> dict[str, list[str]]:
+    """Return the kernels of each operation, each once."""
+    kernels: dict[str, list[str]] = {}
+    for row in plan.kernels.rows:
+        if row.kernel not in kernels.setdefault(row.operation, []):
+            kernels[row.operation].append(row.kernel)
+    return kernels
+
+
+def _stage(stage: StagePlan) -> dict[str, Any]:
+    names = ("stage", "rank", "layers", "parameters", "peak_bytes", "allocated_bytes", "host_bytes", "micro_batches")
+    return {
+        **{name: getattr(stage, name) for name in names},
+        "most_activations_bytes": stage.most_activations,
+        "parts": dict(stage.parts),
+        "peak_at": stage.peak_at,
+        "modules": [asdict(row) for row in stage.modules],
+    }

@@ -3,7 +3,7 @@
 import pytest
 
 from engine.tiny import tiny
-from pretrain.tools.align.comparing.compatible import differing_keys, other_keys
+from pretrain.tools.align.comparing.compare import differing_keys, other_keys
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import torch
 
 from pretrain.tools.align.comparing.adam_update import RecordedAdam
 from pretrain.tools.align.comparing.distance import Explained
-from pretrain.tools.align.comparing.updates import Gradients, Updates, compare_rates
+from pretrain.tools.align.comparing.parameter_steps import Gradients, Updates, compare_rates
 from pretrain.tools.align.recording.folder import ModulePlace
 
 RATE = 1e-3

@@ -20,10 +20,9 @@ from pretrain.cpu.backend import CpuBackend
 from pretrain.launch.start_checks import Start
 from pretrain.launch.world import World
 from pretrain.recipe import make_recipe
+from pretrain.tools.doctor.examination import examine_between
 from pretrain.tools.doctor.finding import Finding, Verdict
-from pretrain.tools.doctor.ranks import checkpoint_folder, link_times, rank_speed
-from pretrain.tools.doctor.ranks.between import examine_between
-from pretrain.tools.doctor.ranks.own_steps import OwnStep
+from pretrain.tools.doctor.ranks import checkpoint_folder, links, own_steps
 from pretrain.tools.doctor.ranks.status_board import StatusBoard
 
 
@@ -43,7 +42,7 @@ def main() -> None:
     plugins = SimpleNamespace(backend=CpuBackend())
     device = None if fault == ["lacks_its_device"] else torch.device("cpu")
     outcome = examine_between(
-        OwnStep(own=own, has_device=device is not None, world_size=board.world.world_size),
+        own_steps.own_step(own, has_device=device is not None, world_size=board.world.world_size),
         board,
         plugins,
         device,
@@ -59,8 +58,8 @@ def main() -> None:
 
 def _hurry() -> None:
     """Measure for a shorter time, and smaller files."""
-    rank_speed._TIME = 0.02
-    link_times._SHARE_OF_TIME = 0.02
+    own_steps._TIME = 0.02
+    links._SHARE_OF_TIME = 0.02
     checkpoint_folder.FolderProbe.write.__defaults__ = (1 << 20,)
     checkpoint_folder._PATIENCE = 0.3
 
@@ -106,7 +105,7 @@ def _lacks_its_device(board: StatusBoard) -> None:
 
 
 def _is_slow(board: StatusBoard) -> None:
-    rank_speed.synchronize = lambda device: time.sleep(0.01)
+    own_steps.synchronize = lambda device: time.sleep(0.01)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from pretrain.tools.doctor.finding import Verdict
-from pretrain.tools.doctor.ranks.clocks import answer_time, ask_time, judge_clocks, offset_of
+from pretrain.tools.doctor.ranks.node_steps import answer_time, ask_time, judge_clocks, offset_of
 
 seconds = some.floats(0, 10)
 

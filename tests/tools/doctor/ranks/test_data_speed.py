@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pretrain.recipe import make_recipe
 from pretrain.tools.doctor.finding import Verdict
-from pretrain.tools.doctor.ranks.data_speed import judge_speed, measured_speed, read_speed
+from pretrain.tools.doctor.ranks.node_steps import judge_speed, measured_speed, read_speed
 from recipe.smallest import SMALLEST
 from tools.doctor.written_tokens import write_tokens
 

@@ -10,14 +10,21 @@ from hypothesis import strategies as some
 from pretrain.plugins.backend import Figures
 from pretrain.recipe import make_recipe
 from pretrain.tools.doctor.finding import Verdict
-from pretrain.tools.doctor.ranks.link_times import groups_of, neighbour_rounds, rounds_of_pairs, schedule
-from pretrain.tools.doctor.ranks.links import RankHost, bandwidth, judge_links
-from pretrain.tools.doctor.ranks.rank_speed import judge_speed
+from pretrain.tools.doctor.ranks.links import (
+    bandwidth,
+    groups_of,
+    judge_links,
+    neighbour_rounds,
+    rounds_of_pairs,
+    schedule,
+)
+from pretrain.tools.doctor.ranks.own_steps import judge_speed
+from pretrain.tools.doctor.ranks.status_board import Mark
 from recipe.smallest import SMALLEST
 
 MIB = 1 << 20
 ALL = {"all ranks": ((0, 1, 2, 3),)}
-PLACES = {rank: RankHost(rank // 2, "ab"[rank // 2]) for rank in range(4)}
+PLACES = {rank: Mark(1, "links", rank // 2, "ab"[rank // 2], 100) for rank in range(4)}
 
 
 def times(reduce=1e-3, pairs=None, unequal=()):
@@ -46,7 +53,7 @@ def test_a_collective_far_below_the_datasheet_is_looked_at():
 
 def test_of_several_groups_one_that_is_twice_as_slow_is_named():
     groups = tuple((2 * first, 2 * first + 1) for first in range(3))
-    places = {rank: RankHost(0, "a") for rank in range(6)}
+    places = {rank: Mark(1, "links", 0, "a", 100) for rank in range(6)}
     slow = {rank: times(5e-3 if rank >= 4 else 1e-3) for rank in range(6)}
     (found,) = judge_links(slow, {"all ranks": groups}, places, Figures())
     assert (found.verdict, found.ranks) == (Verdict.LOOK, (4, 5))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import pytest
 
 from pretrain.recipe import make_recipe
 from pretrain.report.plain_text import rank_names
 from pretrain.tools.doctor.finding import Finding, Verdict
-from pretrain.tools.doctor.ranks.own_steps import CoresStep, OwnStep, as_value, merged
+from pretrain.tools.doctor.ranks.own_steps import cores_step, merged, own_step
 from recipe.smallest import SMALLEST
 
 
@@ -16,7 +18,7 @@ def finding(text, verdict=Verdict.LOOK, check="device memory"):
 
 
 def merge(*of_ranks):
-    found = {rank: [as_value(each) for each in findings] for rank, findings in enumerate(of_ranks)}
+    found = {rank: [asdict(each) for each in findings] for rank, findings in enumerate(of_ranks)}
     return [(each.text, each.ranks) for each in merged(found, len(of_ranks))]
 
 
@@ -36,7 +38,7 @@ def test_ok_findings_with_other_values_are_one_and_say_so():
 
 
 def values(check, *texts):
-    found = {rank: [as_value(finding(text, Verdict.OK, check))] for rank, text in enumerate(texts)}
+    found = {rank: [asdict(finding(text, Verdict.OK, check))] for rank, text in enumerate(texts)}
     return [(each.verdict, each.text, each.ranks) for each in merged(found, len(texts))]
 
 
@@ -79,7 +81,7 @@ def test_ranks_in_words():
 
 def judged(*of_ranks):
     """Judge ranks by the kernels that each would take."""
-    steps = [OwnStep(own=[], has_device=True, world_size=len(of_ranks), kernels=kernels) for kernels in of_ranks]
+    steps = [own_step([], has_device=True, world_size=len(of_ranks), kernels=kernels) for kernels in of_ranks]
     return steps[0].judge({rank: step.measure(None) for rank, step in enumerate(steps)})
 
 
@@ -97,7 +99,7 @@ def test_a_rank_without_kernels_does_not_differ():
 def cores_of(workers, *ranks):
     """Judge ranks, each a host and its cores."""
     recipe = make_recipe(SMALLEST, [f"data.num_workers={workers}"])
-    (found,) = CoresStep(recipe).judge(
+    (found,) = cores_step(recipe).judge(
         {rank: {"host": host, "cores": cores} for rank, (host, cores) in enumerate(ranks)}
     )
     return found

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from pretrain.tools.doctor.finding import Finding, Verdict
-from pretrain.tools.doctor.ranks.step import StepResult
+from pretrain.tools.doctor.ranks.step_sequence import StepResult
 
 SILENT = Finding(check="ranks", verdict=Verdict.WRONG, text="rank 2 did not answer", ranks=(2,))
 

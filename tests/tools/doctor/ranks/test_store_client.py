@@ -6,7 +6,7 @@ import time
 import pytest
 import torch.distributed as dist
 
-from pretrain.tools.doctor.ranks.store_client import StoreClient, StoreLostError
+from pretrain.tools.doctor.ranks.status_board import StoreClient, StoreLostError
 
 
 def connected(line):

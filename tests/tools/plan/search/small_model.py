@@ -14,8 +14,7 @@ from pretrain.tools.plan.device import DeviceOptions, PlanDevice, find_device
 from pretrain.tools.plan.plan import make_plan
 from pretrain.tools.plan.search.choices import LayoutChoice, set_arguments
 from pretrain.tools.plan.search.estimates import layout_peak
-from pretrain.tools.plan.search.search import search
-from pretrain.tools.plan.search.search_text import to_json
+from pretrain.tools.plan.search.search import search, to_json
 from pretrain.tools.plan.search.trace_pieces import trace_pieces
 from pretrain.tools.plan.step_time import step_time
 from pretrain.tools.plan.trace.stage_tracing import TraceSubject, trace_stages

@@ -60,7 +60,7 @@ def test_recompute_keeps_inputs_and_has_one_layer_again():
 
 
 def test_samples_multiply_what_is_kept_and_add_to_what_passes():
-    assert peak(0, replace(CHOICE, micro_batch=3)) == 3 * 4 * (2 * 1000 + 70 - 50) + 30 + 2 * 20
+    assert peak(0, replace(CHOICE, micro_batch=4)) == 4 * 4 * (2 * 1000 + 70 - 50) + 30 + 3 * 20
 
 
 @pytest.mark.parametrize(

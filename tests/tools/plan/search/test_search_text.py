@@ -6,8 +6,7 @@ from dataclasses import replace
 
 from pretrain.plugins.backend import Figures
 from pretrain.tools.plan.device import PlanDevice
-from pretrain.tools.plan.search.search import Found, SearchResult
-from pretrain.tools.plan.search.search_text import search_text, to_json
+from pretrain.tools.plan.search.search import Found, SearchResult, search_text, to_json
 from tools.plan.made_plan import plan, stage
 from tools.plan.search.test_choices import CHOICE
 

@@ -5,8 +5,15 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pretrain.tools.plan.trace.caching_allocator import LARGE_SEGMENT, MIB, SMALL_SEGMENT, CachingAllocator, reserved
-from pretrain.tools.plan.trace.storages import MemoryBlock, StepPlace
+from pretrain.tools.plan.trace.storages import (
+    LARGE_SEGMENT,
+    MIB,
+    SMALL_SEGMENT,
+    CachingAllocator,
+    MemoryBlock,
+    StepPlace,
+    reserved,
+)
 
 
 def test_small_blocks_share_a_segment_of_two_mebibytes():

@@ -13,27 +13,14 @@ if TYPE_CHECKING:
 
     from pretrain.tools.align.comparing.distance import Copies, Explained
     from pretrain.tools.align.comparing.outcome import Order
-    from pretrain.tools.align.comparing.points import PointName, Points
-    from pretrain.tools.align.comparing.recording import Recording
-
-
-_ONE_SIDE = "only one side has it"
+    from pretrain.tools.align.comparing.recording import PointName, Points, Recording
 
 
 def compare_activations(
     first: Points, second: Points, explained: Callable[[int], Explained], overflowed: Collection[int] = ()
 ) -> tuple[list[Compared], list[str]]:
-    """Compare all recorded tensors that both sides have.
-
-    Args:
-        first: one side's, whose order counts.
-        second: the other's.
-        explained: what the dtype explains in a step.
-        overflowed: steps whose gradients are not finite, and not compared.
-
-    Returns:
-        the comparisons, not sorted, and what is not compared, in words.
-    """
+    """Compare all recorded tensors that both sides have; return that, unsorted, and what is not compared, in words."""
+    # The order is the first side's. Gradients of `overflowed` steps are not finite, and not compared.
     ours, theirs = (
         {name: tick for name, tick in side.order().items() if not (name.is_backward and name.step in overflowed)}
         for side in (first, second)
@@ -85,8 +72,8 @@ def _call_site(name: PointName) -> tuple[object, ...]:
 
 def _uneven(ours: Iterable[PointName], theirs: Iterable[PointName]) -> set[tuple[object, ...]]:
     """Return the places at which an operation is called more often in one side: its calls are not the same ones."""
-    counts = [_calls(side) for side in (ours, theirs)]
-    return {site for site in {**counts[0], **counts[1]} if counts[0].get(site) != counts[1].get(site)}
+    first, second = _calls(ours), _calls(theirs)
+    return {site for site in {**first, **second} if first.get(site) != second.get(site)}
 
 
 def _calls(names: Iterable[PointName]) -> dict[tuple[object, ...], set[int]]:
@@ -101,37 +88,24 @@ def _calls(names: Iterable[PointName]) -> dict[tuple[object, ...], set[int]]:
 def _not_compared(
     ours: Iterable[PointName], theirs: Iterable[PointName], uneven: Iterable[tuple[object, ...]]
 ) -> list[str]:
-    """Return what is not compared, each once for all steps and layers."""
     sites = set(uneven)
-    lines = {f"{name}, which only one side calls like this" for name in map(_site_in_words, sites)}
-    alone = set(ours) ^ set(theirs)
-    return sorted(lines | {f"{what_of(name)}: {_ONE_SIDE}" for name in alone if _call_site(name) not in sites})
-
-
-def _site_in_words(site: tuple[object, ...]) -> str:
-    _, place, operation = site
-    return f"{operation or 'output'} in {getattr(place, 'module', '') or 'the layer'}"
-
-
-_SIDES = ("first", "second")
+    lines = {
+        f"{operation or 'output'} in {getattr(place, 'module', '') or 'the layer'}, which only one side calls like this"
+        for _, place, operation in sites
+    }
+    alone = {name for name in set(ours) ^ set(theirs) if _call_site(name) not in sites}
+    return sorted(lines | {f"{what_of(name)}: only one side has it" for name in alone})
 
 
 def unchecked(first: Compared, sides: Sequence[Recording], points: tuple[Points, Points], explained: Explained) -> str:
-    """Return the reason that the call which differs was not checked by itself; "" if both sides' were, or it is none.
-
-    Args:
-        first: the first comparison that differs.
-        sides: the recordings.
-        points: their tensors.
-        explained: what the dtype explains in the step.
-    """
+    """Return the reason that the call which differs was not checked by itself; "" if both were, or it is none."""
     if first.ticks is None:
         return ""
     wanted = first.order, first.place, first.operation
     orders = points[0].order().items()
     name = next(name for name, order in orders if (order_of(name, order), name.place, name.operation) == wanted)
     differing = _differing_samples(name, points, explained)
-    for number, side in enumerate(_SIDES):
+    for number, side in enumerate(("first", "second")):
         least = min(points[number].micro_batches(name)[sample] for sample in differing)
         if least:
             return f"it is of micro-batch {least + 1} of the {side} side, and only those of the first are checked"
@@ -155,7 +129,6 @@ def _differing_samples(name: PointName, points: tuple[Points, Points], explained
 
 
 def _samples(points: Points, name: PointName) -> Iterator[Copies]:
-    """Yield a tensor sample by sample."""
     for copies in points.parts(name):
         for sample in range(len(copies[0])):
             yield [each[sample : sample + 1] for each in copies]

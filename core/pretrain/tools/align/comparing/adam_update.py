@@ -16,36 +16,23 @@ if TYPE_CHECKING:
 TOLERANCE = 1e-4
 """Largest error of an update or of a second moment, as a part of its largest entry: fp32 moments and weights. A weight
 is rounded to 2^-24 of itself, a thousand times its update."""
-
-ROUNDING = 2.0**-23
-"""Of a weight, as a part of it."""
-
+ROUNDING = 2.0**-23  # of a weight, as a part of it
 _DECAY = 1e-2
 """Largest error of the weight decay, as a part of it: so small a part of an update that `TOLERANCE` hides it."""
-
 _ROUNDINGS = 3 * 2.0**-24
 """Error of a weight in fp32, as a part of it: of 1 - rate * decay, of the product with it, and of the sum with the
 update. Equal weights round alike, so that it does not average out."""
-
-_ARITHMETIC = 8 * 2.0**-24
-"""Error of Adam's arithmetic in fp32, as a part of a number."""
+_ARITHMETIC = 8 * 2.0**-24  # error of Adam's arithmetic in fp32, as a part of a number
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecordedAdam:
-    """Adam or AdamW with the settings of a recipe, and of one step.
-
-    Attributes:
-        optimizer: the recipe's section.
-        learning_rate: of the step.
-        step: from 1.
-        taken: updates up to this step's, which is one of them: fewer than steps where some were skipped.
-    """
+    """Adam or AdamW with the settings of a recipe, and of one step."""
 
     optimizer: Mapping[str, Any]
     learning_rate: float
-    step: int
-    taken: int
+    step: int  # from 1
+    taken: int  # updates up to this step's, which is one of them: fewer than steps where some were skipped
 
     def gradient(self, parameters: Parameters, name: str) -> Tensor:
         """Return the gradient that Adam was given, clipped, from its first moment; fp64."""
@@ -63,10 +50,7 @@ class RecordedAdam:
         return root + float(self.optimizer["adam_eps"])
 
     def errors(self, parameters: Parameters, name: str) -> dict[str, tuple[float, float]]:
-        """Return the errors of the second moment, of the update and of the weight decay; each with the explained one.
-
-        Those of the first two are parts of the largest entry.
-        """
+        """Return the errors of second moment, update (in the largest entry) and decay; each with the explained one."""
         beta1, beta2 = self.optimizer["adam_beta1"], self.optimizer["adam_beta2"]
         weight = parameters.weight(name, self.step - 1)
         mean, square = (parameters.moment(which, name, self.step) for which in ("exp_avg", "exp_avg_sq"))
@@ -100,10 +84,7 @@ class RecordedAdam:
         return float(self.optimizer["weight_decay"]) if weight.dim() > 1 else 0.0
 
     def _decay_error(self, error: Tensor, weight: Tensor, update: Tensor) -> tuple[float, float]:
-        """Return how much decay the update has too much or too little of, and how much rounding explains.
-
-        It is the part of the update's error that is along the weight.
-        """
+        """Return the error of the decay, which is that of the update along the weight, and what rounding explains."""
         size, rate, decay = float(weight.square().sum()), self.learning_rate, self.decay(weight)
         if not size or not rate or not decay or self.is_decay_in_gradient:
             return 0.0, 0.0

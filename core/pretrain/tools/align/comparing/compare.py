@@ -3,35 +3,33 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from pretrain.errors import RunError
+from pretrain.recipe import Recipe
 from pretrain.tools.align.comparing.activations import compare_activations, unchecked
-from pretrain.tools.align.comparing.compatible import allowed_at_start, require_compatible, require_same_start
 from pretrain.tools.align.comparing.distance import Explained, coarser
 from pretrain.tools.align.comparing.outcome import BACKWARD, FORWARD, LOSS, AlignResult, Compared, WrongCall
 from pretrain.tools.align.comparing.parameter_steps import ParameterSteps
-from pretrain.tools.align.comparing.points import Points
+from pretrain.tools.align.comparing.recording import Points
 from pretrain.tools.align.recording.folder import ModulePlace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pretrain.tools.align.comparing.recording import Recording
 
 
 def compare(first: Recording, second: Recording) -> AlignResult:
-    """Compare two recordings, in order of computation.
-
-    Raises:
-        RunError: they are of different trainings, samples or weights.
-    """
+    """Compare two recordings, in order of computation."""
     sides = (first, second)
     notes = require_compatible(sides)
     parameters = ParameterSteps(sides)
-    only_one = parameters.names_differ()
-    allowed = allowed_at_start([side.dtype for side in sides])
-    require_same_start([] if only_one else parameters.differing_start(allowed), only_one)
+    allowed = 0.0 if first.dtype == second.dtype else _OF_BF16
+    if differing := parameters.names_of_one() or parameters.differing_start(allowed):
+        _refuse_start(differing)
     dtype = coarser(first.dtype, second.dtype)
 
     @cache
@@ -45,60 +43,45 @@ def compare(first: Recording, second: Recording) -> AlignResult:
     wrong = wrong_calls(sides)
     for step in range(1, first.steps + 1):
         compared += _losses(sides, step, explained(step))
-        if step in overflowed:
-            continue
-        compared += parameters.compare(step, explained(step))
-        wrong += parameters.wrong_norm(step)
-        wrong += parameters.wrong_updates(step)
+        if step not in overflowed:
+            compared += parameters.compare(step, explained(step))
+            wrong += parameters.wrong_norm(step)
+            wrong += parameters.wrong_updates(step)
+        elif all(side.step(step)["skipped"] for side in sides):
+            notes.append(f"step {step}: both sides skipped the update; lower precision.loss_scale")
     compared.sort(key=lambda each: each.order)
-    differing = next((each for each in compared if each.differs), None)
+    found = next((each for each in compared if each.differs), None)
     apart, alike = without_alike(wrong, sides)
     return AlignResult(
         compared=compared,
         wrong=apart,
         alike=alike,
         skipped=[*skipped, *parameters.not_compared],
-        notes=[*notes, *_skipped_steps(sides)],
-        unchecked="" if differing is None else unchecked(differing, sides, points, explained(differing.step)),
+        notes=notes,
+        unchecked="" if found is None else unchecked(found, sides, points, explained(found.step)),
     )
 
 
 def _losses(sides: Sequence[Recording], step: int, explained: Explained) -> list[Compared]:
-    """Compare the losses, and that both sides have taken the step."""
-    skips = [side.step(step)["skipped"] for side in sides]
     losses = [side.loss(step) for side in sides]
-    numbers = [float("nan") if loss is None else loss for loss in losses]
-    difference = abs(numbers[0] - numbers[1]) / max(abs(numbers[0]), 1e-6)
-    found = [_of_model(step, "loss", difference, explained.of_loss)]
-    if skips[0] != skips[1]:
-        found.append(_of_model(step, "one side has skipped the update", float("inf"), 0.0))
-    return found
-
-
-def _of_model(step: int, what: str, difference: float, explained: float) -> Compared:
-    return Compared(
-        order=(step, LOSS, 0, 0), place=None, operation="", what=what, difference=difference, explained=explained
+    first, second = (float("nan") if loss is None else loss for loss in losses)
+    loss = Compared(
+        order=(step, LOSS, 0, 0),
+        what="loss",
+        difference=abs(first - second) / max(abs(first), 1e-6),
+        explained=explained.of_loss,
     )
+    if len({side.step(step)["skipped"] for side in sides}) == 1:
+        return [loss]
+    return [loss, replace(loss, what="one side has skipped the update", difference=float("inf"), explained=0.0)]
 
 
-def _skipped_steps(sides: Sequence[Recording]) -> list[str]:
-    steps = range(1, sides[0].steps + 1)
-    return [
-        f"step {step}: both sides skipped the update; lower precision.loss_scale"
-        for step in steps
-        if all(side.step(step)["skipped"] for side in sides)
-    ]
-
-
-_ALIKE = 1.5
-"""Factor between two errors up to which they are taken for the same mistake."""
+_ALIKE = 1.5  # factor between two errors up to which they are taken for the same mistake
 
 
 def wrong_calls(sides: Sequence[Recording]) -> list[WrongCall]:
-    """Return the calls whose errors are not explained, of both sides, in order of computation.
-
-    A call inside another one, such as a softmax in an attention, comes before it.
-    """
+    """Return the calls whose errors are not explained, of both sides, in order of computation."""
+    # A call inside another one, such as a softmax in an attention, comes before it.
     return sorted((wrong for side in range(2) for wrong in _of_side(side, sides[side])), key=lambda wrong: wrong.order)
 
 
@@ -123,31 +106,123 @@ def _of_side(side: int, recording: Recording) -> Iterator[WrongCall]:
 
 
 def without_alike(wrong: Sequence[WrongCall], sides: Sequence[Recording]) -> tuple[list[WrongCall], list[WrongCall]]:
-    """Divide wrong calls into those of one side alone, and those that both sides get wrong by about as much.
-
-    What is the same in both does not make them differ. Ranks are compared one by one where both sides have one layout.
-
-    Returns:
-        those of one side alone, and the first side's of the others; in order of computation.
-    """
+    """Divide wrong calls into those of one side alone, and those that both sides get wrong by about as much."""
+    # What is the same in both does not make them differ. Ranks are compared one by one where both sides have one
+    # layout.
     by_rank = sides[0].manifest["layout"] == sides[1].manifest["layout"]
     amounts: list[dict[tuple[object, ...], list[float]]] = [defaultdict(list), defaultdict(list)]
     for each in wrong:
         amounts[each.side][_key(each, by_rank=by_rank)].append(each.error)
     ordered = sorted(wrong, key=lambda each: each.order)
-    alike = [
-        any(_agree(each.error, other) for other in amounts[1 - each.side].get(_key(each, by_rank=by_rank), []))
-        for each in ordered
-    ]
-    return (
-        [each for each, is_alike in zip(ordered, alike, strict=True) if not is_alike],
-        [each for each, is_alike in zip(ordered, alike, strict=True) if is_alike and each.side == 0],
-    )
+    apart, alike = [], []
+    for each in ordered:
+        others, error = amounts[1 - each.side][_key(each, by_rank=by_rank)], each.error
+        if not any(error == other or max(error, other) <= _ALIKE * min(error, other) for other in others):
+            apart.append(each)
+        elif each.side == 0:
+            alike.append(each)
+    return apart, alike
 
 
 def _key(wrong: WrongCall, *, by_rank: bool) -> tuple[object, ...]:
     return wrong.step, wrong.place, wrong.operation, wrong.call, wrong.what, wrong.rank if by_rank else None
 
 
-def _agree(first: float, second: float) -> bool:
-    return first == second or max(first, second) <= _ALIKE * min(first, second)
+_SECTIONS = ("model", "optimizer")
+_KEYS = (
+    ("train", "global_batch_size"),
+    ("train", "seed"),
+    ("train", "calculate_per_token_loss"),
+    ("data", "reset_position_ids"),
+    ("data", "reset_attention_mask"),
+)
+"""Keys that must be the same besides; the last two are not in the samples' hash."""
+_SHOWN = 4
+_UNKNOWN = object()
+_OF_BF16 = 2.0**-8  # relative difference of weights that one side has in bf16
+
+
+def require_compatible(sides: Sequence[Recording]) -> list[str]:
+    """Check that model, optimizer, steps, recorded positions and samples are the same."""
+    first, second = (side.manifest["recipe"] for side in sides)
+    differing, notes = differing_keys(first, second)
+    notes += other_keys(first, second)
+    names = ("--steps", "--positions", "the vocabulary")
+    sizes = ((side.steps, side.manifest["positions"], side.manifest["vocab_size"]) for side in sides)
+    for name, ours, theirs in zip(names, *sizes, strict=True):
+        if ours != theirs:
+            differing.append(f"{name}: {ours} and {theirs}")
+    if differing:
+        raise RunError(different(differing))
+    _require_same_samples(*(side.samples for side in sides))
+    return notes
+
+
+def different(differing: Sequence[str]) -> str:
+    """Return the message about what differs."""
+    shown = "; ".join(differing[:_SHOWN])
+    return f"the sides train different things: {shown}.\nGive both the same model, optimizer, data, batch and --steps."
+
+
+def differing_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Return the keys that must be the same and are not, and notes about keys that one version alone knows."""
+    # A key that a recipe lacks was not known to the version that recorded it: it counts as this version's default.
+    differing, notes = [], []
+    for key, ours, theirs in _pairs(first, second, must_match=True):
+        if _UNKNOWN in (ours, theirs):
+            notes.append(f"{key} is a key of one side's version of pretrain alone: it was not compared")
+        elif ours != theirs:
+            differing.append(f"{key} {ours} and {theirs}")
+    return differing, notes
+
+
+def other_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+    """Return a line with the keys that may differ, and do; none where there is no such key."""
+    pairs = _pairs(first, second, must_match=False)
+    found = [line for pair in pairs for line in _differing(*pair)]
+    return [f"the recipes differ in {'; '.join(found)}"] if found else []
+
+
+def _pairs(first: Mapping[str, Any], second: Mapping[str, Any], *, must_match: bool) -> Iterator[tuple[str, Any, Any]]:
+    """Yield "section.key" and both values; where a recipe lacks it, this version's default, or `_UNKNOWN`."""
+    for name in {**first, **second}:
+        ours, theirs = first.get(name, {}), second.get(name, {})
+        field = Recipe.model_fields.get(name)
+        defaults = getattr(field.annotation, "model_fields", {}) if field else {}
+        for key in {**ours, **theirs}:
+            if must_match == (name in _SECTIONS or (name, key) in _KEYS):
+                default = defaults[key].default if key in defaults else _UNKNOWN
+                yield f"{name}.{key}", ours.get(key, default), theirs.get(key, default)
+
+
+def _differing(name: str, first: Any, second: Any) -> Iterator[str]:
+    if isinstance(first, dict) and isinstance(second, dict):
+        for key in {**first, **second}:
+            yield from _differing(f"{name}.{key}", first.get(key, _UNKNOWN), second.get(key, _UNKNOWN))
+    elif first != second:
+        yield f"{name} {_shown(first)} and {_shown(second)}"
+
+
+def _shown(value: Any) -> str:
+    return "none" if value is None or value is _UNKNOWN else str(value)
+
+
+def _require_same_samples(first: dict[str, str], second: dict[str, str]) -> None:
+    other = [name for name in first if second.get(name) != first[name]]
+    if other or len(first) != len(second):
+        names = other or [*(first.keys() ^ second.keys())]
+        step, sample = min(tuple(map(int, name.split("."))) for name in names)
+        msg = (
+            f"the sides read different text: step {step}, sample {sample} is the first.\n"
+            "Use the same token files, tokenizer, data section, train.seed and length of the training."
+        )
+        raise RunError(msg)
+
+
+def _refuse_start(names: Sequence[str]) -> NoReturn:
+    shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+    msg = (
+        f"the sides start from different weights: {shown}.\n"
+        "Give both the same --checkpoint, or let the second take the first one's (leave out --checkpoint-against)."
+    )
+    raise RunError(msg)

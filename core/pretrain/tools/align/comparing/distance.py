@@ -13,22 +13,16 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-
-Copies = list["Tensor"]
-"""A tensor [samples, positions, ...], once for each copy that ranks hold."""
+Copies = list["Tensor"]  # A tensor [samples, positions, ...], once for each copy that ranks hold
 
 
 @dataclass(frozen=True, slots=True)
 class Distance:
-    """Distance of two tensors; infinite where their shapes differ or a number is not finite.
+    """Distance of two tensors; infinite where their shapes differ or a number is not finite."""
 
-    Attributes:
-        whole: Euclidean norm of the difference, as a part of the larger tensor's.
-        row: the largest of any token, as a part of its norm or, if that is larger, of the median token's: one wrong
-            token among many is seen, also where a few are so much larger that they are all of the whole norm.
-    """
-
-    whole: float
+    whole: float  # Euclidean norm of the difference, as a part of the larger tensor's
+    # The largest of any token, as a part of its norm or, if that is larger, of the median token's: one wrong token
+    # among many is seen, also where a few are so much larger that they are all of the whole norm.
     row: float
 
     @classmethod
@@ -88,10 +82,7 @@ def vectors(first: Tensor, second: Tensor, floor: float = 0.0) -> float:
 
 
 def worst_row(first: Tensor, second: Tensor, floor: float = 0.0) -> float:
-    """Return the largest difference of a row, or of an entry of a vector, as a part of the row's norm.
-
-    Of the mean row's, or of `floor`, if that is larger.
-    """
+    """Return the largest difference of a row or vector's entry, in its norm; in the mean one's or `floor` if larger."""
     if first.shape != second.shape or not bool((first.isfinite() & second.isfinite()).all()):
         return math.inf
     if not first.numel():
@@ -104,41 +95,25 @@ def worst_row(first: Tensor, second: Tensor, floor: float = 0.0) -> float:
 
 UNIT = {"fp32": 2.0**-24, "fp16": 2.0**-11, "bf16": 2.0**-8}
 """Unit roundoff of each dtype: half the distance of 1 to the next number."""
-
 CONSTANT = {"fp32": 64.0, "fp16": 2.5, "bf16": 2.5}
-"""Factor of `UNIT`: twice the error of correct 16-bit kernels, ten times that of fp32 ones (docs/align.md).
-
-Sums of fp32 kernels are in fp32 too, in other orders; those of 16-bit kernels are in fp32, and only their results are
-rounded."""
-
-ROWS = 4.0
-"""Factor for the worst of many rows."""
-
-DRIFT = 6.0
-"""Factor of the relative difference of the weights before a step, four times what was measured."""
-
-SCALARS = 16.0
-"""Part of the whole bound that a loss or the gradient norm may differ by: it is a mean over many numbers."""
+"""Factor of `UNIT`: twice the error of correct 16-bit kernels, whose sums are in fp32 and only results are rounded, and
+ten times that of fp32 ones, whose sums in fp32 have other orders (docs/align.md)."""
+ROWS = 4.0  # factor for the worst of many rows
+DRIFT = 6.0  # factor of the relative difference of the weights before a step, four times what was measured
+SCALARS = 16.0  # part of the whole bound that a loss or the gradient norm may differ by: it is a mean over many numbers
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Explained:
-    """Differences that the dtype of two sides explains.
+    """Differences that the dtype of two sides explains."""
 
-    A step of L layers has a chain of 2 (L + 1) places: forward 0 to L + 1, then backward. Rounding errors of a place
-    are independent of those before it, so that they add up as the square root of their number.
-
-    Attributes:
-        dtype: the less exact one of both sides.
-        layers: L.
-        drift: relative difference of the weights before the step; 0 in the first.
-        row_drift: the largest one of a weight's row or column: what a neuron receives or passes on.
-    """
+    # A step of L layers has a chain of 2 (L + 1) places: forward 0 to L + 1, then backward. Rounding errors of a place
+    # are independent of those before it, so that they add up as the square root of their number.
 
     dtype: str
     layers: int
-    drift: float = 0.0
-    row_drift: float = 0.0
+    drift: float = 0.0  # relative difference of the weights before the step; 0 in the first
+    row_drift: float = 0.0  # the largest one of a weight's row or column: what a neuron receives or passes on
 
     def at(self, position: int, *, is_backward: bool) -> float:
         """Return the explained difference of an activation at a position of the model, or of its gradient."""

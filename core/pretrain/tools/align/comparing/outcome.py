@@ -10,58 +10,35 @@ if TYPE_CHECKING:
 
     from pretrain.tools.align.recording.folder import ModulePlace
 
-
-Order = tuple[int, int, int, int]
-"""Step, phase of the step, position along the phase's direction, and order there."""
-
-FORWARD, LOSS, BACKWARD, GRADIENTS, NORM, UPDATE = range(6)
-"""Phases of a step in the order of computation."""
-
+Order = tuple[int, int, int, int]  # step, phase of the step, position along the phase's direction, and order there
+FORWARD, LOSS, BACKWARD, GRADIENTS, NORM, UPDATE = range(6)  # phases of a step in the order of computation
 PHASES = ("forward", "loss", "backward", "gradients of the parameters", "gradient norm", "update")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Ordered:
-    """Something at a place in the order of computation.
-
-    Attributes:
-        order: of computation.
-    """
-
     order: Order
 
     @property
     def step(self) -> int:
-        """Step, from 1."""
         return self.order[0]
 
     @property
     def phase(self) -> str:
-        """Phase of the step in words."""
         return PHASES[self.order[1]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Compared(_Ordered):
-    """One comparison of the two sides.
+    """One comparison of the two sides."""
 
-    Attributes:
-        place: of the module; None for what belongs to the whole model.
-        operation: whose call it is; "" for other values.
-        what: "output of norm in input_layernorm".
-        difference: relative.
-        explained: what the dtype explains.
-        ticks: in the order of computation of each side, where it is an activation's.
-        entries: compared ones of all, where they are not all.
-    """
-
-    place: ModulePlace | None
-    operation: str
-    what: str
+    place: ModulePlace | None = None  # of the module; None for what belongs to the whole model
+    operation: str = ""  # whose call it is; "" for other values
+    what: str  # "output of norm in input_layernorm"
     difference: float
     explained: float
-    ticks: tuple[int, int] | None = None
-    entries: tuple[int, int] | None = None
+    ticks: tuple[int, int] | None = None  # in the order of computation of each side, where it is an activation's
+    entries: tuple[int, int] | None = None  # compared ones of all, where they are not all
 
     @property
     def share(self) -> float:
@@ -76,48 +53,28 @@ class Compared(_Ordered):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WrongCall(_Ordered):
-    """A call of a kernel whose result is not what float64 gives for the very tensors that it was given.
+    """A call of a kernel whose result is not what float64 gives for the very tensors that it was given."""
 
-    Attributes:
-        side: 0 or 1.
-        rank: of that side.
-        place: of the module.
-        operation: of the kernel.
-        what: "output", "gradient of x", or what of the optimizer.
-        error: relative; infinite for a missing gradient.
-        explained: what the dtype explains.
-        call: number of the operation's call in the module, from 0.
-    """
-
-    side: int
+    side: int  # 0 or 1
     rank: int
     place: ModulePlace
     operation: str
-    what: str
-    error: float
+    what: str  # "output", "gradient of x", or what of the optimizer
+    error: float  # relative; infinite for a missing gradient
     explained: float
-    call: int = 0
+    call: int = 0  # number of the operation's call in the module, from 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AlignResult:
-    """Result of a comparison.
+    """Result of a comparison."""
 
-    Attributes:
-        compared: everything that was, in order of computation.
-        wrong: calls of one side that are not what float64 gives, in order of computation.
-        alike: those that both sides get wrong.
-        skipped: what is not compared and why, in words.
-        notes: what else should be known, in words.
-        unchecked: the reason that the first difference may be of a call that was not checked by itself; "" if it was.
-    """
-
-    compared: Sequence[Compared]
-    wrong: Sequence[WrongCall] = ()
-    alike: Sequence[WrongCall] = ()
-    skipped: Sequence[str] = ()
+    compared: Sequence[Compared]  # everything that was, in order of computation
+    wrong: Sequence[WrongCall] = ()  # calls of one side that are not what float64 gives, in order of computation
+    alike: Sequence[WrongCall] = ()  # those that both sides get wrong
+    skipped: Sequence[str] = ()  # what is not compared and why, in words
     notes: Sequence[str] = ()
-    unchecked: str = ""
+    unchecked: str = ""  # reason that the first difference may be of a call that was not checked by itself
 
     @property
     def first(self) -> Compared | None:
@@ -132,15 +89,14 @@ class AlignResult:
     @property
     def is_explained_by_cause(self) -> bool:
         """True if there is a wrong call, and nothing differs at an earlier place."""
-        return self.cause is not None and (self.first is None or _precedes(self.cause, self.first))
+        cause, first = self.cause, self.first
+        if cause is None or first is None:
+            return cause is not None
+        # In the order of computation of the call's side.
+        tick = first.order[3] if first.ticks is None else first.ticks[cause.side]
+        return cause.order <= (*first.order[:3], tick)
 
     @property
     def is_aligned(self) -> bool:
         """True if nothing differs."""
         return self.first is None and self.cause is None
-
-
-def _precedes(cause: WrongCall, first: Compared) -> bool:
-    """Say whether a call is before what differs, or makes it, in the order of computation of the call's side."""
-    tick = first.order[3] if first.ticks is None else first.ticks[cause.side]
-    return cause.order <= (*first.order[:3], tick)

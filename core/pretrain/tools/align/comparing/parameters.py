@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import torch
-from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
-from torch.distributed.checkpoint.state_dict_loader import load
 
 from pretrain.checkpoint.sharded_format import weight_names
 from pretrain.tools.align.recording.folder import ModulePlace, weights_folder
@@ -21,11 +17,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from torch import Tensor
-    from torch.distributed.checkpoint.metadata import Metadata
 
     from pretrain.tools.align.comparing.recording import Recording
     from pretrain.tools.convert.formats.sharded_tensors import ShardedTensor
-
 
 _STATE = "optimizer.state."
 _LAYER = "decoder.layers."
@@ -35,7 +29,6 @@ class Parameters:
     """State of the parameters before the first step, and after each."""
 
     def __init__(self, recording: Recording) -> None:
-        """Read the indices."""
         self._recording = recording
         self._steps = [StoredTensors(weights_folder(recording.folder, step)) for step in range(recording.steps + 1)]
 
@@ -46,7 +39,8 @@ class Parameters:
 
     def weight(self, name: str, step: int) -> Tensor:
         """Return a weight after a step, fp64: the main one where there is one."""
-        return self._read(f"{_STATE}{MAIN}." if self._has_main(name) else "", name, step)
+        has_main = f"{_STATE}{MAIN}.{self._keys[name][0]}" in self._steps[0].shapes
+        return self._read(f"{_STATE}{MAIN}." if has_main else "", name, step)
 
     def model_weight(self, name: str, step: int) -> Tensor:
         """Return a weight after a step as the model has it, fp64."""
@@ -64,9 +58,6 @@ class Parameters:
             for key, shape in self._steps[0].shapes.items()
             for name, place in weight_names(key, shape[0] if shape else 0)
         }
-
-    def _has_main(self, name: str) -> bool:
-        return f"{_STATE}{MAIN}.{self._keys[name][0]}" in self._steps[0].shapes
 
     def _read(self, prefix: str, name: str, step: int) -> Tensor:
         for other, tensors in enumerate(self._steps):
@@ -87,9 +78,7 @@ def place_of_parameter(name: str, layers: int) -> ModulePlace:
     return ModulePlace(0 if name.startswith("embedding") else layers + 1, module.removeprefix("decoder."))
 
 
-AT_ONCE = 1 << 30
-"""Bytes of a checkpoint up to which all of its tensors are read at once and kept."""
-
+AT_ONCE = 1 << 30  # bytes of a checkpoint up to which all of its tensors are kept once they are read
 _KEPT = 4
 """Tensors of a larger one that are kept: a layer's weight, its main weight and both moments, which are read in turn."""
 
@@ -98,16 +87,9 @@ class StoredTensors:
     """The tensors of one folder by their keys."""
 
     def __init__(self, folder: Path) -> None:
-        """Read the index.
-
-        Raises:
-            CheckpointError: it is missing.
-            DamageError: it is damaged.
-        """
         self._folder, self._index = folder, index_of(folder)
         entries = self._index.state_dict_metadata.items()
         self._entries = {key: entry for key, entry in entries if isinstance(entry, TensorStorageMetadata)}
-        self._whole: dict[str, Tensor] = {}
         self._kept: dict[tuple[str, int | None], Tensor] = {}
 
     @property
@@ -117,47 +99,27 @@ class StoredTensors:
 
     def read(self, key: str, place: int | None) -> Tensor:
         """Return a tensor, or the part of it at one place of its first dimension."""
-        if not self._is_large:
-            self._whole = self._whole or self._read_all()
-            return self._whole[key] if place is None else self._whole[key][place]
+        if not self._is_large and place is not None:
+            return self.read(key, None)[place]
         if (key, place) not in self._kept:
-            if len(self._kept) == _KEPT:
+            if self._is_large and len(self._kept) == _KEPT:
                 del self._kept[next(iter(self._kept))]  # the one that was read first
             self._kept[key, place] = self._read_one(key, place)
         return self._kept[key, place]
 
     def release(self) -> None:
         """Free the tensors that are kept; they can be read again."""
-        self._whole, self._kept = {}, {}
+        self._kept = {}
 
     @cached_property
     def _is_large(self) -> bool:
         sizes = (entry.size.numel() * entry.properties.dtype.itemsize for entry in self._entries.values())
         return sum(sizes) > AT_ONCE
 
-    @cached_property
-    def _pieces(self) -> dict[str, ShardedTensor]:
-        return sharded_tensors(self._folder, self._index)
-
     def _read_one(self, key: str, place: int | None) -> Tensor:
         stored = self._pieces[key]
         return (stored.whole() if place is None else stored.of_first(place)).whole()
 
-    def _read_all(self) -> dict[str, Tensor]:
-        entries = self._entries.items()
-        tensors = {key: torch.empty(entry.size, dtype=entry.properties.dtype) for key, entry in entries}
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "torch.distributed is disabled")  # meant: a single process reads
-            load(tensors, storage_reader=_Reader(self._folder, self._index), no_dist=True)
-        return tensors
-
-
-class _Reader(FileSystemReader):
-    """torch's reader, with an index that is read already, and executes nothing."""
-
-    def __init__(self, folder: Path, index: Metadata) -> None:
-        super().__init__(folder)
-        self._read_already = index
-
-    def read_metadata(self) -> Metadata:
-        return self._read_already
+    @cached_property
+    def _pieces(self) -> dict[str, ShardedTensor]:
+        return sharded_tensors(self._folder, self._index)

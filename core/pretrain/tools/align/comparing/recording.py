@@ -2,41 +2,48 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import orjson
+import torch
+from safetensors import safe_open
 
 from pretrain.errors import RunError
-from pretrain.tools.align.recording.folder import FILE, FORMAT, KEYS, RANK, damaged_file
+from pretrain.tools.align.recording.folder import (
+    FILE,
+    FORMAT,
+    KEYS,
+    PARTIAL,
+    RANK,
+    SAME,
+    SPLIT_GATED,
+    SPLIT_HEADS,
+    ModulePlace,
+    damaged_file,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from torch import Tensor
+
 
 @dataclass(frozen=True, kw_only=True)  # no slots: derived values are kept
 class Recording:
-    """A recorded folder.
-
-    Attributes:
-        folder: where it is.
-        manifest: as `pretrain.tools.align.recording.folder.write_manifest` writes it.
-        ranks: of each rank, what `pretrain.tools.align.recording.sink.Sink.finish` writes.
-    """
+    """A recorded folder."""
 
     folder: Path
-    manifest: Mapping[str, Any]
-    ranks: Sequence[Mapping[str, Any]]
+    manifest: Mapping[str, Any]  # as `pretrain.tools.align.recording.folder.write_manifest` writes it
+    ranks: Sequence[Mapping[str, Any]]  # of each rank, what `pretrain.tools.align.recording.folder.Sink.finish` writes
 
     @classmethod
     def open(cls, folder: Path) -> Recording:
-        """Read everything but the tensors.
-
-        Raises:
-            RunError: it is no recording, not a complete one, or of another version.
-        """
+        """Read everything but the tensors."""
         try:
             manifest = orjson.loads((folder / FILE).read_bytes())
             made_as = manifest["format"]
@@ -81,29 +88,20 @@ class Recording:
 
     @cached_property
     def samples(self) -> dict[str, str]:
-        """Hash of each sample, by "STEP.NUMBER".
-
-        Raises:
-            RunError: ranks have read different text for one sample.
-        """
+        """Hash of each sample, by "STEP.NUMBER"."""
         found: dict[str, str] = {}
         for rank in self.ranks:
             for name, digest in rank["samples"].items():
                 if found.setdefault(name, digest) != digest:
-                    msg = (
-                        f"{self.folder}: ranks read different text for sample {name.partition('.')[2]} of step "
-                        f"{name.partition('.')[0]}.\nGive all of them the same token files, and record it again."
-                    )
-                    raise RunError(msg)
+                    step, _, sample = name.partition(".")
+                    msg = f"{self.folder}: ranks read different text for sample {sample} of step {step}.\n"
+                    raise RunError(msg + "Give all of them the same token files, and record it again.")
         return found
 
     def loss(self, step: int) -> float | None:
         """Return the loss of a step, from 1; None where no rank has one."""
-        found = [
-            rank["steps"][step - 1]["loss"]
-            for rank in self.ranks
-            if rank["tensor_rank"] == 0 and rank["steps"][step - 1]["loss"] is not None
-        ]
+        losses = [rank["steps"][step - 1]["loss"] for rank in self.ranks if rank["tensor_rank"] == 0]
+        found = [loss for loss in losses if loss is not None]
         return sum(found) / len(found) if found else None
 
     def step(self, number: int) -> Mapping[str, Any]:
@@ -133,24 +131,15 @@ class Recording:
 
     def kernel(self, operation: str) -> str:
         """Return the kernel of an operation and its provider in words."""
-        for row in self.manifest["kernels"]["rows"]:
-            if row["operation"] == operation:
-                return f"'{row['kernel']}' of {row['provider']}"
-        return "none"
+        rows = (row for row in self.manifest["kernels"]["rows"] if row["operation"] == operation)
+        return next((f"'{row['kernel']}' of {row['provider']}" for row in rows), "none")
 
     @property
     def title(self) -> str:
         """The side in a few words: backend, engine, dtype and layout."""
         recipe, layout = self.manifest["recipe"], self.manifest["layout"]
-        sizes = [
-            f"{name} {layout[key]}"
-            for name, key in (
-                ("tensor", "tensor_model_parallel_size"),
-                ("pipeline", "pipeline_model_parallel_size"),
-                ("data", "data_parallel_size"),
-            )
-            if layout[key] > 1
-        ]
+        keys = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "data_parallel_size")
+        sizes = [f"{key.partition('_')[0]} {layout[key]}" for key in keys if layout[key] > 1]
         engine = str(recipe["engine"]["name"])
         if engine == "deepspeed":
             engine += f" ZeRO {recipe['engine']['zero']['stage']}"
@@ -160,3 +149,88 @@ class Recording:
     def versions(self) -> str:
         """Versions of pretrain and torch that recorded the side."""
         return f"pretrain {self.manifest['pretrain']}, torch {self.manifest['torch']}"
+
+
+Line = dict[str, Any]
+_OF_VOCABULARY = {("output_layer", "linear", "output"), ("", "cross_entropy", "logits")}
+"""Module, operation and name of tensors with a column for each token; their padding depends on the layout."""
+
+
+@dataclass(frozen=True, slots=True)
+class PointName:
+    """Identity of a recorded tensor in both sides."""
+
+    step: int  # from 1
+    is_backward: bool
+    place: ModulePlace
+    operation: str  # whose call gave it; "" for the module itself
+    call: int
+    name: str  # "output", or the input whose gradient it is
+
+
+class Points:
+    """The recorded tensors of one side."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+        self._lines: dict[PointName, list[tuple[int, Line]]] = defaultdict(list)
+        self._open: dict[str, Any] = {}
+        self._files = ExitStack()
+        for rank in range(len(recording.ranks)):
+            for text in (recording.folder / f"rank{rank}" / "points.jsonl").read_bytes().splitlines():
+                line = orjson.loads(text)
+                place, step = ModulePlace(line["position"], line["module"]), line["step"]
+                name = PointName(step, line["backward"], place, line["operation"], line["call"], line["name"])
+                self._lines[name].append((rank, line))
+
+    def order(self) -> dict[PointName, int]:
+        """Return all tensors with their order within a rank."""
+        return {name: min(line["order"] for _, line in lines) for name, lines in self._lines.items()}
+
+    def parts(self, name: PointName) -> Iterator[list[Tensor]]:
+        """Yield the tensor [samples, positions, ...], fp32, once for each copy that tensor-parallel ranks hold."""
+        # A rank's micro-batch is yielded at a time: all logits of a step can be more than the host's memory. Gradients
+        # are those of the step's mean loss, whatever the engine has scaled them with.
+        found: dict[tuple[int, int], dict[int, tuple[int, Line]]] = defaultdict(dict)
+        for rank, line in self._lines[name]:
+            place = self._recording.ranks[rank]
+            found[line["micro_batch"], place["data_rank"]][place["tensor_rank"]] = rank, line
+        scale = self._recording.units[name.step] if name.is_backward else 1.0
+        # Samples are divided among the data-parallel ranks within each micro-batch (pretrain.data.samples.batches).
+        for key in sorted(found):
+            parts = {place: (line, self._read(rank, line)) for place, (rank, line) in found[key].items()}
+            whole = [each.transpose(0, 1) for each in _joined(parts)]
+            if (name.place.module, name.operation, name.name) in _OF_VOCABULARY:
+                whole = [each[..., : self._recording.manifest["vocab_size"]] for each in whole]
+            yield whole if scale in {0.0, 1.0} else [each / scale for each in whole]
+
+    def micro_batches(self, name: PointName) -> list[int]:
+        """Return the micro-batch, from 0 on its rank, of each sample of `parts`."""
+        ranks, lines = self._recording.ranks, self._lines[name]
+        parts = {(line["micro_batch"], ranks[rank]["data_rank"]): (rank, line) for rank, line in lines}
+        return [key[0] for key in sorted(parts) for _ in range(self._read(*parts[key]).shape[1])]
+
+    def _read(self, rank: int, line: Line) -> Tensor:
+        path = str(self._recording.folder / f"rank{rank}" / f"tensors{line['file']}.safetensors")
+        if path not in self._open:
+            self._open[path] = self._files.enter_context(safe_open(path, framework="pt"))
+        tensor: Tensor = self._open[path].get_tensor(line["key"])
+        return tensor if tensor.dtype == torch.float64 else tensor.float()
+
+
+def _joined(parts: Mapping[int, tuple[Line, Tensor]]) -> list[Tensor]:
+    """Return a micro-batch's whole tensor [positions, samples, ...], once for each rank that has it whole."""
+    lines, tensors = zip(*(parts[rank] for rank in sorted(parts)), strict=True)
+    division = lines[0]["division"]
+    if len(tensors) == 1:
+        return list(tensors)
+    if division == PARTIAL:
+        return [torch.stack(tensors).sum(0)]
+    if division == SAME:
+        return list(tensors) if len({line["rows"][0] for line in lines}) == 1 else [torch.cat(tensors)]
+    if division == SPLIT_HEADS:
+        return [torch.cat(tensors, dim=2)]
+    if division == SPLIT_GATED:
+        halves = [tensor.chunk(2, dim=-1) for tensor in tensors]
+        return [torch.cat([half[number] for number in range(2) for half in halves], dim=-1)]
+    return [torch.cat(tensors, dim=-1)]

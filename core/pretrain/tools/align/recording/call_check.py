@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     from pretrain.plugins.requests import Request
     from pretrain.tools.align.recording.folder import Visit
 
-MOST_SCORES = 1 << 26
-"""Scores that are checked: half a GiB in float64, of which the host has several at a time."""
-
+MOST_SCORES = 1 << 26  # scores that are checked: half a GiB in float64, of which the host has several at a time
 _DIVIDED: Mapping[str, Mapping[str, int]] = {
     "linear": {"weight": 0, "bias": 0, "output": -1},
     "cross_entropy": {"logits": -1},
@@ -42,12 +40,6 @@ class CallCheck:
     """Tensors that one call was given and returned, on the host."""
 
     def __init__(self, request: Request, arguments: Mapping[str, Any]) -> None:
-        """Copy the inputs, which the kernel may overwrite.
-
-        Args:
-            request: of the kernel.
-            arguments: by name.
-        """
         group = arguments.get("group")
         self._group: dist.ProcessGroup | None = group if group is not None and group.size() > 1 else None
         self._request = request
@@ -55,8 +47,7 @@ class CallCheck:
         if isinstance(request, AttentionRequest | SoftmaxRequest):
             first = next(x for x in arguments.values() if isinstance(x, torch.Tensor))
             batch = first.shape[0 if isinstance(request, SoftmaxRequest) else 1]
-            part = AttentionPart.of(request, batch, MOST_SCORES, all_queries=True)
-            self._part = part
+            self._part = part = AttentionPart.of(request, batch, MOST_SCORES, all_queries=True)
             self._request = part.request_of_part
         self._divided = dict(_DIVIDED.get(request.operation, {})) if self._group else {}
         if self._group and getattr(request, "sequence_parallel", False):
@@ -79,14 +70,9 @@ class CallCheck:
         self._output_gradient = self._whole("output", gradient)
 
     def errors(self, gradients: Mapping[str, Tensor | None]) -> dict[str, list[float]]:
-        """Return the error and the explained one, by name: "output" and "gradient of INPUT".
-
-        An input that gets no gradient, of which the reference kernel has one, is infinitely wrong. What overflows in
-        the reference kernel as well, such as gradients of a loss scale that is too large, is left out.
-
-        Args:
-            gradients: that the kernel returned, by input; empty if there was no backward pass.
-        """
+        """Return the error and the explained one, by name: "output" and "gradient of INPUT"."""
+        # An input that gets no gradient, of which the reference kernel has one, is infinitely wrong. What overflows in
+        # the reference kernel as well, such as gradients of a loss scale that is too large, is left out.
         actual = {"output": self._output} | {
             f"gradient of {name}": None if x is None else self._part.narrow(name, x.detach()).to("cpu")
             for name, x in gradients.items()
@@ -113,10 +99,7 @@ class CallCheck:
         return TensorError.of(actual, exact)
 
     def _computed(self, dtype: torch.dtype, names: Collection[str]) -> dict[str, Tensor]:
-        """Return this rank's part of the output and of these inputs' gradients, as the reference kernel computes them.
-
-        Gradients that the reference kernel has none of are left out.
-        """
+        """Return this rank's part of the output and of these inputs' gradients, where the reference kernel has any."""
         given = {
             name: x.to(dtype, copy=name == "logits")  # which the reference kernel may overwrite too
             if isinstance(x, torch.Tensor) and x.is_floating_point() and name not in {"cos", "sin"}
@@ -133,7 +116,11 @@ class CallCheck:
             is_watched=False,
             is_guarded=False,
         )
-        return {name: self._own(name.removeprefix("gradient of "), x) for name, x in computed.items()}
+        if self._group is not None:
+            for name, x in computed.items():
+                if (place := name.removeprefix("gradient of ")) in self._divided:  # this rank's part
+                    computed[name] = x.chunk(self._group.size(), self._divided[place])[self._group.rank()]
+        return computed
 
     def _whole(self, name: str, x: Tensor) -> Tensor:
         """Return a copy on the host, of all parts where ranks of the call's group have one each; collective then."""
@@ -144,16 +131,9 @@ class CallCheck:
         dist.all_gather(parts, x.contiguous(), group=self._group)
         return torch.cat([part.cpu() for part in parts], dim=self._divided[name])
 
-    def _own(self, name: str, x: Tensor) -> Tensor:
-        """Return this rank's part of a whole tensor."""
-        if name not in self._divided or self._group is None:
-            return x
-        return x.chunk(self._group.size(), self._divided[name])[self._group.rank()]
-
 
 @cache
 def _reference(request: Request, dtype: torch.dtype) -> Any:
-    """Return the reference kernel for whole tensors on the host."""
     whole = {"tensor_parallel_size": 1, "sequence_parallel": False, "main_grad_dtype": None}
     known = {field.name for field in fields(request)}
     return oracle(request, dtype, **{name: value for name, value in whole.items() if name in known})

@@ -1,25 +1,31 @@
-"""Files of a recording: manifest, weights, sizes; and places of ranks and modules."""
+"""Files of a recording, written by each rank, and places of ranks and modules."""
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import orjson
 import torch
+from safetensors.torch import save_file
 
 import pretrain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
+    from torch import Tensor
+
+    from pretrain.engine.protocol import Batch
     from pretrain.plugins.negotiation.kernel_table import KernelTable
     from pretrain.recipe import Recipe
     from pretrain.recipe.layout import Layout
 
-
+WEIGHTS = "weights"  # folder of the weights and moments before the first step and after each
+RANK = "rank.json"  # file of a rank that is written last, and lists the others
 FILE = "recording.json"
 FORMAT = 1
 KEYS = ("format", "pretrain", "torch", "source", "recipe", "layout", "vocab_size", "positions", "kernels")
@@ -29,16 +35,7 @@ KEYS = ("format", "pretrain", "torch", "source", "recipe", "layout", "vocab_size
 def write_manifest(
     folder: Path, recipe: Recipe, table: KernelTable, layout: Layout, vocab_size: int, *, positions: int
 ) -> None:
-    """Write what is the same on all ranks.
-
-    Args:
-        folder: of the recording.
-        recipe: that is recorded.
-        table: the chosen kernels.
-        layout: sizes of the parallel groups.
-        vocab_size: entries of the tokenizer, before padding.
-        positions: of each sequence that are recorded at the most.
-    """
+    """Write what is the same on all ranks."""
     manifest = {
         "format": FORMAT,
         "pretrain": pretrain.__version__,
@@ -53,17 +50,9 @@ def write_manifest(
     (folder / FILE).write_bytes(orjson.dumps(manifest, option=orjson.OPT_INDENT_2))
 
 
-WEIGHTS = "weights"
-"""Folder of the weights and moments before the first step and after each."""
-
-
 def weights_folder(folder: Path, step: int) -> Path:
     """Return the folder of the state after a step; 0 is before the first."""
     return folder / WEIGHTS / f"step{step}"
-
-
-RANK = "rank.json"
-"""File of a rank that is written last, and lists the others."""
 
 
 def file_sizes(folder: Path, below: Path) -> dict[str, int]:
@@ -87,18 +76,7 @@ def damaged_file(folder: Path, sizes: Iterable[Mapping[str, int]]) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankPlace:
-    """Place of a rank in the layout, and sizes that its tensors depend on.
-
-    Attributes:
-        rank: of all ranks.
-        tensor_rank: of the tensor-parallel ranks.
-        tensor_size: number of those.
-        data_rank: of the data-parallel ranks.
-        data_size: number of those.
-        pipeline_rank: its stage.
-        seq_length: of a whole sequence.
-        is_gated: linear_fc1 has the rows of a gate and of an up projection (swiglu).
-    """
+    """Place of a rank in the layout, and sizes that its tensors depend on."""
 
     rank: int
     tensor_rank: int
@@ -107,21 +85,15 @@ class RankPlace:
     data_size: int
     pipeline_rank: int
     seq_length: int
-    is_gated: bool
+    is_gated: bool  # linear_fc1 has the rows of a gate and of an up projection (swiglu)
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class ModulePlace:
-    """Place of a module in the model, whatever the layout.
+    """Place of a module in the model, whatever the layout."""
 
-    Attributes:
-        position: 0 before the layers, the layer's number from 1 over all stages, or the number of layers + 1 after
-            them.
-        module: its path within that: "input_layernorm", "mlp.linear_fc1", "output_layer"; "" for the layer itself.
-    """
-
-    position: int
-    module: str
+    position: int  # 0 before the layers, the layer's number from 1 over all stages, or one more than those after them
+    module: str  # its path within that: "input_layernorm", "mlp.linear_fc1", "output_layer"; "" for the layer itself
 
     def title(self, layers: int) -> str:
         """Return the place in words, for a model of so many layers."""
@@ -132,18 +104,131 @@ class ModulePlace:
 
 @dataclass(slots=True)
 class Visit:
-    """One execution of a module.
-
-    Attributes:
-        place: of the module.
-        micro_batch: of this rank in the step, from 0.
-        batch_first: whether its tensors are [b, s, ...], not [s, b, ...].
-        again: whether its activations are computed a second time, for the backward pass.
-        calls: of each operation so far.
-    """
+    """One execution of a module."""
 
     place: ModulePlace
-    micro_batch: int
-    batch_first: bool
-    again: bool
+    micro_batch: int  # of this rank in the step, from 0
+    batch_first: bool  # whether its tensors are [b, s, ...], not [s, b, ...]
+    again: bool  # whether its activations are computed a second time, for the backward pass
     calls: Counter[str] = field(default_factory=Counter)
+
+
+_MOST_BYTES = 1 << 28  # bytes of tensors in host memory before they are written to a file
+
+
+class Sink:
+    """Writer of a rank's tensors: files of tensors, and a file with a line about each of them."""
+
+    def __init__(self, folder: Path, place: RankPlace, positions: Tensor) -> None:
+        self._folder = folder / f"rank{place.rank}"
+        self._folder.mkdir()
+        self._place, self._positions = place, positions
+        self._lines: list[dict[str, Any]] = []
+        self._held: dict[str, Tensor] = {}
+        self._bytes = self._files = self._ticks = self.step = 0
+        self.units: list[dict[str, Any]] = []
+
+    def add(self, visit: Visit, operation: str, call: int, name: str, tensor: Tensor, *, is_backward: bool) -> None:
+        """Take a tensor's values at the recorded positions; it is [s, b, ...], or this rank's part of it."""
+        if visit.batch_first:
+            tensor = tensor.transpose(0, 1)
+        begin, rows = self._rows(tensor.shape[0])
+        taken = tensor.detach().index_select(0, rows.to(tensor.device)).to("cpu", copy=True).contiguous()
+        key = str(len(self._lines))
+        line = {"step": self.step, "backward": is_backward, **asdict(visit.place), "operation": operation, "call": call}
+        line |= {"name": name, "micro_batch": visit.micro_batch, "rows": [begin, len(rows)], "order": self.tick()}
+        line["division"] = division(visit.place, operation, name, self._place.tensor_size, self._place.is_gated)
+        self._lines.append({**line, "file": self._files, "key": key})
+        self._held[key] = taken
+        self._bytes += taken.nbytes
+        if self._bytes > _MOST_BYTES:
+            self._write()
+
+    def tick(self) -> int:
+        """Return the number of what comes next in the order of computation of this rank."""
+        self._ticks += 1
+        return self._ticks
+
+    def unit(self, visit: Visit, gradient: Tensor) -> None:
+        """Take the gradient of the tokens' losses, [s, b]: its sum over the step is what all gradients scale with."""
+        unit = gradient.cpu().double().sum().item()
+        self.units.append({"step": self.step, "micro_batch": visit.micro_batch, "unit": unit})
+
+    def finish(self, other: dict[str, Any]) -> None:
+        """Write what is left, and what else is known of this rank as JSON values; all weights are written."""
+        self._write()
+        (self._folder / "points.jsonl").write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in self._lines))
+        files = file_sizes(self._folder.parent, self._folder)
+        if self._place.rank == 0:
+            files |= file_sizes(self._folder.parent, self._folder.parent / WEIGHTS)
+        known = {**asdict(self._place), "units": self.units, "files": files, **other}
+        (self._folder / RANK).write_bytes(orjson.dumps(known))
+
+    def _rows(self, length: int) -> tuple[int, Tensor]:
+        """Return the number of the first recorded position that a tensor has, and the places of all of them in it."""
+        place = self._place
+        if length == place.seq_length:
+            return 0, self._positions
+        first = length * place.tensor_rank  # sequence parallel
+        inside = (self._positions >= first) & (self._positions < first + length)
+        return int((self._positions < first).sum()), self._positions[inside] - first
+
+    def _write(self) -> None:
+        if self._held:
+            save_file(self._held, self._folder / f"tensors{self._files}.safetensors")
+            self._files += 1
+        self._held, self._bytes = {}, 0
+
+
+SAME, PARTIAL = "same", "partial"  # every rank has it whole, or has a term of the sum that it is
+SPLIT_HEADS, SPLIT_LAST, SPLIT_GATED = "heads", "last", "gated"
+"""Ranks have neighbouring parts: of dimension 2, of the last one, or of both halves of the last one."""
+_ROW_PARALLEL = ("linear_proj", "linear_fc2")
+
+
+def division(place: ModulePlace, operation: str, name: str, ranks: int, is_gated: bool) -> str:
+    """Return how a tensor is divided among the tensor-parallel ranks."""
+    if ranks == 1 or operation in {"", "norm", "bias_dropout_add"}:
+        return SAME
+    module, is_output = place.module.rpartition(".")[2], name == "output"
+    if operation == "linear" and module in _ROW_PARALLEL:
+        return PARTIAL if is_output else SPLIT_LAST
+    if operation == "linear" and not is_output:
+        return SAME
+    has_halves = (operation == "linear" and module == "linear_fc1") or (operation == "activation" and not is_output)
+    if is_gated and has_halves:
+        return SPLIT_GATED
+    if operation == "rotary" or (operation == "attention" and not is_output):
+        return SPLIT_HEADS
+    return SAME if operation == "cross_entropy" and is_output else SPLIT_LAST
+
+
+class Samples:
+    """Micro-batches on their way to the engine, and a hash of each sample."""
+
+    def __init__(self, batches: Iterator[Batch], data_rank: int, data_size: int) -> None:
+        self._batches = batches
+        self._data_rank, self._data_size = data_rank, data_size
+        self._micro_batch = 0
+        self.digests: dict[str, str] = {}
+        self.step = 0
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        batch = next(self._batches)
+        tensors = [cast("Tensor", batch[key]) for key in ("tokens", "labels", "loss_mask")]
+        count = len(tensors[0])
+        first = (self._micro_batch * self._data_size + self._data_rank) * count
+        for number in range(count):
+            digest = hashlib.blake2b(digest_size=8)
+            for tensor in tensors:
+                digest.update(tensor[number].contiguous().numpy().tobytes())
+            self.digests[f"{self.step}.{first + number}"] = digest.hexdigest()
+        self._micro_batch += 1
+        return batch
+
+    def begin_step(self, step: int) -> None:
+        """Count samples from 0 again."""
+        self.step, self._micro_batch = step, 0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +15,8 @@ from pretrain.engine import groups
 from pretrain.engine.build import build_engine
 from pretrain.plugins.negotiation.kernels import naming_kernels
 from pretrain.report.timers import PhaseTimers
-from pretrain.tools.align.recording.folder import RankPlace, weights_folder, write_manifest
-from pretrain.tools.align.recording.sink import Samples, Sink
-from pretrain.tools.align.recording.taps import Taps
-from pretrain.tools.align.recording.visits import Visits
+from pretrain.tools.align.recording.folder import RankPlace, Samples, Sink, weights_folder, write_manifest
+from pretrain.tools.align.recording.taps import Taps, Visits
 from pretrain.training.progress import BatchSizes, Progress
 from pretrain.training.rank_setup import RankSetup
 from pretrain.training.trained_model import load_weights
@@ -29,27 +25,16 @@ from pretrain.training.training_data import TrainingData
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from torch import Tensor
-
-    from pretrain.engine.protocol import Batch, Engine, Step
+    from pretrain.engine.protocol import Batch, Engine
     from pretrain.launch.world import World
     from pretrain.plugins.host.manager import Plugins
     from pretrain.recipe import Recipe
-    from pretrain.recipe.layout import Layout
 
 
 class StepRecorder:
     """Recorder of one rank; all ranks call its methods together."""
 
     def __init__(self, engine: Engine, taps: Taps, folder: Path, *, positions: int) -> None:
-        """Watch the model of an engine that was built with these taps.
-
-        Args:
-            engine: whose steps are recorded.
-            taps: around its kernels.
-            folder: of the recording, which exists.
-            positions: of each sequence that are recorded at the most.
-        """
         self._engine, self._taps, self._folder = engine, taps, folder
         model = engine.recipe.model
         self.place = RankPlace(
@@ -68,14 +53,7 @@ class StepRecorder:
         self._consumed = 0
 
     def record(self, batches: Iterator[Batch] | None, steps: int, batch: int, num_microbatches: int) -> None:
-        """Take and record steps.
-
-        Args:
-            batches: of this rank; None where the engine reads none.
-            steps: their number.
-            batch: samples of a step over all ranks.
-            num_microbatches: of this rank in a step.
-        """
+        """Take and record steps."""
         samples = None if batches is None else Samples(batches, self.place.data_rank, self.place.data_size)
         self._save(0)
         for number in range(1, steps + 1):
@@ -89,19 +67,15 @@ class StepRecorder:
             if not step.skipped:
                 self._engine.advance_schedule(batch)
             self._consumed += batch
-            self._steps.append(_values(step, rate))
+            loss, norm = (None if each is None else float(each.item()) for each in (step.loss, step.grad_norm))
+            self._steps.append({"loss": loss, "grad_norm": norm, "skipped": step.skipped, "learning_rate": rate})
             self._save(number)
         dist.barrier()
-        self._sink.finish(
-            {
-                "steps": self._steps,
-                "checks": self._taps.checks,
-                "samples": samples.digests if samples is not None else {},
-            }
-        )
+        digests = samples.digests if samples is not None else {}
+        self._sink.finish({"steps": self._steps, "checks": self._taps.checks, "samples": digests})
 
     def _save(self, step: int) -> None:
-        """Save weights and moments in the form that no layout and no engine shows in."""
+        # In the form that no layout and no engine shows in.
         directory = weights_folder(self._folder, step)
         if self.place.rank == 0:
             directory.mkdir(parents=True)
@@ -110,74 +84,23 @@ class StepRecorder:
         storage.save(self._engine, directory, progress.to_mapping())
 
 
-def _values(step: Step, learning_rate: float) -> dict[str, Any]:
-    return {
-        "loss": None if step.loss is None else _number(step.loss),
-        "grad_norm": None if step.grad_norm is None else _number(step.grad_norm),
-        "skipped": step.skipped,
-        "learning_rate": learning_rate,
-    }
-
-
-def _number(scalar: Tensor) -> float:
-    return float(scalar.item())
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RecordingRun:
-    """A recording that can begin.
-
-    Attributes:
-        recipe: what is trained.
-        layout: sizes of the parallel groups.
-        recorder: of this rank.
-        batches: its micro-batches; None where its stages read none.
-    """
-
-    recipe: Recipe
-    layout: Layout
-    recorder: StepRecorder
-    batches: Iterator[Batch] | None
-
-    def run(self, steps: int) -> None:
-        """Take and record the steps."""
-        batch = BatchSizes.of(self.recipe).at(0)
-        self.recorder.record(self.batches, steps, batch, self.layout.num_microbatches(batch))
-
-
-@contextmanager
-def assembled(
-    recipe: Recipe, plugins: Plugins, world: World, folder: Path, *, positions: int, checkpoint: str | None
-) -> Iterator[RecordingRun]:
-    """Build engine, data and recorder on this rank, and take everything down again afterwards; see `record`."""
+def record_steps(
+    recipe: Recipe, plugins: Plugins, world: World, folder: Path, *, steps: int, positions: int, checkpoint: str | None
+) -> None:
+    """Build engine, data and recorder on this rank, record the steps, and take everything down; see `record`."""
     setup = RankSetup.of(recipe, plugins, world)
-    taps = Taps()
+    taps, layout, vocab_size = Taps(), setup.layout, setup.tokenizer.vocab_size
+    notify = click.echo if world.rank == 0 else (lambda _: None)
     with groups.joined(plugins.backend, world.rank, world.world_size, recipe.parallel.distributed_timeout_minutes):
-        engine, kernels = build_engine(
-            recipe,
-            plugins,
-            setup.tokenizer.vocab_size,
-            setup.device,
-            click.echo if world.rank == 0 else _ignore,
-            wrap_kernel=taps.around,
-        )
+        engine, kernels = build_engine(recipe, plugins, vocab_size, setup.device, notify, wrap_kernel=taps.around)
         with naming_kernels(kernels):
             if checkpoint is not None:
                 load_weights(engine, Path(checkpoint))
             progress = Progress()
             data, _ = TrainingData.of(setup, engine, progress).resume(progress)
             if world.rank == 0:
-                write_manifest(
-                    folder, recipe, kernels.table, setup.layout, setup.tokenizer.vocab_size, positions=positions
-                )
-            yield RecordingRun(
-                recipe=recipe,
-                layout=setup.layout,
-                recorder=StepRecorder(engine, taps, folder, positions=positions),
-                batches=data.training(0, PhaseTimers()),
-            )
+                write_manifest(folder, recipe, kernels.table, layout, vocab_size, positions=positions)
+            recorder = StepRecorder(engine, taps, folder, positions=positions)
+            batch = BatchSizes.of(recipe).at(0)
+            recorder.record(data.training(0, PhaseTimers()), steps, batch, layout.num_microbatches(batch))
         engine.close()
-
-
-def _ignore(_text: str) -> None:
-    """Show nothing: rank 0 does."""

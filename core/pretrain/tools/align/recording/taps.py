@@ -6,30 +6,31 @@ returned for them, before anything else is added; a hook on the output sees the 
 
 from __future__ import annotations
 
-import functools
+from collections import Counter
+from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from pretrain.model.layer import SerialLayer
 from pretrain.plugins.signatures import SIGNATURES
 from pretrain.tools.align.recording.call_check import CallCheck, is_checked
+from pretrain.tools.align.recording.folder import ModulePlace, Visit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from pretrain.plugins.requests import Request
-    from pretrain.tools.align.recording.folder import Visit
-    from pretrain.tools.align.recording.sink import Sink
-    from pretrain.tools.align.recording.visits import Visits
+    from pretrain.tools.align.recording.folder import Sink
 
 ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     operation: tuple(name for name, given in list(signature.parameters.items())[1:] if given.kind != given.KEYWORD_ONLY)
     for operation, signature in SIGNATURES.items()
 }
 """Operation -> its kernel's arguments (`pretrain.plugins.signatures`)."""
-
 _INSIDE_OTHERS = "softmax"
 """An operation that another one calls: its tensors are checked, but not kept; they are quadratic in the sequence."""
 
@@ -38,11 +39,6 @@ class Taps:
     """Maker of taps, and what they have found."""
 
     def __init__(self, *, checking: bool = True) -> None:
-        """Begin without a sink and visits, which are known when the model is built; calls are not seen before.
-
-        Args:
-            checking: whether calls are also compared with float64.
-        """
         self.checking = checking
         self.checks: list[dict[str, Any]] = []
         self.unfinished: dict[_Tap, None] = {}
@@ -54,7 +50,7 @@ class Taps:
         """Return the kernel with a tap around it; see `pretrain.plugins.negotiation.building.negotiate`."""
         if request.operation not in ARGUMENTS:
             return kernel
-        return functools.partial(self._call, request, kernel)
+        return partial(self._call, request, kernel)
 
     def finish_step(self) -> None:
         """Finish the checks of calls whose backward pass was not, or not wholly, run."""
@@ -77,8 +73,6 @@ class Taps:
 
 
 class _Tap:
-    """Tap of one call."""
-
     def __init__(self, taps: Taps, sink: Sink, request: Request, visit: Visit, arguments: dict[str, Any]) -> None:
         self.operation, self.visit = request.operation, visit
         self.call = visit.calls[self.operation]
@@ -110,8 +104,7 @@ class _Tap:
         return {**arguments, **self._inputs}
 
     def leave(self, output: Tensor) -> None:
-        """Take the output, and wait for its gradient."""
-        self._order = [self._tick(), 0]
+        self._order = [self._sink.tick(), 0]
         if not self.visit.again:
             self._add("output", output, is_backward=False)
         if self._check is not None:
@@ -120,7 +113,7 @@ class _Tap:
         if self._inputs and output.requires_grad:
             output.register_hook(self._begin_backward)  # type: ignore[no-untyped-call]
         elif self._inputs or not self.visit.again:
-            self._order[1] = self._tick()
+            self._order[1] = self._sink.tick()
             self._finish_check(dict.fromkeys(self._inputs))  # the kernel has cut its output off from them
 
     def finish(self) -> None:
@@ -132,7 +125,7 @@ class _Tap:
         if gradient is None:  # a later kernel has lost it
             return
         self._has_gradient = True
-        self._order[1] = self._tick()
+        self._order[1] = self._sink.tick()
         if self.operation == "cross_entropy":
             self._sink.unit(self.visit, gradient)
         if self._check is not None:
@@ -155,7 +148,7 @@ class _Tap:
                     del found[name]
                 else:
                     found[name] = weight.main_grad.detach() - before
-        self._order[1] = self._tick()
+        self._order[1] = self._sink.tick()
         for name, gradient in found.items():
             if gradient is not None and name not in self._weights:
                 self._add(name, gradient, is_backward=True)
@@ -166,24 +159,12 @@ class _Tap:
         if self.operation != _INSIDE_OTHERS:
             self._sink.add(self.visit, self.operation, self.call, name, tensor, is_backward=is_backward)
 
-    def _tick(self) -> int:
-        return self._sink.tick()
-
     def _finish_check(self, gradients: dict[str, Tensor | None]) -> None:
         self._taps.unfinished.pop(self, None)
         if self._check is None:
             return
-        self._taps.checks.append(
-            {
-                "step": self._taps.step,
-                "position": self.visit.place.position,
-                "module": self.visit.place.module,
-                "operation": self.operation,
-                "call": self.call,
-                "order": self._order,
-                "errors": self._check.errors(gradients),
-            }
-        )
+        check = {"step": self._taps.step, **asdict(self.visit.place), "operation": self.operation, "call": self.call}
+        self._taps.checks.append({**check, "order": self._order, "errors": self._check.errors(gradients)})
         self._check = None
 
 
@@ -200,3 +181,67 @@ class _Enter(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         ctx.tap.end_backward(gradients)
         return (None, *gradients)
+
+
+_BEFORE = "embedding"
+"""Modules whose path begins with it come before the layers; all others outside of layers come after them."""
+
+
+class Visits:
+    """The modules that are being executed, the innermost last, by hooks on all modules of a rank."""
+
+    def __init__(self, models: Sequence[nn.Module], layers: int, sink: Sink) -> None:
+        self._sink = sink
+        self._open: list[Visit] = []
+        self._seen: Counter[tuple[int, bool]] = Counter()
+        for model in models:
+            for path, module in model.named_modules():
+                # megatron-core's embedding transposes its output after this norm.
+                is_transposed = path != "embedding_layernorm" or model.embedding.reduce_scatter_embeddings  # type: ignore[union-attr]
+                self._watch(module, _place_of(model, path, layers), batch_first=not is_transposed)
+
+    @property
+    def current(self) -> Visit | None:
+        """The innermost module's."""
+        return self._open[-1] if self._open else None
+
+    def begin_step(self) -> None:
+        """Count micro-batches from 0 again."""
+        self._seen.clear()
+        self._open.clear()
+
+    def _watch(self, module: nn.Module, place: ModulePlace, *, batch_first: bool) -> None:
+        def enter(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            # megatron-core recomputes activations inside the backward pass.
+            again = torch._C._current_graph_task_id() != -1  # noqa: SLF001  as torch.utils.checkpoint asks
+            key = id(module), again
+            visit = Visit(place, self._seen[key], batch_first, again)
+            self._seen[key] += 1
+            self._open.append(visit)
+            hidden: Any = args[0] if args else kwargs.get("hidden_states")
+            if isinstance(module, SerialLayer) and torch.is_grad_enabled() and hidden.requires_grad:
+                hidden.register_hook(partial(self._add_gradient, visit))
+
+        def leave(_module: nn.Module, _args: Any, output: Any) -> None:
+            visit = self._open.pop()
+            if visit.again or not (isinstance(module, SerialLayer) or place.module == _BEFORE):
+                return
+            if output is not None:  # None after an error
+                found = output[0] if isinstance(output, tuple) else output
+                self._sink.add(visit, "", 0, "output", found, is_backward=False)
+
+        module.register_forward_pre_hook(enter, with_kwargs=True)
+        module.register_forward_hook(leave, always_call=True)
+
+    def _add_gradient(self, visit: Visit, gradient: torch.Tensor | None) -> None:
+        if gradient is not None:  # None: a later kernel has lost it
+            self._sink.add(visit, "", 0, "input", gradient, is_backward=True)
+
+
+def _place_of(model: nn.Module, path: str, layers: int) -> ModulePlace:
+    words = path.split(".")
+    if words[:2] == ["decoder", "layers"] and len(words) > 2:
+        number = model.get_submodule(".".join(words[:3])).layer_number
+        return ModulePlace(int(number), ".".join(words[3:]))  # type: ignore[arg-type]  # megatron-core's, an int
+    name = path.removeprefix("decoder.")
+    return ModulePlace(0 if path.startswith(_BEFORE) else layers + 1, name)

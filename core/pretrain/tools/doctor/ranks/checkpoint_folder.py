@@ -8,7 +8,6 @@ import secrets
 import socket
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +17,8 @@ from pretrain.engine.optimizers.choice import state_bytes
 from pretrain.errors import DataError
 from pretrain.launch.run_directory import RUNS
 from pretrain.report.flops import parameter_count
-from pretrain.tools.doctor.finding import Finding, Verdict
-from pretrain.tools.doctor.ranks.step import ExaminationStep, taking_part
+from pretrain.tools.doctor.finding import Finding
+from pretrain.tools.doctor.ranks.step_sequence import ExaminationStep, taking_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -27,16 +26,15 @@ if TYPE_CHECKING:
     from pretrain.launch.start_checks import Start
     from pretrain.recipe import Recipe
     from pretrain.tools.doctor.ranks.status_board import StatusBoard
-    from pretrain.tools.doctor.ranks.step import Answers
-
+    from pretrain.tools.doctor.ranks.step_sequence import Answers
 
 _WRITTEN = 64 << 20
-_LONG = 120.0
-"""Seconds that a training waits for a checkpoint without complaint."""
+_LONG = 120.0  # seconds that a training waits for a checkpoint without complaint
+_PATIENCE = 5.0  # seconds that a network file system gets to show what another node has written
+_PERIOD = 0.1
 _IN_MEMORY = {"tmpfs", "ramfs"}
 _MOUNTS = Path("/proc/self/mounts")
 _CHECK = "checkpoint folder"
-_PERIOD = 0.1
 _REMEDIES: Mapping[int | None, str] = {
     errno.ENOSPC: "make space",
     errno.EDQUOT: "make space in this user's quota (`quota -s`)",
@@ -47,17 +45,60 @@ _REMEDIES: Mapping[int | None, str] = {
 }
 
 
+def folder_steps(recipe: Recipe, board: StatusBoard, probe: FolderProbe) -> list[ExaminationStep]:
+    """Write into the folder, once a node; look for what the others have written; remove it at once."""
+
+    def write(orders: Any) -> Any:
+        probe.run = orders["run"]  # also on ranks that write nothing: one of them may have to remove the files
+        if board.world.local_rank:
+            return None
+        return {**probe.write(orders["run"], board.doing), "run": orders["run"]}
+
+    def orders_to_look(known: Mapping[str, Answers]) -> Any:
+        answers = taking_part(known.get(_CHECK, {}))
+        written = {rank: each for rank, each in answers.items() if not each["error"]}
+        if len(written) < 2:  # there is nothing to share
+            return None
+        return {"run": next(iter(written.values()))["run"], "ranks": list(written)}
+
+    def look(orders: Any) -> Any:
+        if board.world.rank not in orders["ranks"]:
+            return None
+        return probe.unseen(orders["run"], orders["ranks"], board.doing, min(_PATIENCE, board.timeout / 3))
+
+    def remove(_orders: Any) -> None:
+        if not board.world.local_rank:
+            probe.remove()
+
+    return [
+        ExaminationStep(
+            name=_CHECK,
+            orders=lambda _: {"run": secrets.token_hex(4)} if recipe.checkpoint.save is not False else None,
+            measure=write,
+            judge=lambda answers: judge_written(taking_part(answers), checkpoint_bytes(recipe)),
+        ),
+        ExaminationStep(
+            name="shared checkpoint folder",
+            orders=orders_to_look,
+            measure=look,
+            judge=lambda answers: judge_seen(taking_part(answers)),
+        ),
+        ExaminationStep(
+            name="removal of the doctor's files",
+            orders=lambda known: {} if _CHECK in known else None,
+            measure=remove,
+            judge=lambda _: [],  # what could not be removed could not be written either
+        ),
+    ]
+
+
 class FolderProbe:
-    """Files of one node's rank in the folder of the checkpoints; nothing is left behind.
+    """Files of one node's rank in the folder of the checkpoints; nothing is left behind."""
 
-    The folder need not exist: then the nearest one above it that does is looked at.
-
-    Attributes:
-        run: makes the names of the files of all ranks unlike those of other runs; empty until one is written.
-    """
+    # The folder need not exist: then the nearest one above it that does is looked at. `run` makes the names of the
+    # files of all ranks unlike those of other runs; it is empty until one is written.
 
     def __init__(self, start: Start, rank: int) -> None:
-        """Look at nothing yet: the file system may not answer."""
         save = start.recipe.checkpoint.save
         # The name of a new run's directory is not known before it starts; runs/ is where it will be.
         self._wanted = (Path(save) if isinstance(save, str) else start.run_dir or RUNS).absolute()
@@ -70,13 +111,7 @@ class FolderProbe:
         return existing_folder(self._wanted)
 
     def write(self, run: str, doing: Callable[[str], None], written: int = _WRITTEN) -> dict[str, Any]:
-        """Write a small file that the others will look for, then measure how fast a large one reaches the disk.
-
-        Args:
-            run: see `run`.
-            doing: told what is done now.
-            written: bytes of the large file, which has no name and vanishes with this process.
-        """
+        """Write a small file that the others will look for, then measure how fast a large one reaches the disk."""
         host, wanted = socket.gethostname(), str(self._wanted)
         answer: dict[str, Any] = {"host": host, "folder": wanted, "error": "", "errno": None, "rate": None}
         doing(f"write into {wanted}")
@@ -126,62 +161,49 @@ def _path(folder: Path, run: str, rank: int) -> Path:
 
 
 def judge_written(answers: Mapping[int, Mapping[str, Any]], needed: int | None) -> list[Finding]:
-    """Return the findings about the folder of every node.
-
-    Args:
-        answers: what `FolderProbe.write` returned, by rank.
-        needed: bytes of one checkpoint; None if not known.
-    """
-    failed = {rank: each for rank, each in answers.items() if each["error"]}
-    found = [
-        _wrong(
-            f"rank {rank} (host {each['host']}) cannot write into {each['folder']}: {each['error']}",
-            f"{_REMEDIES.get(each.get('errno'), 'make it writable for this user')}, or name another folder: "
-            "checkpoint.save",
-            [rank],
-        )
-        for rank, each in failed.items()
-    ]
+    """Return the findings about the folder of every node, of what `FolderProbe.write` returned; None: not known."""
+    found = []
+    for rank, each in answers.items():
+        if each["error"]:
+            text = f"rank {rank} (host {each['host']}) cannot write into {each['folder']}: {each['error']}"
+            remedy = _REMEDIES.get(each.get("errno"), "make it writable for this user")
+            found.append(Finding.wrong(_CHECK, text, f"{remedy}, or name another folder: checkpoint.save", [rank]))
     whole = {rank: each for rank, each in answers.items() if not each["error"]}
     if not whole:
         return found
-    return [*found, *_judge_space(whole, needed), *_judge_memory(whole), *_judge_speed(whole, needed)]
+    return [*found, _judge_space(whole, needed), *_judge_memory(whole), _judge_speed(whole, needed)]
 
 
 def judge_seen(answers: Mapping[int, Mapping[str, Any]]) -> list[Finding]:
-    """Return the findings about what the nodes see of each other's files.
-
-    Args:
-        answers: what `FolderProbe.unseen` returned, by rank.
-    """
+    """Return the findings about what the nodes see of each other's files, of what `FolderProbe.unseen` returned."""
     blind = {rank: each for rank, each in answers.items() if each["unseen"]}
     if not blind:
         folder = answers[min(answers)]["folder"]
-        return [Finding(check=_CHECK, verdict=Verdict.OK, text=f"{folder} is shared by {len(answers)} nodes")]
+        return [Finding.ok(_CHECK, f"{folder} is shared by {len(answers)} nodes")]
     rank, each = next(iter(blind.items()))
     other = each["unseen"][0]
-    of_other = (
-        f" (host {answers[other]['host']}) wrote into {answers[other]['folder']}" if other in answers else " wrote"
-    )
-    text = f"not shared: rank {rank} (host {each['host']}) does not see in {each['folder']} what rank {other}{of_other}"
+    wrote = " wrote"
+    if other in answers:
+        wrote = f" (host {answers[other]['host']}) wrote into {answers[other]['folder']}"
+    text = f"not shared: rank {rank} (host {each['host']}) does not see in {each['folder']} what rank {other}{wrote}"
     remedy = "name a folder of a file system that all nodes share: checkpoint.save (or --run-dir)"
-    return [_wrong(text, remedy, blind)]
+    return [Finding.wrong(_CHECK, text, remedy, sorted(blind))]
 
 
-def _judge_space(answers: Mapping[int, Mapping[str, Any]], needed: int | None) -> list[Finding]:
+def _judge_space(answers: Mapping[int, Mapping[str, Any]], needed: int | None) -> Finding:
     rank = min(answers, key=lambda each: answers[each]["free"])
     free, folder = answers[rank]["free"], answers[rank]["folder"]
     if needed is None:
         text = f"{_gb(free)} free in {folder}; the size of a checkpoint is unknown without the tokenizer"
-        return [Finding(check=_CHECK, verdict=Verdict.LOOK, text=text, remedy="provide the tokenizer of the recipe")]
+        return Finding.look(_CHECK, text, "provide the tokenizer of the recipe")
     text = f"{_gb(free)} free in {folder}; two checkpoints of this recipe need {_gb(2 * needed)}"
     if free >= 2 * needed:
-        return [Finding(check=_CHECK, verdict=Verdict.OK, text=text)]
+        return Finding.ok(_CHECK, text)
     remedy = (
         f"make {_gb(2 * needed - free)} of space, or name another folder (checkpoint.save): an old checkpoint is "
         "removed only when the next is complete"
     )
-    return [_wrong(text, remedy, [rank])]
+    return Finding.wrong(_CHECK, text, remedy, [rank])
 
 
 def _judge_memory(answers: Mapping[int, Mapping[str, Any]]) -> list[Finding]:
@@ -189,11 +211,10 @@ def _judge_memory(answers: Mapping[int, Mapping[str, Any]]) -> list[Finding]:
     if not ranks:
         return []
     text = f"{answers[ranks[0]]['folder']} is in memory: checkpoints are lost when the machine or container restarts"
-    remedy = "name a folder on a disk: checkpoint.save (or --run-dir)"
-    return [Finding(check=_CHECK, verdict=Verdict.LOOK, text=text, remedy=remedy, ranks=tuple(ranks))]
+    return [Finding.look(_CHECK, text, "name a folder on a disk: checkpoint.save (or --run-dir)", ranks)]
 
 
-def _judge_speed(answers: Mapping[int, Mapping[str, Any]], needed: int | None) -> list[Finding]:
+def _judge_speed(answers: Mapping[int, Mapping[str, Any]], needed: int | None) -> Finding:
     rank = min(answers, key=lambda each: answers[each]["rate"])
     rate = answers[rank]["rate"]
     where = f" (slowest of {len(answers)} nodes, all at once: {answers[rank]['host']})" if len(answers) > 1 else ""
@@ -202,9 +223,9 @@ def _judge_speed(answers: Mapping[int, Mapping[str, Any]], needed: int | None) -
     if needed is not None:
         text += f": a checkpoint of {_gb(needed)} in about {max(1, round(seconds)):,} s"
     if seconds <= _LONG:
-        return [Finding(check=_CHECK, verdict=Verdict.OK, text=text)]
+        return Finding.ok(_CHECK, text)
     remedy = "name a faster folder (checkpoint.save), save less often, or in the background (checkpoint.async_save)"
-    return [Finding(check=_CHECK, verdict=Verdict.LOOK, text=text, remedy=remedy)]
+    return Finding.look(_CHECK, text, remedy)
 
 
 def kind_of_file_system(folder: Path) -> str:
@@ -219,7 +240,7 @@ def kind_of_file_system(folder: Path) -> str:
 
 
 def _write_speed(folder: Path, size: int) -> float:
-    """Return bytes/s of a file of `size` bytes that reaches the disk."""
+    """Return bytes/s of a file that reaches the disk; it has no name, and vanishes with this process."""
     path = folder / f".pretrain-doctor-speed-{socket.gethostname()}-{os.getpid()}"
     chunk = os.urandom(min(size, 1 << 22))  # zeros would be compressed by some file systems
     with path.open("xb", buffering=0) as stream:
@@ -235,19 +256,13 @@ def _gb(size: int) -> str:
     return f"{size / 1e9:,.1f} GB" if size >= 1e8 else f"{size / 1e6:,.1f} MB"
 
 
-def _wrong(text: str, remedy: str, ranks: Iterable[int]) -> Finding:
-    return Finding(check=_CHECK, verdict=Verdict.WRONG, text=text, remedy=remedy, ranks=tuple(sorted(ranks)))
-
-
 _OF_WEIGHTS = {"fp32": 4, "bf16": 2 + 4, "fp16": 2 + 4}
 """Bytes a parameter of the weights, with the fp32 main weights where they are other ones."""
 
 
 def checkpoint_bytes(recipe: Recipe) -> int | None:
-    """Return the bytes of a checkpoint: weights, main weights and optimizer state of every parameter.
-
-    None where the tokenizer cannot be read, by whose size the embedding has its rows.
-    """
+    """Return the bytes of a checkpoint: weights, main weights and optimizer state of every parameter."""
+    # None where the tokenizer cannot be read, by whose size the embedding has its rows.
     try:
         # Before a run has trained its tokenizer, the recipe says how many tokens it will have.
         tokens = recipe.tokenizer.vocab_size or load_tokenizer(recipe.tokenizer).vocab_size
@@ -255,83 +270,3 @@ def checkpoint_bytes(recipe: Recipe) -> int | None:
         return None
     parameters = parameter_count(recipe.model, recipe.padded_vocab_size(tokens))
     return parameters * (_OF_WEIGHTS[recipe.precision.dtype] + state_bytes(recipe.optimizer))
-
-
-_PATIENCE = 5.0
-"""Seconds that a network file system gets to show what another node has written."""
-
-
-@dataclass(frozen=True, slots=True)
-class FolderStep(ExaminationStep):
-    """The folder of the checkpoints, once a node: writable, with space, fast enough."""
-
-    recipe: Recipe
-    board: StatusBoard
-    probe: FolderProbe
-    name = "checkpoint folder"
-
-    def orders(self, known: Mapping[str, Answers]) -> Any:  # noqa: ARG002
-        """Return a word that makes the names of this run's files its own."""
-        return {"run": secrets.token_hex(4)} if self.recipe.checkpoint.save is not False else None
-
-    def measure(self, orders: Any) -> Any:
-        """Write."""
-        self.probe.run = orders["run"]  # also on ranks that write nothing: one of them may have to remove the files
-        if self.board.world.local_rank:
-            return None
-        return {**self.probe.write(orders["run"], self.board.doing), "run": orders["run"]}
-
-    def judge(self, answers: Answers) -> list[Finding]:
-        """Compare with what checkpoints need."""
-        return judge_written(taking_part(answers), checkpoint_bytes(self.recipe))
-
-
-@dataclass(frozen=True, slots=True)
-class SharedFolderStep(ExaminationStep):
-    """The same folder: every node must see what the others have written there."""
-
-    board: StatusBoard
-    probe: FolderProbe
-    name = "shared checkpoint folder"
-
-    def orders(self, known: Mapping[str, Answers]) -> Any:
-        """Return the ranks that have written; with fewer than two there is nothing to share."""
-        written = {
-            rank: each for rank, each in taking_part(known.get(FolderStep.name, {})).items() if not each["error"]
-        }
-        if len(written) < 2:
-            return None
-        return {"run": next(iter(written.values()))["run"], "ranks": list(written)}
-
-    def measure(self, orders: Any) -> Any:
-        """Look."""
-        if self.board.world.rank not in orders["ranks"]:
-            return None
-        patience = min(_PATIENCE, self.board.timeout / 3)
-        return self.probe.unseen(orders["run"], orders["ranks"], self.board.doing, patience)
-
-    def judge(self, answers: Answers) -> list[Finding]:
-        """Name the nodes that do not see the others' files."""
-        return judge_seen(taking_part(answers))
-
-
-@dataclass(frozen=True, slots=True)
-class RemovalStep(ExaminationStep):
-    """Removal of the files, at once: a rank that is stopped later leaves nothing behind."""
-
-    board: StatusBoard
-    probe: FolderProbe
-    name = "removal of the doctor's files"
-
-    def orders(self, known: Mapping[str, Answers]) -> Any:
-        """Leave it out where nothing was written."""
-        return {} if FolderStep.name in known else None
-
-    def measure(self, orders: Any) -> Any:  # noqa: ARG002
-        """Remove, once a node."""
-        if not self.board.world.local_rank:
-            self.probe.remove()
-
-    def judge(self, answers: Answers) -> list[Finding]:  # noqa: ARG002
-        """Return nothing: what could not be removed could not be written either."""
-        return []

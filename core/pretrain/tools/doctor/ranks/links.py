@@ -1,31 +1,35 @@
-"""Judges the links between ranks: bandwidth, latency, the slowest pair."""
+"""Times collectives and messages between ranks by size, and judges them: bandwidth, latency, the slowest pair."""
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
+from datetime import timedelta
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+import torch
+import torch.distributed as dist
+
 from pretrain.report.plain_text import rank_names
-from pretrain.tools.doctor.finding import Finding, Verdict
-from pretrain.tools.doctor.ranks.clocks import nodes_of
-from pretrain.tools.doctor.ranks.link_times import ALL_REDUCE, LinkTimer, groups_of, schedule
-from pretrain.tools.doctor.ranks.own_steps import all_have_devices
-from pretrain.tools.doctor.ranks.step import ExaminationStep
-from pretrain.tools.doctor.ranks.store_client import open_first, prefixed
+from pretrain.tools.doctor.device_speed import synchronize
+from pretrain.tools.doctor.finding import Finding
+from pretrain.tools.doctor.ranks.node_steps import nodes_of
+from pretrain.tools.doctor.ranks.own_steps import orders_with_devices
+from pretrain.tools.doctor.ranks.status_board import open_first, prefixed
+from pretrain.tools.doctor.ranks.step_sequence import ExaminationStep
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    import torch
-
+    from pretrain.launch.world import World
     from pretrain.plugins.backend import Figures
     from pretrain.plugins.host.manager import Plugins
     from pretrain.recipe import Recipe
-    from pretrain.tools.doctor.ranks.link_times import Groups
-    from pretrain.tools.doctor.ranks.status_board import StatusBoard
-    from pretrain.tools.doctor.ranks.step import Answers
+    from pretrain.tools.doctor.ranks.status_board import Mark, StatusBoard
+    from pretrain.tools.doctor.ranks.step_sequence import Answers
 
+    Seconds = Mapping[tuple[int, ...], Mapping[str, float]]  # of a group or pair of ranks, by bytes
 
 _SLOWER = 2.0
 _LEAST_SHARE, _LARGE = 0.4, 16 << 20
@@ -37,36 +41,46 @@ _REMEDY = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class RankHost:
-    """Place of a rank.
+def link_step(
+    recipe: Recipe | None,
+    plugins: Plugins | None,
+    board: StatusBoard,
+    device: torch.device | None,
+    sizes: Sequence[int],
+) -> ExaminationStep:
+    """Collectives of the recipe's groups, and messages between pairs."""
+    name, world = "links", board.world
 
-    Attributes:
-        node: its number.
-        host: its name.
-    """
+    def orders(known: Mapping[str, Answers]) -> Any:
+        return None if orders_with_devices(known) is None else {"rounds": schedule(nodes_of(board))}
 
-    node: int
-    host: str
+    def measure(orders: Any) -> Any:
+        assert device is not None and plugins is not None  # noqa: PT018, S101  every rank has said so
+        links = LinkTimer(
+            world=world,
+            device=device,
+            process_group=plugins.backend.process_group,
+            store=prefixed(name, open_first(world, serves=False)),
+            doing=board.doing,
+            sizes=sizes,
+        )
+        return links.measure(groups_of(recipe, world.world_size), orders["rounds"])
+
+    def judge(answers: Answers) -> list[Finding]:
+        assert plugins is not None  # noqa: S101  every rank has a device
+        marks = board.marks(range(world.world_size))  # of the ranks without an answer too: others measured with them
+        return judge_links(answers, groups_of(recipe, world.world_size), marks, plugins.backend.figures())
+
+    return ExaminationStep(name=name, orders=orders, measure=measure, judge=judge, collective=True)
 
 
 def judge_links(
-    times: Mapping[int, Mapping[str, Any]],
-    kinds: Mapping[str, Groups],
-    places: Mapping[int, RankHost],
-    figures: Figures,
+    times: Mapping[int, Mapping[str, Any]], kinds: Mapping[str, Groups], places: Mapping[int, Mark], figures: Figures
 ) -> list[Finding]:
-    """Return the findings about collectives and pairs.
-
-    Args:
-        times: what `LinkTimer.measure` returned, by rank.
-        kinds: groups of ranks by their kind.
-        places: of all ranks that are known; what concerns others is left out.
-        figures: of the device's datasheet.
-    """
+    """Return the findings about the times of `LinkTimer.measure` by rank; ranks without a place are left out."""
     if not times:
         return []
-    found = [_unequal(name, ranks) for name, ranks in _unequal_results(times).items()]
+    found = list(_wrong_results(times))
     for kind, groups in kinds.items():
         for collective in next(iter(times.values()))["collectives"][kind]:
             measured = {ranks: next((rank for rank in ranks if rank in times), None) for ranks in groups}
@@ -77,33 +91,23 @@ def judge_links(
             }
             if seconds:
                 found.append(_judge_collective(collective, kind, seconds, places, figures))
-    pairs = {(rank, int(other)): of for rank, each in times.items() for other, of in each["pairs"].items()}
+    pairs: dict[tuple[int, ...], Any] = {
+        (rank, int(other)): of for rank, each in times.items() for other, of in each["pairs"].items()
+    }
     pairs = {pair: of for pair, of in pairs.items() if places.keys() >= set(pair)}
     inside = {pair: of for pair, of in pairs.items() if places[pair[0]].node == places[pair[1]].node}
     across = {pair: of for pair, of in pairs.items() if pair not in inside}
-    found += _judge_pairs("inside a node", inside, places)
-    return found + _judge_pairs("between nodes", across, places)
+    return [*found, *_judge_pairs("inside a node", inside, places), *_judge_pairs("between nodes", across, places)]
 
 
 def bandwidth(collective: str, members: int, size: int, seconds: float) -> float:
-    """Return the bytes/s that every rank sends, by the counts of nccl-tests (doc/PERFORMANCE.md, bus bandwidth).
-
-    Args:
-        collective: all-reduce or all-gather.
-        members: ranks of the group.
-        size: bytes of the whole tensor.
-        seconds: that it took.
-    """
+    """Return the bytes/s that every rank sends, by the counts of nccl-tests (doc/PERFORMANCE.md, bus bandwidth)."""
     parts = 2 if collective == ALL_REDUCE else 1
     return parts * (members - 1) / members * size / seconds
 
 
 def _judge_collective(
-    collective: str,
-    kind: str,
-    seconds: Mapping[tuple[int, ...], Mapping[str, float]],
-    places: Mapping[int, RankHost],
-    figures: Figures,
+    collective: str, kind: str, seconds: Seconds, places: Mapping[int, Mark], figures: Figures
 ) -> Finding:
     size = min(max(int(each) for each in of) for of in seconds.values())
     least = min(int(each) for each in next(iter(seconds.values())))
@@ -119,13 +123,11 @@ def _judge_collective(
     if seconds[slowest][str(size)] > _SLOWER * usual:
         text += f"; over {_SLOWER:g} times the median of the groups"
     elif not (stated and size >= _LARGE and rate < _LEAST_SHARE * stated):
-        return Finding(check=collective, verdict=Verdict.OK, text=text)
-    return Finding(check=collective, verdict=Verdict.LOOK, text=text, remedy=_REMEDY, ranks=slowest)
+        return Finding.ok(collective, text)
+    return Finding.look(collective, text, _REMEDY, slowest)
 
 
-def _judge_pairs(
-    where: str, pairs: Mapping[tuple[int, int], Mapping[str, float]], places: Mapping[int, RankHost]
-) -> list[Finding]:
+def _judge_pairs(where: str, pairs: Seconds, places: Mapping[int, Mark]) -> list[Finding]:
     if not pairs:
         return []
     least, size = (choose(map(int, next(iter(pairs.values())))) for choose in (min, max))
@@ -137,68 +139,193 @@ def _judge_pairs(
         f"{where}, {len(pairs)} pair{'s' if len(pairs) > 1 else ''}: {size / usual / 1e9:.2f} GB/s at {_bytes(size)}, "
         f"{1e6 * latency:.0f} us at {_bytes(least)}; slowest ranks {names}, {size / seconds / 1e9:.2f} GB/s"
     )
-    if seconds <= _SLOWER * usual:
-        return [Finding(check="point-to-point", verdict=Verdict.OK, text=text)]
-    return [Finding(check="point-to-point", verdict=Verdict.LOOK, text=text, remedy=_REMEDY, ranks=slowest)]
+    is_slow = seconds > _SLOWER * usual
+    return [Finding.look("point-to-point", text, _REMEDY, slowest) if is_slow else Finding.ok("point-to-point", text)]
 
 
-def _unequal_results(times: Mapping[int, Mapping[str, Any]]) -> dict[str, list[int]]:
-    names = dict.fromkeys(name for each in times.values() for name in each["unequal"])
-    return {name: [rank for rank, each in times.items() if name in each["unequal"]] for name in names}
-
-
-def _unequal(name: str, ranks: Sequence[int]) -> Finding:
-    return Finding(
-        check=name.partition(",")[0],
-        verdict=Verdict.WRONG,
-        text=f"{name}: a wrong result on {rank_names(ranks)}",
-        remedy="do not train: look at these ranks' devices and links, and at the library's version",
-        ranks=tuple(ranks),
-    )
+def _wrong_results(times: Mapping[int, Mapping[str, Any]]) -> Iterator[Finding]:
+    for name in dict.fromkeys(name for each in times.values() for name in each["unequal"]):
+        ranks = [rank for rank, each in times.items() if name in each["unequal"]]
+        remedy = "do not train: look at these ranks' devices and links, and at the library's version"
+        yield Finding.wrong(name.partition(",")[0], f"{name}: a wrong result on {rank_names(ranks)}", remedy, ranks)
 
 
 def _bytes(size: int) -> str:
     return f"{size >> 20} MiB" if size >= 1 << 20 else f"{size >> 10} KiB"
 
 
-@dataclass(frozen=True, slots=True)
-class LinkStep(ExaminationStep):
-    """Collectives of the recipe's groups, and messages between pairs."""
+ALL_REDUCE, ALL_GATHER = "all-reduce", "all-gather"
+SIZES = (4 << 10, 64 << 10, 1 << 20, 16 << 20, 256 << 20)
+"""Bytes of the whole tensor: what an all-reduce sums, what an all-gather returns."""
+PAIR_SIZES = (4 << 10, 8 << 20)
+_SHARE_OF_TIME, _MOST_TIME = 0.2, 0.5
+"""Seconds for the repetitions of one size; the longest that one is expected to take, beyond which it is left out."""
+_REPETITIONS = 20
+_all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)  # the name since torch 2.13, and before
+_TIMEOUT = timedelta(minutes=15)
+"""Of the process group: longer than the board's, so that the library does not abort the process before the report."""
+Groups = tuple[tuple[int, ...], ...]
 
-    recipe: Recipe | None
-    plugins: Plugins | None
-    board: StatusBoard
-    device: torch.device | None
-    sizes: Sequence[int]
-    name = "links"
-    collective = True
 
-    def orders(self, known: Mapping[str, Answers]) -> Any:
-        """Return the rounds of pairs; leave it out unless every rank has its device."""
-        if not all_have_devices(known):
-            return None
-        return {"rounds": schedule(nodes_of(self.board))}
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LinkTimer:
+    """Links of one rank."""
 
-    def measure(self, orders: Any) -> Any:
-        """Measure this rank's links."""
-        assert self.device is not None and self.plugins is not None  # noqa: PT018, S101  every rank has said so
-        world = self.board.world
-        links = LinkTimer(
-            rank=world.rank,
-            world_size=world.world_size,
-            device=self.device,
-            process_group=self.plugins.backend.process_group,
-            store=prefixed(self.name, open_first(world, serves=False)),
-            doing=self.board.doing,
-            sizes=self.sizes,
+    world: World
+    device: torch.device
+    process_group: str  # torch.distributed's backend
+    store: Any  # a connection of this thread
+    doing: Callable[[str], None]
+    sizes: Sequence[int]  # bytes of the collectives, growing
+
+    def measure(self, kinds: Mapping[str, Groups], rounds: Sequence[Sequence[tuple[int, int]]]) -> dict[str, Any]:
+        """Return this rank's times; every rank calls it with the same arguments."""
+        # Groups of one kind, and pairs of one round, are measured at the same time. "collectives": kind -> collective
+        # -> bytes -> seconds; "pairs": the other rank -> bytes -> seconds of one way, on the lower rank of a pair;
+        # "unequal": collectives that gave a wrong result.
+        found: dict[str, Any] = {"collectives": {}, "pairs": {}, "unequal": []}
+        rank, world_size = self.world.rank, self.world.world_size
+        self.doing(f"join the process group of {world_size} ranks ({self.process_group})")
+        dist.init_process_group(
+            self.process_group, store=self.store, rank=rank, world_size=world_size, timeout=_TIMEOUT
         )
-        return links.measure(groups_of(self.recipe, world.world_size), orders["rounds"])
+        for kind, groups in kinds.items():
+            group, members = self._group(kind, groups)
+            found["unequal"] += self._wrong_results(kind, group, len(members))
+            found["collectives"][kind] = {
+                ALL_REDUCE: self._times(f"{ALL_REDUCE}, {kind}", group, self._all_reduce),
+                ALL_GATHER: self._times(f"{ALL_GATHER}, {kind}", group, self._all_gather),
+            }
+        for pair in (pair for pairs in rounds for pair in pairs if rank in pair):
+            other = pair[0] + pair[1] - rank
+            times = {str(size): self._exchange(other, size) for size in PAIR_SIZES}
+            found["pairs"] |= {str(other): times} if rank < other else {}
+        self.doing("leave the process group")
+        dist.destroy_process_group()  # not after an error: it would wait for the others
+        return found
 
-    def judge(self, answers: Answers) -> list[Finding]:
-        """Compare with each other and with the datasheet."""
-        assert self.plugins is not None  # noqa: S101  every rank has a device
-        world_size = self.board.world.world_size
-        marks = self.board.marks(range(world_size))  # of the ranks without an answer too: others measured with them
-        places = {rank: RankHost(mark.node, mark.host) for rank, mark in marks.items()}
-        kinds = groups_of(self.recipe, world_size)
-        return judge_links(answers, kinds, places, self.plugins.backend.figures())
+    def _group(self, kind: str, groups: Groups) -> tuple[Any, tuple[int, ...]]:
+        """Make the groups of a kind, which every rank does for all of them; return this rank's."""
+        self.doing(f"make the {kind}")
+        made = [dist.new_group(list(ranks), timeout=_TIMEOUT) for ranks in groups]
+        place = next(place for place, ranks in enumerate(groups) if self.world.rank in ranks)
+        return made[place], groups[place]
+
+    def _wrong_results(self, kind: str, group: Any, members: int) -> list[str]:
+        self.doing(f"{ALL_REDUCE} and {ALL_GATHER} of numbers, {kind}")
+        place = dist.get_rank(group)
+        own = torch.full((16,), float(place + 1), device=self.device)
+        gathered = torch.empty(16 * members, device=self.device)
+        _all_gather(gathered, own, group=group)
+        expected = torch.arange(1, members + 1, dtype=torch.float32).repeat_interleave(16)
+        wrong = [] if torch.equal(gathered.cpu(), expected) else [f"{ALL_GATHER}, {kind}"]
+        dist.all_reduce(own, group=group)
+        whole = torch.full((16,), members * (members + 1) / 2)
+        return wrong if torch.equal(own.cpu(), whole) else [*wrong, f"{ALL_REDUCE}, {kind}"]
+
+    def _times(self, name: str, group: Any, make: Callable[[Any, int], Callable[[], Any]]) -> dict[str, float]:
+        """Return seconds by size, the same on all ranks of the group; slow links end it at a smaller size."""
+        found: dict[str, float] = {}
+        expected = _SHARE_OF_TIME / _REPETITIONS
+        for size, next_size in zip(self.sizes, [*self.sizes[1:], 0], strict=True):
+            self.doing(f"{name}, {size >> 10} KiB")
+            call = make(group, size)
+            call()  # the first makes connections
+            repetitions = max(2, min(_REPETITIONS, int(_SHARE_OF_TIME / expected)))
+            # The largest value of the group, so that all its ranks go on alike.
+            slowest = torch.tensor([self._seconds(call, repetitions)], device=self.device)
+            dist.all_reduce(slowest, op=dist.ReduceOp.MAX, group=group)
+            found[str(size)] = seconds = slowest.item()
+            expected = seconds * next_size / size
+            if expected > _MOST_TIME:
+                break
+        return found
+
+    def _all_reduce(self, group: Any, size: int) -> Callable[[], Any]:
+        tensor = torch.zeros(size // 4, device=self.device)
+        return lambda: dist.all_reduce(tensor, group=group)
+
+    def _all_gather(self, group: Any, size: int) -> Callable[[], Any]:
+        members = dist.get_world_size(group)
+        part = torch.zeros(max(1, size // 4 // members), device=self.device)
+        whole = torch.empty(part.numel() * members, device=self.device)
+        return lambda: _all_gather(whole, part, group=group)
+
+    def _exchange(self, other: int, size: int) -> float:
+        """Return the seconds that a message takes to the other rank: half of there and back."""
+        self.doing(f"messages of {size >> 10} KiB to and from rank {other}")
+        tensor = torch.zeros(size // 4, device=self.device)
+
+        def there_and_back() -> None:
+            for sends in (self.world.rank < other, self.world.rank > other):
+                (dist.send if sends else dist.recv)(tensor, other)
+
+        there_and_back()  # the first makes the connection
+        return min(self._seconds(there_and_back, 3) for _ in range(3)) / 2
+
+    def _seconds(self, call: Callable[[], Any], repetitions: int) -> float:
+        synchronize(self.device)
+        begun = time.perf_counter()
+        for _ in range(repetitions):
+            call()
+        synchronize(self.device)
+        return (time.perf_counter() - begun) / repetitions
+
+
+def groups_of(recipe: Recipe | None, world_size: int) -> Mapping[str, Groups]:
+    """Return the groups by their kind: of all ranks, tensor-parallel, data-parallel; those of one rank are left out."""
+    # Ranks are numbered as megatron-core does (parallel_state.initialize_model_parallel, order tp-cp-ep-dp-pp): tensor
+    # ranks are neighbours, then data-parallel ones, then stages. A kind that is all ranks again is left out too.
+    kinds: dict[str, Groups] = {"all ranks": (tuple(range(world_size)),)}
+    if recipe is not None:
+        tensor, stages = recipe.parallel.tensor_model_parallel_size, recipe.parallel.pipeline_model_parallel_size
+        of_stage = world_size // stages
+        kinds["tensor groups"] = tuple(tuple(range(first, first + tensor)) for first in range(0, world_size, tensor))
+        kinds["data groups"] = tuple(
+            tuple(range(stage * of_stage + place, (stage + 1) * of_stage, tensor))
+            for stage in range(stages)
+            for place in range(tensor)
+        )
+    several = {kind: groups for kind, groups in kinds.items() if len(groups[0]) > 1}
+    return {kind: groups for kind, groups in several.items() if kind == "all ranks" or len(groups) > 1}
+
+
+def rounds_of_pairs(members: Sequence[int]) -> list[list[tuple[int, int]]]:
+    """Return rounds in which every member meets at most one other; over all rounds every pair meets once."""
+    # The circle method of round-robin tournaments: one member stays, the others move on by a place a round.
+    circle: list[int | None] = [*members, *([None] if len(members) % 2 else [])]
+    half = len(circle) // 2
+    rounds = []
+    for _ in range(len(circle) - 1):
+        met = zip(circle[:half], reversed(circle[half:]), strict=True)
+        rounds.append([(min(a, b), max(a, b)) for a, b in met if a is not None and b is not None])
+        circle = [circle[0], circle[-1], *circle[1:-1]]
+    return [pairs for pairs in rounds if pairs]
+
+
+def neighbour_rounds(members: Sequence[int], distance: int = 1) -> list[list[tuple[int, int]]]:
+    """Return rounds in which every member meets the one `distance` places on, in a ring."""
+    count = len(members)
+    waiting = [(members[place], members[(place + distance) % count]) for place in range(count)]
+    rounds: list[list[tuple[int, int]]] = []
+    for pair in dict.fromkeys((min(pair), max(pair)) for pair in waiting):
+        free = next((pairs for pairs in rounds if not {rank for met in pairs for rank in met} & set(pair)), None)
+        if free is None:
+            rounds.append([pair])
+        else:
+            free.append(pair)
+    return rounds
+
+
+def schedule(nodes: Sequence[int], most: int = 16) -> list[list[tuple[int, int]]]:
+    """Return the rounds of pairs whose link is measured."""
+    # With up to `most` ranks every pair; with more, neighbours in the ring of all ranks, and of the first ranks of the
+    # nodes every pair, or with more than `most` nodes those 1, 2, 4, ... nodes apart.
+    ranks = range(len(nodes))
+    if len(nodes) <= most:
+        return rounds_of_pairs(ranks)
+    first = [next(rank for rank in ranks if nodes[rank] == node) for node in dict.fromkeys(nodes)]
+    if len(first) <= most:
+        return neighbour_rounds(ranks) + rounds_of_pairs(first)
+    distances = [1 << power for power in range((len(first) // 2).bit_length())]
+    return neighbour_rounds(ranks) + [pairs for each in distances for pairs in neighbour_rounds(first, each)]

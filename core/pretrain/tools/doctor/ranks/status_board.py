@@ -1,41 +1,156 @@
-"""Status of every rank, where the other ranks can read it, and the ranks that have become silent."""
+"""Status of every rank, in stores whose clients time out, and the ranks that have become silent."""
 
 from __future__ import annotations
 
 import json
 import os
+import queue
 import socket
+import threading
 import time
+from collections import defaultdict
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import astuple, dataclass
+from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from pretrain.tools.doctor.finding import Finding, Verdict
-from pretrain.tools.doctor.ranks.store_client import StoreClient, StoreLostError, open_first, open_second, serve_second
+import torch
+import torch.distributed as dist
+
+from pretrain.tools.doctor.finding import Finding
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from pretrain.launch.world import World
 
+T = TypeVar("T")
+
+
+class CallThread:
+    """A thread that makes calls in their order, with a device as its current one; the process does not wait for it."""
+
+    def __init__(self, device: torch.device | None = None) -> None:
+        self._calls: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = queue.SimpleQueue()
+        threading.Thread(target=self._work, args=(device,), daemon=True, name="doctor").start()
+
+    def start(self, call: Callable[[], T]) -> Future[T]:
+        """Make a call in the thread, after those before it."""
+        future: Future[T] = Future()
+        self._calls.put((call, future))
+        return future
+
+    def _work(self, device: torch.device | None) -> None:
+        if device is not None:
+            torch.get_device_module(device).set_device(device)
+        while True:
+            call, future = self._calls.get()
+            try:
+                future.set_result(call())
+            except BaseException as exc:  # noqa: BLE001  whatever it is, also a library's sys.exit: a finding
+                future.set_exception(exc)
+
+
+class StoreLostError(Exception):
+    """The store does not answer, or never did."""
+
+
+class StoreClient:
+    """A store of torch.distributed behind a thread of its own."""
+
+    # A client of TCPStore waits without end for a server whose process is stopped, whatever its timeout; here only the
+    # thread does. A store that is lost because an answer was late is found again when it comes.
+
+    def __init__(self, connect: Callable[[], Any]) -> None:
+        self.lost = ""
+        self._failed = False
+        self._store: Any = None
+        self._thread = CallThread()
+        self._thread.start(partial(self._connect, connect))
+
+    @property
+    def connected(self) -> bool:
+        """True once the store was reached."""
+        return self._store is not None
+
+    def send(self, key: str, text: str) -> None:
+        """Write a value some time from now; a lost store forgets it."""
+        self._thread.start(partial(self._answer, lambda store: store.set(key, text)))
+
+    def ask(self, question: Callable[[Any], T], patience: float) -> T:
+        """Return the answer of the store to a question that is called with it, in the client's thread."""
+        # StoreLostError is raised where it is not reached yet (`lost` is empty), or does not answer within `patience`
+        # seconds; a store that was reached before counts as lost then.
+        if self.lost:
+            raise StoreLostError(self.lost)
+        answer = self._thread.start(partial(self._answer, question))
+        try:
+            return answer.result(patience if self.connected else 0.1)
+        except TimeoutError:
+            reason = f"no answer within {patience:g} s"
+            if self.connected:
+                self.lost = reason
+            raise StoreLostError(reason) from None
+        except Exception as exc:  # whatever the store raises: its server has ended
+            self.lost = self.lost or _first_line(exc)
+            raise StoreLostError(self.lost) from exc
+
+    def _connect(self, connect: Callable[[], Any]) -> None:
+        try:
+            self._store = connect()
+        except Exception as exc:  # noqa: BLE001  an unknown host, a port in use, no answer
+            self.lost = _first_line(exc)
+
+    def _answer(self, question: Callable[[Any], T]) -> T:
+        if self._failed or self._store is None:
+            raise StoreLostError(self.lost)
+        try:
+            found = question(self._store)
+        except Exception as exc:
+            self._failed, self.lost = True, _first_line(exc)
+            raise
+        self.lost = ""
+        return found
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+_CONNECT = timedelta(minutes=15)
+"""The board counts the seconds of silence itself; the thread that connects may wait longer than that."""
+
+
+def open_first(world: World, *, serves: bool) -> Any:
+    """Return a connection to the store at the rendezvous of the ranks."""
+    # The store is made here if `serves`, rank 0's first connection, unless another program already serves it.
+    if world.world_size == 1:
+        return dist.HashStore()  # type: ignore[attr-defined]  # torch's stub lacks it
+    by_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    store = serve(world.master_addr, world.master_port, serves=serves and not by_agent)
+    # torchrun restarts ranks with the same store, which still holds what the ranks before them wrote.
+    return prefixed(f"doctor {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+
+
+def prefixed(prefix: str, store: Any) -> Any:
+    """Return the store with a prefix to all of its keys."""
+    return dist.PrefixStore(prefix, store)  # type: ignore[attr-defined]
+
+
+def serve(host: str, port: int, *, serves: bool = True) -> Any:
+    """Return a store that is served here, on a free port if it is 0; or a connection to one, without `serves`."""
+    return dist.TCPStore(host, port, is_master=serves, timeout=_CONNECT, wait_for_workers=False)  # type: ignore[attr-defined]
+
 
 _SECOND = "second store"
-_BEAT = 0.5
-"""Seconds between two signs of life of a rank that waits."""
+_BEAT = 0.5  # seconds between two signs of life of a rank that waits
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The last that a rank has said.
-
-    Attributes:
-        count: grows with every mark.
-        doing: in words.
-        node: its number.
-        host: its name.
-        pid: of its process.
-    """
+    """The last that a rank has said; the count grows with every mark."""
 
     count: int
     doing: str
@@ -45,33 +160,22 @@ class Mark:
 
 
 class StatusBoard:
-    """The board as one rank sees it; every write is for its own rank.
+    """The board as one rank sees it; every write is for its own rank."""
 
-    It is kept in two stores: one at the ranks' rendezvous, usually served by rank 0, and one served by rank 1. So
-    what the ranks wrote can still be read when rank 0 is stopped or has died.
-    """
+    # It is kept in two stores: one at the ranks' rendezvous, usually served by rank 0, and one served by rank 1. So
+    # what the ranks wrote can still be read when rank 0 is stopped or has died.
 
     def __init__(self, world: World, timeout: float = 30.0) -> None:
-        """Begin to connect, in the background.
-
-        Args:
-            world: this rank's place.
-            timeout: seconds after which a rank that says nothing is silent.
-        """
         self.world, self.timeout = world, timeout
         self.spoken = time.monotonic()
-        self._count, self._doing, self._beaten = 0, "", 0.0
+        self.words = ""  # the work of this rank now
+        self._count, self._beaten = 0, 0.0
         first = StoreClient(partial(open_first, world, serves=world.rank == 0))
         self._clients = [first]
         if world.world_size > 1:
             second = partial(_serve_second, world, first) if world.rank == 1 else partial(_find_second, world)
             self._clients.append(StoreClient(second))
         self.doing("starting")
-
-    @property
-    def words(self) -> str:
-        """The work of this rank now, in words."""
-        return self._doing
 
     @property
     def reached(self) -> bool:
@@ -90,7 +194,7 @@ class StatusBoard:
 
     def doing(self, text: str) -> None:
         """Say what this rank does now; a rank that goes on doing it for `timeout` seconds is named with it."""
-        self._doing, self.spoken = text, time.monotonic()
+        self.words, self.spoken = text, time.monotonic()
         self._mark()
 
     def beat(self) -> None:
@@ -106,12 +210,15 @@ class StatusBoard:
     def read(self, keys: Iterable[str]) -> dict[str, Any]:
         """Return the values of those keys that have been written, from the first store that answers; {} if none."""
         wanted = list(keys)
+
+        def read(store: Any) -> dict[str, Any]:
+            return {key: json.loads(store.get(key)) for key in wanted if store.check([key])}
+
         for client in self._clients:
             try:
-                found = client.ask(partial(_present, keys=wanted), min(5.0, self.timeout / 2))
+                return client.ask(read, min(5.0, self.timeout / 2))
             except StoreLostError:
                 continue
-            return {key: json.loads(text) for key, text in found.items()}
         return {}
 
     def flush(self) -> None:
@@ -127,43 +234,37 @@ class StatusBoard:
 
     def _mark(self) -> None:
         self._count, self._beaten = self._count + 1, time.monotonic()
-        mark = Mark(self._count, self._doing, self.world.node_rank, socket.gethostname(), os.getpid())
+        mark = Mark(self._count, self.words, self.world.node_rank, socket.gethostname(), os.getpid())
         self.write(f"mark/{self.world.rank}", astuple(mark))
 
 
 def _serve_second(world: World, first: StoreClient) -> Any:
-    store, address = serve_second(world)
-    first.send(_SECOND, address)
+    store = serve("localhost", 0)
+    # This host's address on the way to rank 0, by which the other hosts reach it too.
+    family, kind, _, _, address = socket.getaddrinfo(world.master_addr, world.master_port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind) as probe:
+        probe.connect(address)  # of a datagram: nothing is sent
+        first.send(_SECOND, f"{probe.getsockname()[0]} {store.port}")
     return store
 
 
 def _find_second(world: World) -> Any:
-    """Wait for the second store by a connection of this line's own."""
-    return open_second(open_first(world, serves=False).get(_SECOND).decode())
-
-
-def _present(store: Any, keys: list[str]) -> dict[str, bytes]:
-    return {key: store.get(key) for key in keys if store.check([key])}
+    # By a connection of its own: it waits until rank 1 has written the address.
+    host, port = open_first(world, serves=False).get(_SECOND).decode().split()
+    return serve(host, int(port), serves=False)
 
 
 _PERIOD = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    mark: Mark | None
-    when: float
 
 
 class SilenceWatch:
     """Finds ranks whose marks no longer change."""
 
     def __init__(self, board: StatusBoard) -> None:
-        """Begin now: a rank that never writes is silent `timeout` seconds from now."""
         self._board = board
-        self._begun = time.monotonic()
-        self._looked = 0.0
-        self._seen: dict[int, _Seen] = {}
+        self._looked, begun = 0.0, time.monotonic()
+        # The last mark of a rank, and when it was first seen: one that never writes is silent `timeout` s from now.
+        self._seen: dict[int, tuple[Mark | None, float]] = defaultdict(lambda: (None, begun))
 
     def look(self, ranks: Iterable[int], *, at_once: bool = False) -> None:
         """Read the marks of the ranks, at most twice a second unless `at_once`."""
@@ -174,43 +275,32 @@ class SilenceWatch:
         wanted = list(ranks)
         marks = self._board.marks(wanted)
         for rank in wanted:
-            before = self._seen.get(rank, _Seen(None, self._begun))
-            mark = marks.get(rank)
-            self._seen[rank] = _Seen(mark, now) if mark is not None and mark != before.mark else before
+            if rank in marks and marks[rank] != self._seen[rank][0]:
+                self._seen[rank] = marks[rank], now
 
     def renew(self, rank: int) -> None:
         """Count the silence of a rank from now."""
-        self._seen[rank] = _Seen(self._of(rank).mark, time.monotonic())
+        self._seen[rank] = self._seen[rank][0], time.monotonic()
 
     def silent(self, ranks: Iterable[int]) -> list[int]:
         """Return those of the ranks whose marks have not changed for the board's `timeout`."""
         limit = time.monotonic() - self._board.timeout
-        return [rank for rank in ranks if self._of(rank).when < limit]
+        return [rank for rank in ranks if self._seen[rank][1] < limit]
 
     def unchanged_since(self, when: float, ranks: Iterable[int]) -> list[int]:
         """Return those of the ranks whose marks have not changed since a time of `time.monotonic`."""
-        return [rank for rank in ranks if self._of(rank).when <= when]
+        return [rank for rank in ranks if self._seen[rank][1] <= when]
 
     def describe(self, rank: int) -> Finding:
         """Return the finding about a silent rank: its host, process and what it did last."""
-        world, timeout, mark = self._board.world, self._board.timeout, self._of(rank).mark
+        world, mark = self._board.world, self._seen[rank][0]
+        within = f"within {self._board.timeout:g} s"
         if mark is None:
-            return Finding(
-                check="ranks",
-                verdict=Verdict.WRONG,
-                text=f"rank {rank} of {world.world_size} did not connect to {world.master_addr}:{world.master_port} "
-                f"within {timeout:g} s",
-                remedy="look at its node: was the command started there, did it fail, can it reach that address?",
-                ranks=(rank,),
-            )
-        return Finding(
-            check="ranks",
-            verdict=Verdict.WRONG,
-            text=f"rank {rank} (host {mark.host}, process {mark.pid}) did not answer within {timeout:g} s; "
-            f"its last: {mark.doing}",
-            remedy="look at that process there: `ps` shows a stopped one as T, `py-spy dump --pid` where one hangs",
-            ranks=(rank,),
-        )
-
-    def _of(self, rank: int) -> _Seen:
-        return self._seen.get(rank, _Seen(None, self._begun))
+            address = f"{world.master_addr}:{world.master_port}"
+            text = f"rank {rank} of {world.world_size} did not connect to {address} {within}"
+            remedy = "look at its node: was the command started there, did it fail, can it reach that address?"
+        else:
+            who = f"rank {rank} (host {mark.host}, process {mark.pid})"
+            text = f"{who} did not answer {within}; its last: {mark.doing}"
+            remedy = "look at that process there: `ps` shows a stopped one as T, `py-spy dump --pid` where one hangs"
+        return Finding.wrong("ranks", text, remedy, (rank,))

@@ -3,42 +3,119 @@
 from __future__ import annotations
 
 import os
-import queue
 import sys
-import threading
 import time
-from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import torch
-
-from pretrain.tools.doctor.ranks.status_board import SilenceWatch
-from pretrain.tools.doctor.ranks.step import ERROR, STUCK, VALUE, StepResult
+from pretrain.report.plain_text import rank_names
+from pretrain.tools.doctor.finding import Finding, guarded
+from pretrain.tools.doctor.ranks.status_board import CallThread, SilenceWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from concurrent.futures import Future
 
-    from pretrain.tools.doctor.finding import Finding
+    import torch
+
     from pretrain.tools.doctor.ranks.status_board import StatusBoard
-    from pretrain.tools.doctor.ranks.step import Answers, ExaminationStep
 
-
+Answers = dict[int, Any]  # values that JSON knows, by the rank that measured them
+VALUE, ERROR, STUCK = "value", "error", "stuck"  # keys of an answer: what was measured; the error; what never ended
 _ORDER, _END = "order", -1
 """Key of the leader's latest order, a step's number and what `measure` is given; the number that ends it all."""
-_GRACE = 2.0
-"""Seconds that the other ranks have to show that they live, when rank 0 is silent: four signs of life."""
+_GRACE = 2.0  # seconds that the other ranks have to show that they live, when rank 0 is silent: four signs of life
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExaminationStep:
+    """A step of the examination that all ranks take together; all values are ones that JSON knows."""
+
+    # `orders` is called on the leader with the answers to the steps before, by their names; it returns what every
+    # rank's `measure` is given, or None to leave the step out. `measure` is called on every rank, in a thread; it says
+    # what it does (`StatusBoard.doing`) before what may take seconds, and returns None on a rank that has no part in
+    # it. `judge` is called on the leader with what the ranks have measured.
+
+    name: str
+    measure: Callable[[Any], Any]
+    judge: Callable[[Answers], Sequence[Finding]]
+    orders: Callable[[Mapping[str, Answers]], Any] = lambda _: {}
+    collective: bool = False  # the ranks wait for each other in it, so that an error of one ends the examination
+
+
+def taking_part(answers: Answers) -> Answers:
+    """Return the answers of the ranks that had a part in a step."""
+    return {rank: each for rank, each in answers.items() if each is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What came of a step."""
+
+    step: ExaminationStep
+    given: Mapping[int, Mapping[str, Any]]  # of the ranks that have answered, by `VALUE`, `ERROR` or `STUCK`
+    silent: list[Finding] = field(default_factory=list)  # a finding about each rank that is silent
+
+    @property
+    def values(self) -> Answers:
+        """The measured values, by rank."""
+        return {rank: answer[VALUE] for rank, answer in sorted(self.given.items()) if VALUE in answer}
+
+    @property
+    def is_last(self) -> bool:
+        """True if no further step can be taken together."""
+        return bool(self.silent or self._of(STUCK) or (self._of(ERROR) and self.step.collective))
+
+    def findings(self, timeout: float) -> list[Finding]:
+        """Return the findings of the step: the judgement, and about ranks without a value the cause alone."""
+        name, is_collective = self.step.name, self.step.collective
+        judged = guarded(name, lambda: self.step.judge(self.values)) if self.values else []
+        if self.silent and is_collective:
+            return [*judged, *self.silent]  # that other ranks failed or waited is the consequence
+        errors, found = self._of(ERROR), list[Finding]()
+        for text, ranks in errors.items():
+            found.append(Finding.wrong(name, text, "a training would fail in the same way", ranks))
+        for doing, ranks in self._of(STUCK).items() if not (self.silent or errors) else ():
+            remedy = "a device, a network or a file system does not answer"
+            if is_collective:
+                remedy = "all ranks are alive: look at the network between them, and at the communication library's log"
+            text = f"{rank_names(ranks)}: {doing} did not finish within {timeout:g} s"
+            found.append(Finding.wrong(name, text, remedy, ranks))
+        return [*judged, *found, *self.silent]
+
+    def _of(self, kind: str) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for rank, answer in sorted(self.given.items()):
+            if kind in answer:
+                found.setdefault(answer[kind], []).append(rank)
+        return found
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankOutcome:
+    """Outcome of the checks between ranks, on one rank."""
+
+    findings: tuple[Finding, ...] = ()  # of all ranks and between them, on the rank that reports; empty on the others
+    reports: bool = False  # whether this rank shows them: rank 0, or the lowest rank that is there if rank 0 is silent
+    # The process must end by `leave`: a thread waits in a collective or a device call that never ends, for which the
+    # interpreter would wait at its exit; or there are several ranks, and clients of a store abort the process then.
+    stuck: bool = False
+
+    def leave(self, code: int) -> NoReturn:
+        """End this process at once, after flushing its output: no destructor waits for a stuck thread."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 class StepSequence:
     """The examination on one rank."""
 
     def __init__(self, board: StatusBoard, steps: Sequence[ExaminationStep], device: torch.device | None) -> None:
-        """Begin on this rank's device."""
         self._board, self._steps = board, steps
         self._rank, self._size = board.world.rank, board.world.world_size
-        self._part = StepWorker(board, device)
+        self._part = _StepWorker(board, device)
         self._watch = SilenceWatch(board)
         self._period = max(0.02, self._size / 5000)  # all ranks ask one store
 
@@ -66,12 +143,11 @@ class StepSequence:
         return self._reporting(findings)
 
     def _collect(self, number: int) -> StepResult:
-        """Wait until every rank has answered or is silent."""
         given: dict[int, Any] = {}
         everyone = set(range(self._size))
         while True:
             self._part.tend()
-            given |= answers(self._board, number, everyone - given.keys())
+            given |= self._answers(number, everyone - given.keys())
             missing = sorted(everyone - given.keys())
             if not missing:
                 return StepResult(self._steps[number], given)
@@ -81,17 +157,14 @@ class StepSequence:
             time.sleep(self._period)
 
     def _dismiss(self, number: int) -> None:
-        """Let the others leave, and wait until those that answered the last step taken have.
-
-        Their store ends with this process, and a client that asks it then ends its own process (SIGABRT).
-        """
+        """Let the others leave, and wait until those that answered the last step taken have."""
+        # Their store ends with this process, and a client that asks it then ends its own process (SIGABRT).
         self._board.write(_ORDER, [_END, None])
-        answered = set(answers(self._board, number, range(1, self._size)))
+        answered = set(self._answers(number, range(1, self._size)))
         deadline = time.monotonic() + self._board.timeout
         while answered and not self._board.lost and time.monotonic() < deadline:
             self._board.beat()
-            left = self._board.read(left_key(rank) for rank in answered)
-            answered = {rank for rank in answered if left_key(rank) not in left}
+            answered -= self._left(answered)
             self._watch.look(answered)
             answered -= set(self._watch.silent(answered))
             time.sleep(self._period)
@@ -104,7 +177,9 @@ class StepSequence:
             self._part.tend()
             number, orders = self._board.read([_ORDER]).get(_ORDER, (current, None))
             if number == _END:
-                return self._left()
+                self._board.write(f"left/{self._rank}", 1)
+                self._board.flush()
+                return RankOutcome(stuck=self._part.busy)
             if number > current:
                 current = number
                 self._part.begin(number, self._steps[number], orders)
@@ -120,11 +195,6 @@ class StepSequence:
                 return self._take_over(current)
             time.sleep(self._period)
 
-    def _left(self) -> RankOutcome:
-        self._board.write(left_key(self._rank), 1)
-        self._board.flush()
-        return RankOutcome(stuck=self._part.busy())
-
     def _take_over(self, number: int) -> RankOutcome:
         """End the examination in place of rank 0: report what is on the board, and who is silent."""
         self._board.write(_ORDER, [_END, None])
@@ -136,42 +206,42 @@ class StepSequence:
             self._part.tend()
             self._watch.look(others)
             time.sleep(self._period)
-        left = self._board.read(left_key(rank) for rank in others)
-        silent = [rank for rank in self._watch.unchanged_since(seen, others) if left_key(rank) not in left]
+        left = self._left(others)
+        silent = [rank for rank in self._watch.unchanged_since(seen, others) if rank not in left]
         if not self._board.first_reached:  # then the others cannot have been seen either
             silent = list(range(self._rank))
-        return self._reporting(self._findings_until(number, [self._watch.describe(rank) for rank in silent]))
-
-    def _findings_until(self, number: int, silent: list[Finding]) -> list[Finding]:
-        """Return the findings of all steps up to a number, from the board."""
         found: list[Finding] = []
         for each, step in enumerate(self._steps[: number + 1]):
-            given = answers(self._board, each, range(self._size))
-            ending = StepResult(step, given, silent if each == number else [])
+            described = [self._watch.describe(rank) for rank in silent] if each == number else []
+            ending = StepResult(step, self._answers(each, range(self._size)), described)
             found += ending.findings(self._board.timeout)
-        return found
+        return self._reporting(found)
 
     def _alone(self, leader: int) -> RankOutcome:
         """Report without a board: the lowest rank of the node at once, the others if it has not ended them by then."""
         time.sleep(2 * _GRACE * self._board.world.local_rank)
         first = self._steps[0]
-        own = list(first.judge({self._rank: first.measure(None)}))
+        own = first.judge({self._rank: first.measure(None)})
         return self._reporting([*own, self._watch.describe(leader)])
 
     def _reporting(self, findings: list[Finding]) -> RankOutcome:
-        return RankOutcome(findings=tuple(findings), reports=True, stuck=self._part.busy())
+        return RankOutcome(findings=tuple(findings), reports=True, stuck=self._part.busy)
+
+    def _answers(self, number: int, ranks: Iterable[int]) -> dict[int, Mapping[str, Any]]:
+        keys = {_answer_key(number, rank): rank for rank in ranks}
+        return {keys[key]: found for key, found in self._board.read(keys).items()}
+
+    def _left(self, ranks: Iterable[int]) -> set[int]:
+        keys = {f"left/{rank}": rank for rank in ranks}
+        return {keys[key] for key in self._board.read(keys)}
 
 
-def left_key(rank: int) -> str:
-    """Return the board's key that says that a rank has left."""
-    return f"left/{rank}"
+def _answer_key(number: int, rank: int) -> str:
+    return f"answer/{number}/{rank}"
 
 
-class StepWorker:
-    """This rank's part of the steps."""
-
+class _StepWorker:
     def __init__(self, board: StatusBoard, device: torch.device | None) -> None:
-        """Begin with no step."""
         self._board = board
         self._worker = CallThread(device)
         self._future: Future[Any] | None = None
@@ -179,7 +249,6 @@ class StepWorker:
         self._stuck = False
 
     def begin(self, number: int, step: ExaminationStep, orders: Any) -> None:
-        """Begin to measure."""
         self._number = number
         self._board.doing(step.name)
         self._future = self._worker.start(partial(step.measure, orders))
@@ -190,79 +259,23 @@ class StepWorker:
         if self._future is None:
             return
         if self._future.done():
-            self._board.write(answer_key(self._number, self._board.world.rank), _answer(self._future))
+            self._answer(_outcome(self._future))
             self._future = None
         elif not self._stuck and time.monotonic() - self._board.spoken > self._board.timeout:
             self._stuck = True
-            self._board.write(answer_key(self._number, self._board.world.rank), {STUCK: self._board.words})
+            self._answer({STUCK: self._board.words})
 
+    @property
     def busy(self) -> bool:
-        """Say whether the thread still works, perhaps without end."""
         return self._future is not None
 
-
-def answer_key(number: int, rank: int) -> str:
-    """Return the board's key of a rank's answer to a step."""
-    return f"answer/{number}/{rank}"
+    def _answer(self, answer: dict[str, Any]) -> None:
+        self._board.write(_answer_key(self._number, self._board.world.rank), answer)
 
 
-def answers(board: StatusBoard, number: int, ranks: Iterable[int]) -> Mapping[int, Mapping[str, Any]]:
-    """Return the answers of those of the ranks that have answered."""
-    keys = {answer_key(number, rank): rank for rank in ranks}
-    return {keys[key]: found for key, found in board.read(keys).items()}
-
-
-def _answer(future: Future[Any]) -> dict[str, Any]:
+def _outcome(future: Future[Any]) -> dict[str, Any]:
     error = future.exception()
     if error is None:
         return {VALUE: future.result()}
     text = (str(error).splitlines() or [""])[0]
     return {ERROR: f"{type(error).__name__}: {text}"}
-
-
-class CallThread:
-    """One thread for all of it, since the current device belongs to a thread."""
-
-    def __init__(self, device: torch.device | None) -> None:
-        """Start the thread on the device of this rank."""
-        self._calls: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = queue.SimpleQueue()
-        threading.Thread(target=self._work, args=(device,), daemon=True, name="doctor worker").start()
-
-    def start(self, call: Callable[[], Any]) -> Future[Any]:
-        """Call it in the thread, after those before it."""
-        future: Future[Any] = Future()
-        self._calls.put((call, future))
-        return future
-
-    def _work(self, device: torch.device | None) -> None:
-        if device is not None:
-            torch.get_device_module(device).set_device(device)
-        while True:
-            call, future = self._calls.get()
-            try:
-                future.set_result(call())
-            except BaseException as exc:  # noqa: BLE001  whatever it is, also a library's sys.exit: a finding
-                future.set_exception(exc)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RankOutcome:
-    """Outcome of the checks between ranks, on one rank.
-
-    Attributes:
-        findings: of all ranks and between them, on the rank that reports; empty on the others.
-        reports: whether this rank shows them: rank 0, or the lowest rank that is there if rank 0 is silent.
-        stuck: the process must end by `leave`: a thread waits in a collective or a device call that never ends, for
-            which the interpreter would wait at its exit; or there are several ranks, and threads in clients of a store
-            abort the process at the interpreter's exit.
-    """
-
-    findings: tuple[Finding, ...] = ()
-    reports: bool = False
-    stuck: bool = False
-
-    def leave(self, code: int) -> NoReturn:
-        """End this process at once, after flushing its output: no destructor waits for a stuck thread."""
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)

@@ -6,11 +6,12 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING, NamedTuple
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pretrain.recipe.checks.effect import problems_of
 from pretrain.recipe.checks.shape import indivisible_by_tensor_size
-from pretrain.recipe.layout import Layout, global_batch_sizes
+from pretrain.recipe.layout import global_batch_sizes, lay_out
 from pretrain.recipe.stages import balanced_layers
 from pretrain.tools.plan.search.trace_pieces import one_stage
 
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pretrain.recipe import Recipe
-
-
+    from pretrain.recipe.layout import Layout
 RECOMPUTE = ("none", "selective", "full")
 LARGEST_MICRO_BATCH = 64
 """Samples above which no micro-batch is tried, except the recipe's own: matmuls are large enough long before."""
@@ -27,34 +27,23 @@ LARGEST_MICRO_BATCH = 64
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayoutChoice:
-    """Choice of a layout and of what saves memory.
+    """Choice of a layout and of what saves memory."""
 
-    Attributes:
-        tensor: ranks that share every layer.
-        pipeline: stages.
-        chunks: of layers per stage; 1 without the interleaved schedule.
-        layers: of every chunk, where the stages do not share them evenly; None: evenly, or as the recipe has them.
-        data: replicas.
-        micro_batch: samples that a rank computes at a time.
-        recompute: one of `RECOMPUTE`.
-        with_sequence: sequence parallelism.
-        zero: stage of ZeRO; 1 is megatron-core's distributed optimizer too.
-    """
-
-    tensor: int
+    tensor: int  # ranks that share every layer
     pipeline: int
-    chunks: int
+    chunks: int  # of layers per stage; 1 without the interleaved schedule
     data: int
     micro_batch: int
     recompute: str
     with_sequence: bool
-    zero: int
-    layers: tuple[int, ...] | None = None
+    zero: int  # stage of ZeRO; 1 is megatron-core's distributed optimizer too
+    layers: tuple[int, ...] | None = None  # of every chunk, where stages are uneven; None: evenly, or as the recipe's
 
     def recipe(self, recipe: Recipe) -> Recipe:
         """Return the recipe with this choice; keys of other pipelines are left out."""
-        parallel: dict[str, object] = {}
-        if not self.keeps_pipeline_of(recipe):
+        given, parallel = recipe.parallel, dict[str, object]()
+        own = given.pipeline_model_parallel_size, given.virtual_pipeline_model_parallel_size or 1
+        if (self.pipeline, self.chunks) != own:  # those of the recipe may have other layers from stage to stage
             parallel = one_stage() | {"pipeline_layers": self.layers}
         parallel |= {
             "tensor_model_parallel_size": self.tensor,
@@ -64,7 +53,7 @@ class LayoutChoice:
         }
         engine = recipe.engine
         if engine.name == "megatron":
-            gathers = recipe.parallel.overlap_param_gather and self.zero == 1
+            gathers = given.overlap_param_gather and self.zero == 1
             parallel |= {"use_distributed_optimizer": self.zero == 1, "overlap_param_gather": gathers}
         else:
             engine = engine.model_copy(update={"zero": engine.zero.model_copy(update={"stage": self.zero})})
@@ -73,7 +62,7 @@ class LayoutChoice:
             recompute |= {"method": "uniform", "num_layers": 1, "distribute_saved_activations": False}
         return recipe.model_copy(
             update={
-                "parallel": recipe.parallel.model_copy(update=parallel),
+                "parallel": given.model_copy(update=parallel),
                 "engine": engine,
                 "train": recipe.train.model_copy(update={"micro_batch_size": self.micro_batch}),
                 "recompute": recipe.recompute.model_copy(update=recompute),
@@ -82,26 +71,10 @@ class LayoutChoice:
 
     def layout(self, recipe: Recipe) -> Layout:
         """Return the layout of the ranks."""
-        return Layout(
-            world_size=self.tensor * self.pipeline * self.data,
-            tensor_model_parallel_size=self.tensor,
-            pipeline_model_parallel_size=self.pipeline,
-            data_parallel_size=self.data,
-            virtual_pipeline_model_parallel_size=self.chunks if self.chunks > 1 else None,
-            layers_of_chunks=self.recipe(recipe).layers_of_chunks,
-            micro_batch_size=self.micro_batch,
-        )
-
-    def keeps_pipeline_of(self, recipe: Recipe) -> bool:
-        """Return whether stages and chunks are the recipe's, whose layers may differ from stage to stage."""
-        given = recipe.parallel
-        chunks = given.virtual_pipeline_model_parallel_size or 1
-        return (self.pipeline, self.chunks) == (given.pipeline_model_parallel_size, chunks)
+        return lay_out(self.recipe(recipe), self.tensor * self.pipeline * self.data)
 
 
 class _Split(NamedTuple):
-    """Ranks that share a model, as `LayoutChoice` names them."""
-
     tensor: int
     pipeline: int
     chunks: int
@@ -109,15 +82,9 @@ class _Split(NamedTuple):
 
 
 class Choices:
-    """All choices for a number of devices.
-
-    Attributes:
-        refused: how many sizes are not legal, by reason; each counts once, whatever would be chosen besides, but for
-            what the recipe's checks refuse, of which every choice counts.
-    """
+    """All choices for a number of devices; `refused` counts sizes that are not legal, or choices, by the reason."""
 
     def __init__(self, recipe: Recipe, devices: int, devices_per_node: int) -> None:
-        """Look at a recipe's model and batch."""
         self.refused: Counter[str] = Counter()
         self._recipe, self._devices, self._node = recipe, devices, devices_per_node
 
@@ -151,22 +118,22 @@ class Choices:
     def _pipelines(self, devices: int) -> Iterator[tuple[int, int, tuple[int, ...] | None]]:
         """Yield numbers of stages and of chunks, and the layers of uneven ones."""
         layers, given = self._recipe.model.num_layers, self._recipe.parallel
+        ends = given.num_layers_in_first_pipeline_stage, given.num_layers_in_last_pipeline_stage
+        is_uneven = (given.pipeline_layers, *ends) != (None, None, None)
         for pipeline in _divisors(devices):
             if pipeline > 1 and self._recipe.engine.name == "deepspeed":
                 self.refused["engine deepspeed has no pipeline stages"] += 1
-            elif pipeline == given.pipeline_model_parallel_size and _is_uneven(self._recipe):
+            elif pipeline == given.pipeline_model_parallel_size and is_uneven:
                 yield pipeline, given.virtual_pipeline_model_parallel_size or 1, None
             elif layers < pipeline:
                 self.refused[f"more stages than model.num_layers {layers}"] += 1
             else:
                 # Chunks of as many layers each, or of one less.
                 most = -(-layers // pipeline)
-                chunks = [each for each in _divisors(most) if each * pipeline <= layers] if pipeline > 1 else [1]
-                yield from ((pipeline, each, self._uneven(pipeline, each)) for each in chunks)
-
-    def _uneven(self, pipeline: int, chunks: int) -> tuple[int, ...] | None:
-        layers = self._recipe.model.num_layers
-        return tuple(balanced_layers(layers, pipeline * chunks)) if layers % pipeline else None
+                for chunks in _divisors(most) if pipeline > 1 else [1]:
+                    if chunks * pipeline <= layers:
+                        uneven = tuple(balanced_layers(layers, pipeline * chunks)) if layers % pipeline else None
+                        yield pipeline, chunks, uneven
 
     def _with_data(self, split: _Split) -> Iterator[LayoutChoice]:
         data, accumulated = self._devices // split.tensor // split.pipeline, self._recipe.accumulation_steps
@@ -175,7 +142,9 @@ class Choices:
             self.refused["train.global_batch_size is not a multiple of the data-parallel size"] += 1
             return
         shares = [size // data for size in sizes]
-        for micro_batch in self._micro_batches(math.gcd(*shares)):
+        for micro_batch in _divisors(math.gcd(*shares)):
+            if micro_batch > LARGEST_MICRO_BATCH and micro_batch != self._recipe.train.micro_batch_size:
+                continue
             if split.chunks > 1 and any(share // micro_batch % split.pipeline for share in shares):
                 self.refused["the micro-batches of a step are not a multiple of the interleaved stages"] += 1
             elif accumulated is not None and shares[-1] // micro_batch != accumulated.steps:
@@ -183,22 +152,12 @@ class Choices:
             else:
                 yield from self._savings(split, data, micro_batch)
 
-    def _micro_batches(self, share: int) -> list[int]:
-        own = self._recipe.train.micro_batch_size
-        return [each for each in _divisors(share) if each <= LARGEST_MICRO_BATCH or each == own]
-
     def _savings(self, split: _Split, data: int, micro_batch: int) -> Iterator[LayoutChoice]:
         is_divisible = self._recipe.model.seq_length % split.tensor == 0
         sequences = (False, True) if split.tensor > 1 and is_divisible else (False,)
         for recompute, with_sequence, zero in product(RECOMPUTE, sequences, self._zero_stages(data)):
-            yield LayoutChoice(
-                **split._asdict(),
-                data=data,
-                micro_batch=micro_batch,
-                recompute=recompute,
-                with_sequence=with_sequence,
-                zero=zero,
-            )
+            saving: dict[str, Any] = {"recompute": recompute, "with_sequence": with_sequence, "zero": zero}
+            yield LayoutChoice(**split._asdict(), data=data, micro_batch=micro_batch, **saving)
 
     def _zero_stages(self, data: int) -> tuple[int, ...]:
         zero = self._recipe.engine.zero
@@ -211,15 +170,6 @@ class Choices:
 
 def _divisors(number: int) -> list[int]:
     return [each for each in range(1, number + 1) if number % each == 0]
-
-
-def _is_uneven(recipe: Recipe) -> bool:
-    parallel = recipe.parallel
-    return (
-        parallel.pipeline_layers is not None
-        or parallel.num_layers_in_first_pipeline_stage is not None
-        or parallel.num_layers_in_last_pipeline_stage is not None
-    )
 
 
 PATHS = (
@@ -242,19 +192,12 @@ PATHS = (
 
 def set_arguments(recipe: Recipe, choice: LayoutChoice) -> tuple[str, ...]:
     """Return "section.key=value" for every key in which the recipe with the choice differs from the recipe."""
-    chosen = choice.recipe(recipe)
-    values = ((path, _value(recipe, path), _value(chosen, path)) for path in PATHS)
+    values_of = attrgetter(*PATHS)
+    values = zip(PATHS, values_of(recipe), values_of(choice.recipe(recipe)), strict=True)
     only_full = {"recompute.method", "recompute.num_layers"} if choice.recompute != "full" else set()
     return tuple(
         f"{path}={_written(after)}" for path, before, after in values if before != after and path not in only_full
     )
-
-
-def _value(recipe: Recipe, path: str) -> object:
-    value: object = recipe
-    for key in path.split("."):
-        value = getattr(value, key)
-    return value
 
 
 def _written(value: object) -> str:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from pretrain.engine.optimizers.choice import state_bytes as optimizer_state_bytes
 from pretrain.model.requests import compute_dtype
 from pretrain.tools.plan.stage_plan import Costs, Message, Operation
-from pretrain.tools.plan.step_parts import step_parts
-from pretrain.tools.plan.step_time import Range
+from pretrain.tools.plan.step_time import Range, step_parts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,12 +18,10 @@ if TYPE_CHECKING:
     from pretrain.recipe.layout import Layout
     from pretrain.tools.plan.device import PlanDevice
     from pretrain.tools.plan.search.choices import LayoutChoice
-    from pretrain.tools.plan.search.trace_pieces import ModelPiece, Pieces
-
+    from pretrain.tools.plan.search.trace_pieces import Pieces
 
 Item = TypeVar("Item")
-FP32 = 4
-"""Bytes of an element."""
+FP32 = 4  # bytes of an element
 RESERVED = 0.5
 """Memory that the allocator often holds beyond what it hands out, in that of the activations, which come and go in
 another order than they were allocated. In full plans of GPT-3 and smaller models it was 0.07 to 0.57."""
@@ -32,19 +29,10 @@ another order than they were allocated. In full plans of GPT-3 and smaller model
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageLoad:
-    """Model on one stage, and what is in flight there.
-
-    Attributes:
-        layers: of all chunks.
-        passes: forward passes of chunks that are in flight at most.
-        chunks: of the stage.
-        parameters: of one rank.
-        is_first: has the embedding.
-        is_last: has the head.
-    """
+    """Model on one stage, and what is in flight there."""
 
     layers: int
-    passes: int
+    passes: int  # forward passes of chunks that are in flight at most
     chunks: int
     parameters: int
     is_first: bool
@@ -80,35 +68,34 @@ def estimated_seconds(chosen: Recipe, device: PlanDevice, choice: LayoutChoice, 
 
 def stage_costs(recipe: Recipe, choice: LayoutChoice, pieces: Pieces, load: StageLoad) -> Costs:
     """Return the work of a step on one stage."""
-    parts = _parts(pieces, load)
-    forward, backward, sent = Counter[Operation](), Counter[Operation](), Counter[Message]()
-    update = Counter[Operation]()
-    for piece, count in parts:
-        again = {"none": Counter[Operation](), "selective": piece.attention, "full": piece.forward}[choice.recompute]
+    forward, backward, update = Counter[Operation](), Counter[Operation](), Counter[Operation]()
+    sent = Counter[Message]()
+    ends = [(pieces.embedding, int(load.is_first)), (pieces.head, int(load.is_last))]
+    for piece, count in [(pieces.layer, load.layers), *ends]:
         _add(forward, piece.forward, count)
         _add(backward, piece.backward, count)
         _add(update, piece.update, count)
-        if piece is pieces.layer:
-            _add(backward, again, count)
-            _add(sent, piece.sent_forward, count * (2 if choice.recompute == "full" else 1))
-        else:
-            _add(sent, piece.sent_forward, count)
+        _add(sent, piece.sent_forward, count)
         _add(sent, piece.sent_backward, count)
-    fixed = pieces.layer.fixed
+    layer = pieces.layer
+    if choice.recompute == "full":
+        _add(backward, layer.forward, load.layers)
+        _add(sent, layer.sent_forward, load.layers)
+    elif choice.recompute == "selective":
+        _add(backward, layer.attention, load.layers)
     scaled = {replace(message, moved=message.moved * choice.micro_batch): float(n) for message, n in sent.items()}
     messages = scaled | _between_stages(choice, pieces, load)
+    if choice.data > 1 and choice.zero == 3:  # it gathers weights for the forward pass, and again for the backward pass
+        moved = load.parameters * compute_dtype(recipe).itemsize
+        messages[Message("all-gather", "data", choice.data, moved, overlaps=True)] = 2.0
     share = 1 / choice.data if choice.zero else 1.0
     return Costs(
-        forward=_for_samples(forward, fixed, choice.micro_batch),
-        backward=_for_samples(backward, fixed, choice.micro_batch),
+        forward=_for_samples(forward, layer.fixed, choice.micro_batch),
+        backward=_for_samples(backward, layer.fixed, choice.micro_batch),
         once={operation: n * share for operation, n in update.items()},
-        messages=messages | _gathered_weights(recipe, choice, load),
+        messages=messages,
         messages_once=_between_replicas(recipe, choice, load),
     )
-
-
-def _parts(pieces: Pieces, load: StageLoad) -> list[tuple[ModelPiece, int]]:
-    return [(pieces.layer, load.layers), (pieces.embedding, int(load.is_first)), (pieces.head, int(load.is_last))]
 
 
 def _add(found: Counter[Item], items: Mapping[Item, int], count: int) -> None:
@@ -116,13 +103,11 @@ def _add(found: Counter[Item], items: Mapping[Item, int], count: int) -> None:
         found[item] += number * count
 
 
-def _for_samples(
-    operations: Mapping[Operation, int], fixed: frozenset[Operation], samples: int
-) -> dict[Operation, float]:
+def _for_samples(work: Mapping[Operation, int], fixed: frozenset[Operation], samples: int) -> dict[Operation, float]:
     if samples == 1:
-        return dict(operations)
+        return dict(work)
     found: dict[Operation, float] = {}
-    for operation, count in operations.items():
+    for operation, count in work.items():
         larger = replace(operation, flops=operation.flops * samples, moved=operation.moved * samples)
         key = operation if operation in fixed else larger
         found[key] = found.get(key, 0) + count
@@ -139,7 +124,6 @@ def _between_stages(choice: LayoutChoice, pieces: Pieces, load: StageLoad) -> di
 
 
 def _between_replicas(recipe: Recipe, choice: LayoutChoice, load: StageLoad) -> dict[Message, float]:
-    """Return the sums of gradients, and the weights that are gathered after the update."""
     if choice.data == 1:
         return {}
     weight = compute_dtype(recipe).itemsize
@@ -160,19 +144,8 @@ def _between_replicas(recipe: Recipe, choice: LayoutChoice, load: StageLoad) -> 
     return found
 
 
-def _gathered_weights(recipe: Recipe, choice: LayoutChoice, load: StageLoad) -> dict[Message, float]:
-    """Return the weights that ZeRO-3 gathers for the forward pass, and again for the backward pass."""
-    if choice.data == 1 or choice.zero < 3:
-        return {}
-    moved = load.parameters * compute_dtype(recipe).itemsize
-    return {Message("all-gather", "data", choice.data, moved, overlaps=True): 2.0}
-
-
 def stage_load(layout: Layout, pieces: Pieces, stage: int, micro_batches: int) -> StageLoad:
-    """Return the load of a stage.
-
-    Micro-batches in flight are those of `pretrain.tools.plan.trace.stage_tracing.planned_micro_batches`.
-    """
+    """Return the load of a stage; micro-batches in flight are those of `stage_tracing.planned_micro_batches`."""
     size, chunks = layout.pipeline_model_parallel_size, layout.virtual_pipeline_model_parallel_size or 1
     layers = sum(layout.layers_of_chunks[stage::size])
     is_first, is_last = stage == 0, stage == size - 1
@@ -192,11 +165,9 @@ def stage_load(layout: Layout, pieces: Pieces, stage: int, micro_batches: int) -
 
 
 def stage_peak(recipe: Recipe, choice: LayoutChoice, pieces: Pieces, load: StageLoad, group_bytes: int) -> int:
-    """Estimate the bytes of the device's memory that a stage takes at its peak.
-
-    The middle between an allocator that holds nothing beyond what it hands out, and one that holds `RESERVED`, where
-    the update finds no room between activations that were freed.
-    """
+    """Estimate the bytes of the device's memory that a stage takes at its peak."""
+    # The middle between an allocator that holds nothing beyond what it hands out, and one that holds `RESERVED`, where
+    # the update finds no room between activations that were freed.
     static, update = state_bytes(recipe, choice, load.parameters)
     activations = _activations(choice, pieces, load)
     least, often = max(update, activations), activations + max(update, round(RESERVED * activations))
@@ -204,11 +175,9 @@ def stage_peak(recipe: Recipe, choice: LayoutChoice, pieces: Pieces, load: Stage
 
 
 def state_bytes(recipe: Recipe, choice: LayoutChoice, parameters: int) -> tuple[int, int]:
-    """Return the bytes of weights, gradients and optimizer, and those that the update takes in passing.
-
-    Main weights in fp32 and Adam's moments are 12 bytes of a parameter beside weights of 2 bytes, 8 beside fp32 ones
-    (Rajbhandari et al. 2020, arXiv:1910.02054, section 3.1). The update makes fp32 gradients of fp16 and bf16 ones.
-    """
+    """Return the bytes of weights, gradients and optimizer, and those that the update takes in passing."""
+    # Main weights in fp32 and Adam's moments are 12 bytes of a parameter beside weights of 2 bytes, 8 beside fp32 ones
+    # (Rajbhandari et al. 2020, arXiv:1910.02054, section 3.1). The update makes fp32 gradients of fp16 and bf16 ones.
     zero, data = choice.zero, choice.data
     weight = compute_dtype(recipe).itemsize
     is_megatron = recipe.engine.name == "megatron"
@@ -228,7 +197,6 @@ def state_bytes(recipe: Recipe, choice: LayoutChoice, parameters: int) -> tuple[
 
 
 def _activations(choice: LayoutChoice, pieces: Pieces, load: StageLoad) -> int:
-    """Return the bytes at the peak of a stage's activations."""
     layer, samples = pieces.layer, choice.micro_batch
     kept, again = {
         "none": (layer.kept, 0),
@@ -241,10 +209,8 @@ def _activations(choice: LayoutChoice, pieces: Pieces, load: StageLoad) -> int:
 
 
 def _ends(pieces: Pieces, load: StageLoad) -> int:
-    """Return what passes in flight keep besides their layers, for one sample.
-
-    A chunk keeps its input too, and not its output, which is sent on and freed; that of the last one goes to the head.
-    """
+    """Return what passes in flight keep besides their layers, for one sample."""
+    # A chunk keeps its input too, and not its output, which is sent on and freed; that of the last goes to the head.
     begins = -(-load.passes // load.chunks) if load.is_first else 0
     kept = begins * pieces.embedding.kept + (load.passes - begins) * pieces.entering
     return kept - (0 if load.is_last else load.passes * pieces.entering)

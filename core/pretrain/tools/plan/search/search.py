@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from pretrain.errors import RecipeError
 from pretrain.recipe import make_recipe
 from pretrain.recipe.layout import lay_out
+from pretrain.report.plain_text import indented
 from pretrain.tools.plan.plan import make_plan
+from pretrain.tools.plan.plan_views import WIDTH, verdict
 from pretrain.tools.plan.search.choices import Choices, set_arguments
 from pretrain.tools.plan.search.estimates import estimated_seconds, layout_peak
 from pretrain.tools.plan.search.trace_pieces import trace_pieces
+from pretrain.tools.plan.wording import GIB, figures_text, gib, plan_json, time_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,71 +26,44 @@ if TYPE_CHECKING:
     from pretrain.tools.plan.search.choices import LayoutChoice
     from pretrain.tools.plan.search.trace_pieces import Pieces
 
-
+    Say = Callable[[str], None]  # shows a line about work that takes long
 SHOWN = 5
-MOST_PLANS = 3
-"""Full plans for each layout that is shown, after which the search gives up."""
-MOST_TIMES = 16
-"""Factor of the devices up to which a number that is enough is looked for."""
+MOST_PLANS = 3  # full plans for each layout that is shown, after which the search gives up
+TIMES = (2, 4, 8, 16)  # factors of the devices with which a number that is enough is looked for
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Found:
-    """Layout that was planned in full.
-
-    Attributes:
-        choice: of the layout.
-        arguments: values of `--set` that make it of the recipe; only what differs.
-        plan: of the recipe with them.
-    """
+    """Layout that was planned in full."""
 
     choice: LayoutChoice
-    arguments: tuple[str, ...]
+    arguments: tuple[str, ...]  # values of `--set` that make it of the recipe; only what differs
     plan: Plan
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SearchResult:
-    """Result of a search.
-
-    Attributes:
-        device: with its figures.
-        devices: their number.
-        tried: legal layouts.
-        fitting: those of them that fit; all, where the device's memory is not known. By the estimate of traced pieces,
-            but for those that were planned.
-        best: at most `SHOWN` of them, fastest first; each differs from the others in more than savings of memory.
-        planned: number of layouts that were planned in full.
-        given_up: number of layouts that fit by the estimate and were not planned, since none that was planned fits.
-        nearest: the smallest layout, where none fits.
-        refused: number of sizes that are not legal, by reason.
-        enough: where nothing fits, the first of two, four, ... `MOST_TIMES` times as many devices for which some do,
-            and its fastest layout; else None, as where ranks share the memory.
-    """
+    """Result of a search."""
 
     device: PlanDevice
     devices: int
-    tried: int
-    fitting: int
-    best: Sequence[Found]
-    planned: int
-    given_up: int
-    nearest: Found | None
-    refused: Mapping[str, int]
-    enough: tuple[int, Found] | None = None
+    tried: int  # legal layouts
+    fitting: int  # those of them that fit, or may where the memory is not known; by the estimate, or a full plan
+    best: Sequence[Found]  # at most `SHOWN`, fastest first; they differ in more than savings of memory
+    planned: int  # number of layouts that were planned in full
+    given_up: int  # number of layouts that fit by the estimate and were not planned, since none that was planned fits
+    nearest: Found | None  # the smallest layout, where none fits
+    refused: Mapping[str, int]  # number of sizes that are not legal, by reason
+    enough: tuple[int, Found] | None = None  # where none fits, a number of devices for which some do, and the fastest
 
 
 class _Sized(NamedTuple):
-    """A choice with its estimated peak in bytes."""
-
-    peak: int
+    peak: int  # bytes, estimated
     choice: LayoutChoice
 
 
 class _Search:
-    """Estimates and plans layouts of one recipe; traces the pieces that the estimates need."""
-
-    def __init__(self, recipe: Recipe, device: PlanDevice, vocab_size: int, say: Callable[[str], None]) -> None:
+    def __init__(self, recipe: Recipe, device: PlanDevice, vocab_size: int, say: Say) -> None:
         self._recipe, self._device, self._vocab_size, self._say = recipe, device, vocab_size, say
         self._pieces: dict[tuple[int, bool], Pieces] = {}
 
@@ -95,7 +71,6 @@ class _Search:
         return Choices(self._recipe, devices, self._device.figures.devices_per_node or devices)
 
     def sized(self, choices: Sequence[LayoutChoice]) -> list[_Sized]:
-        """Estimate the peak of each choice."""
         keys = {(choice.tensor, choice.with_sequence) for choice in choices} - self._pieces.keys()
         if keys:
             sizes = ", ".join(map(str, sorted({tensor for tensor, _ in keys})))
@@ -104,21 +79,14 @@ class _Search:
         return [_Sized(layout_peak(self._recipe, self._device, each, self._of(each)), each) for each in choices]
 
     def fitting(self, sized: Sequence[_Sized]) -> list[_Sized]:
-        """Return those that fit by the estimate."""
         memory = self._device.memory
         return [each for each in sized if memory is None or each.peak <= memory]
 
     def best(self, sized: Sequence[_Sized], shown: int = SHOWN) -> tuple[list[Found], list[Found]]:
-        """Return choices that fit by full plans, fastest first, and those that do not.
-
-        The fastest by the estimate are planned, and if none of them fits the smallest of each layout, smallest first.
-
-        Args:
-            sized: choices that fit by the estimate; planned `shown` at a time until some fit, `MOST_PLANS` times.
-            shown: how many to return at most.
-        """
+        """Return choices that fit by full plans, fastest first, and those that do not."""
+        # The fastest by the estimate are planned, and if none of them fits the smallest of each layout, smallest first.
         fastest = _first_of_each(sorted(sized, key=self._cost))[:shown]
-        smallest = _first_of_each(sorted(sized, key=_peak))
+        smallest = _first_of_each(sorted(sized, key=lambda each: each.peak))
         tried = [*fastest, *(choice for choice in smallest if choice not in fastest)][: MOST_PLANS * shown]
         failed: list[Found] = []
         for begin in range(0, len(tried), shown):
@@ -131,19 +99,17 @@ class _Search:
 
     def smallest(self, sized: Sequence[_Sized], planned: Iterable[Found]) -> Found:
         """Return the full plan of the choice that is the smallest by the estimate, which may be planned already."""
-        choice = min(sized, key=_peak).choice
+        choice = min(sized, key=lambda each: each.peak).choice
         found = next((each for each in planned if each.choice == choice), None)
         return found or self._planned(choice, "the smallest layout")
 
     def enough(self, devices: int) -> tuple[int, Found] | None:
         """Return the first of two, four, ... times as many devices for which a layout fits, and its fastest one."""
-        factor = 2
-        while factor <= MOST_TIMES and not self._device.is_shared:
+        for factor in () if self._device.is_shared else TIMES:
             sized = self.sized(list(self.choices(devices * factor)))
             best, _ = self.best(self.fitting(sized), shown=1)
             if best:
                 return devices * factor, best[0]
-            factor *= 2
         return None
 
     def _of(self, choice: LayoutChoice) -> Pieces:
@@ -155,7 +121,6 @@ class _Search:
         return seconds.mean if seconds else 0.0, sized.peak
 
     def _planned(self, choice: LayoutChoice, which: str) -> Found:
-        """Plan a choice in full, as the recipe that its arguments make."""
         devices = choice.tensor * choice.pipeline * choice.data
         self._say(f"search: planning {which} for {devices} devices in full")
         arguments = set_arguments(self._recipe, choice)
@@ -164,18 +129,12 @@ class _Search:
         return Found(choice=choice, arguments=arguments, plan=plan)
 
 
-def search(
-    recipe: Recipe,
-    device: PlanDevice,
-    devices: int,
-    vocab_size: int,
-    say: Callable[[str], None] = lambda text: None,  # noqa: ARG005
-) -> SearchResult:
-    """Estimate all legal layouts from traced pieces, and plan the fastest of those that fit in full.
+def _silent(_text: str) -> None:
+    return
 
-    Raises:
-        PretrainError: an operation has no allowed kernel.
-    """
+
+def search(recipe: Recipe, device: PlanDevice, devices: int, vocab_size: int, say: Say = _silent) -> SearchResult:
+    """Estimate all legal layouts from traced pieces, and plan the fastest of those that fit in full."""
     searching = _Search(recipe, device, vocab_size, say)
     choices = searching.choices(devices)
     legal = list(choices)
@@ -202,51 +161,31 @@ def search(
 
 
 def _first_of_each(sized: Iterable[_Sized]) -> list[LayoutChoice]:
-    """Return the first choice of each layout and micro-batch."""
     first: dict[tuple[int, int, int, int], LayoutChoice] = {}
     for _, choice in sized:
         first.setdefault((choice.tensor, choice.pipeline, choice.data, choice.micro_batch), choice)
     return list(first.values())
 
 
-def _peak(sized: _Sized) -> int:
-    return sized.peak
+MOST_REPLICAS = 64  # replicas up to which is looked
 
 
-MOST_REPLICAS = 64
-"""Replicas up to which is looked."""
+def enough_devices(recipe: Recipe, device: PlanDevice, vocab_size: int, say: Say = _silent) -> int | None:
+    """Return the least number of devices on which a recipe fits that does not fit on those of one replica."""
+    # It takes about six full plans: the more replicas, the less each holds. None: not with up to `MOST_REPLICAS`.
+    replica = recipe.model_parallel_size
+    sizes = [size for size in range(2 * replica, MOST_REPLICAS * replica + 1, replica) if _is_legal(recipe, size)]
 
-
-def enough_devices(
-    recipe: Recipe,
-    device: PlanDevice,
-    vocab_size: int,
-    say: Callable[[str], None] = lambda text: None,  # noqa: ARG005
-) -> int | None:
-    """Return the least number of devices on which a recipe fits that does not fit on those of one replica.
-
-    Made of full plans, of which it takes about six. The more replicas, the less each holds.
-
-    Returns:
-        None: it does not fit with up to `MOST_REPLICAS` replicas.
-
-    Raises:
-        PretrainError: as `make_plan`.
-    """
-    sizes = [size for size in range(2, MOST_REPLICAS + 1) if _is_legal(recipe, size * recipe.model_parallel_size)]
-
-    def fits(size: int) -> bool:
-        devices = size * recipe.model_parallel_size
+    def fits(devices: int) -> bool:
         say(f"trying {devices} devices")
         return bool(make_plan(recipe, device, devices=devices, vocab_size=vocab_size).fits)
 
     if not sizes:
         return None
-    replica = f"{recipe.model_parallel_size} device{'s' * (recipe.model_parallel_size > 1)}"
-    say(f"it does not fit on {replica}; looking for the number that is enough")
+    say(f"it does not fit on {replica} device{'s' * (replica > 1)}; looking for the number that is enough")
     if not fits(sizes[-1]):
         return None
-    return sizes[bisect_left(sizes, True, hi=len(sizes) - 1, key=fits)] * recipe.model_parallel_size
+    return sizes[bisect_left(sizes, True, hi=len(sizes) - 1, key=fits)]
 
 
 def _is_legal(recipe: Recipe, devices: int) -> bool:
@@ -255,3 +194,70 @@ def _is_legal(recipe: Recipe, devices: int) -> bool:
     except RecipeError:
         return False
     return True
+
+
+def search_text(result: SearchResult) -> str:
+    """Return the best layouts as `--set` arguments, and why others are not legal or do not fit."""
+    device = result.device
+    memory = "" if device.memory is None else f" with {device.memory / GIB:.0f} GiB"
+    count = f"{result.fitting} of {result.tried} legal layouts fit."
+    if result.given_up:
+        rest = f"{result.given_up} of {result.tried} legal ones, which may fit, were not planned."
+        count = f"none of the {result.planned} layouts planned in full fits; {rest}"
+    lines = indented(f"{result.devices} x {device.name}{memory}: {count}", 0, WIDTH)
+    if device.peak_flops and device.figures.memory_bandwidth:
+        lines += indented(figures_text(device), 0, WIDTH)
+    if result.best:
+        lines += ["", "The fastest of those that were planned in full:"]
+    for number, found in enumerate(result.best, start=1):
+        lines += ["", f"{number}. {_layout(found)}", *_numbers(found), *_arguments(found)]
+    if result.nearest or result.refused:
+        lines += ["", "The rest:"]
+    if result.nearest is not None and device.memory is not None:
+        over = gib(result.nearest.plan.peak_bytes - device.memory)
+        lines += [f"  the smallest layout takes {over} GiB too much:", *_arguments(result.nearest)]
+    if result.enough is not None:
+        devices, found = result.enough
+        lines.append(f"  {devices} devices are enough: {_layout(found)}")
+        lines += [*_numbers(found), *_arguments(found, f"--devices {devices}")]
+    for reason, number in sorted(result.refused.items()):
+        lines += indented(f"{number} not legal: {reason}", 2, WIDTH)
+    return "\n".join(lines)
+
+
+def to_json(result: SearchResult) -> dict[str, object]:
+    """Return the result as plain values."""
+    return {
+        **{name: getattr(result, name) for name in ("devices", "tried", "fitting", "planned", "given_up")},
+        "best": [_plain(found) for found in result.best],
+        "nearest": result.nearest and _plain(result.nearest),
+        "refused": dict(result.refused),
+        "enough": result.enough and {"devices": result.enough[0], **_plain(result.enough[1])},
+    }
+
+
+def _plain(found: Found) -> dict[str, object]:
+    plan = plan_json(found.plan)
+    return {"set": list(found.arguments), **{name: plan[name] for name in ("peak_bytes", "fits", "layout", "time")}}
+
+
+def _layout(found: Found) -> str:
+    choice = found.choice
+    return f"{choice.tensor} tensor x {choice.pipeline} pipeline x {choice.data} data"
+
+
+def _numbers(found: Found) -> list[str]:
+    plan = found.plan
+    texts = [f"{gib(plan.peak_bytes)} GiB; {verdict(plan)}", *(() if plan.time is None else time_lines(plan.time))]
+    return [line for text in texts for line in indented(text, 4, WIDTH)]
+
+
+def _arguments(found: Found, *others: str) -> list[str]:
+    words = [*others, *(f"--set {argument}" for argument in found.arguments)] or ["the recipe as it is"]
+    lines = [f"    {words[0]}"]
+    for word in words[1:]:  # none of which is cut
+        if len(lines[-1]) + 1 + len(word) <= WIDTH:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(f"    {word}")
+    return lines

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING
 
 from pretrain.model.requests import compute_dtype
-from pretrain.recipe.layout import Layout
+from pretrain.recipe.layout import lay_out
 from pretrain.recipe.sections.engine import EngineSection
 from pretrain.recipe.sections.parallel import RecomputeSection
 from pretrain.tools.plan.trace.stage_tracing import TraceSubject, in_processes, trace_subject
@@ -22,41 +22,26 @@ if TYPE_CHECKING:
     from pretrain.tools.plan.trace.rank_trace import RankTrace
     from pretrain.tools.plan.trace.storages import StepPlace
 
-Key = tuple[int, bool]
-"""Tensor-parallel size, and whether there is sequence parallelism."""
-_SHAPES = ((1, 1), (2, 1), (1, 2))
-"""Layers and samples of the traced models."""
+Key = tuple[int, bool]  # tensor-parallel size, and whether there is sequence parallelism
+_SHAPES = ((1, 1), (2, 1), (1, 2))  # layers and samples of the traced models
 _ATTENTION = "core_attention"
 """Module of megatron-core between the attention's projections, whose forward pass selective recompute repeats."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelPiece:
-    """Work of a part of the model for one micro-batch of one sample, and of its update.
-
-    Attributes:
-        parameters: of this rank.
-        forward: operations of the forward pass.
-        attention: those of them between the attention's projections, which selective recompute repeats.
-        backward: operations of the backward pass, without recompute.
-        fixed: those of both passes whose size does not depend on the samples, such as sums of weights' gradients.
-        update: operations of the optimizer.
-        sent_forward: messages of the forward pass.
-        sent_backward: messages of the backward pass.
-        kept: bytes that the forward pass leaves for the backward pass.
-        kept_by_attention: those of them that selective recompute does not keep.
-    """
+    """Work of a part of the model for one micro-batch of one sample, and of its update."""
 
     parameters: int = 0
     forward: Counter[Operation] = field(default_factory=Counter)
-    attention: Counter[Operation] = field(default_factory=Counter)
-    backward: Counter[Operation] = field(default_factory=Counter)
-    fixed: frozenset[Operation] = frozenset()
+    attention: Counter[Operation] = field(default_factory=Counter)  # of the forward pass, what selective recompute does
+    backward: Counter[Operation] = field(default_factory=Counter)  # operations of the backward pass, without recompute
+    fixed: frozenset[Operation] = frozenset()  # whose size does not depend on the samples: sums of weights' gradients
     update: Counter[Operation] = field(default_factory=Counter)
     sent_forward: Counter[Message] = field(default_factory=Counter)
     sent_backward: Counter[Message] = field(default_factory=Counter)
-    kept: int = 0
-    kept_by_attention: int = 0
+    kept: int = 0  # bytes that the forward pass leaves for the backward pass
+    kept_by_attention: int = 0  # those of them that selective recompute does not keep
 
     def __sub__(self, other: ModelPiece) -> ModelPiece:
         return ModelPiece(**{each.name: getattr(self, each.name) - getattr(other, each.name) for each in fields(self)})
@@ -64,15 +49,15 @@ class ModelPiece:
 
 @dataclass(frozen=True, slots=True)
 class Passing:
-    """Temporary bytes of a pass.
+    """Temporary bytes of a pass."""
 
-    Attributes:
-        first: with a micro-batch of one sample: some, such as the gradient of a weight, are there whatever its size.
-        next: of every further sample.
-    """
+    first: int  # with a micro-batch of one sample: some, such as the gradient of a weight, are there whatever its size
+    next: int  # of every further sample
 
-    first: int
-    next: int
+    @classmethod
+    def of(cls, with_one: int, with_two: int) -> Passing:
+        """Return them by those of micro-batches of one and of two samples."""
+        return cls(with_one, max(0, with_two - with_one))
 
     def bytes(self, samples: int) -> int:
         """Return the bytes for a micro-batch."""
@@ -81,38 +66,23 @@ class Passing:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pieces:
-    """Pieces for one tensor-parallel size, with or without sequence parallelism.
-
-    Attributes:
-        layer: a transformer layer.
-        embedding: what the first stage has besides.
-        head: what the last stage has besides: norm, output layer, loss.
-        tied: parameters of the output layer that are the embedding's, of which the last of several stages has a copy.
-        passing_in_layer: what a layer's backward pass takes beyond what is kept.
-        passing_in_head: what the loss and its backward pass take beyond what is kept.
-        entering: bytes of a layer's input.
-    """
+    """Pieces for one tensor-parallel size, with or without sequence parallelism."""
 
     layer: ModelPiece
     embedding: ModelPiece
-    head: ModelPiece
-    tied: int
-    passing_in_layer: Passing
-    passing_in_head: Passing
-    entering: int
+    head: ModelPiece  # what the last stage has besides: norm, output layer, loss
+    tied: int  # parameters of the output layer that are the embedding's, of which the last of several stages has a copy
+    passing_in_layer: Passing  # what a layer's backward pass takes beyond what is kept
+    passing_in_head: Passing  # what the loss and its backward pass take beyond what is kept
+    entering: int  # bytes of a layer's input
 
 
 def trace_pieces(recipe: Recipe, device: PlanDevice, vocab_size: int, keys: Iterable[Key]) -> dict[Key, Pieces]:
-    """Trace the pieces for each tensor-parallel size, with and without sequence parallelism.
-
-    Traced are a layer, two layers, and a layer with two samples, on as many processes as there are cores.
-
-    Raises:
-        PretrainError: an engine cannot be built: no allowed kernel, a broken plugin.
-    """
+    """Trace a layer, two layers, and a layer with two samples, for each tensor-parallel size; return the pieces."""
     wanted = sorted(keys)
     shapes = [(key, *shape) for key in wanted for shape in _SHAPES]
-    subjects = [_subject(recipe, device, vocab_size, *shape) for shape in shapes]
+    small = [small_model(recipe, *shape) for shape in shapes]
+    subjects = [TraceSubject.on(device, each, lay_out(each, each.model_parallel_size), vocab_size) for each in small]
     traced = dict(zip(shapes, in_processes(_trace, subjects), strict=True))
     return {key: _pieces(recipe, key, *(traced[key, *shape] for shape in _SHAPES)) for key in wanted}
 
@@ -152,37 +122,15 @@ def one_stage() -> dict[str, int | None]:
     }
 
 
-def _subject(recipe: Recipe, device: PlanDevice, vocab_size: int, key: Key, layers: int, samples: int) -> TraceSubject:
-    layout = Layout(
-        world_size=key[0],
-        tensor_model_parallel_size=key[0],
-        pipeline_model_parallel_size=1,
-        data_parallel_size=1,
-        virtual_pipeline_model_parallel_size=None,
-        layers_of_chunks=(layers,),
-        micro_batch_size=samples,
-    )
-    small = small_model(recipe, key, layers, samples)
-    return TraceSubject.on(device, small, layout, vocab_size)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class _SmallModel:
-    """Second step of a small model on one stage with one micro-batch.
-
-    Attributes:
-        embedding: its part.
-        layers: theirs, with the backward pass and the update of the whole model.
-        head: its part.
-        passing_in_layers: bytes beyond what is kept at the peak of the first layer's backward pass.
-        passing_in_head: the same before the backward pass of any layer ends.
-    """
+    """Second step of a small model on one stage with one micro-batch."""
 
     embedding: ModelPiece
-    layers: ModelPiece
+    layers: ModelPiece  # theirs, with the backward pass and the update of the whole model
     head: ModelPiece
-    passing_in_layers: int
-    passing_in_head: int
+    passing_in_layers: int  # bytes beyond what is kept at the peak of the first layer's backward pass
+    passing_in_head: int  # the same before the backward pass of any layer ends
 
 
 def _trace(subject: TraceSubject) -> _SmallModel:
@@ -214,14 +162,8 @@ def _trace(subject: TraceSubject) -> _SmallModel:
         kept_by_attention=activations.kept("layers", _ATTENTION),
     )
     kept = layers.kept + embedding.kept
-    in_layers, in_head = activations.peak_in_first_layer() - kept, activations.peak_before_layers() - kept
-    return _SmallModel(
-        embedding=embedding,
-        layers=layers,
-        head=head,
-        passing_in_layers=max(0, in_layers),
-        passing_in_head=max(0, in_head),
-    )
+    in_layers, in_head = (max(0, peak - kept) for peak in activations.peaks())
+    return _SmallModel(embedding, layers, head, in_layers, in_head)
 
 
 def _region(module: str) -> str:
@@ -252,22 +194,14 @@ class _Activations:
         modules = ((block.place.module, block.size) for block in self._kept)
         return sum(size for module, size in modules if _region(module) == region and part in module)
 
-    def peak_before_layers(self) -> int:
-        """Return the peak in bytes until the last layer's backward pass frees what it was kept for."""
-        return self._peak(0, min(min(deaths) for deaths in self._deaths()))
-
-    def peak_in_first_layer(self) -> int:
-        """Return the peak in bytes of the first layer's backward pass, from its first to its last release."""
-        last = max(self._deaths(), key=max)
-        return self._peak(min(last), max(last))
-
-    def _deaths(self) -> list[list[int]]:
-        """Return when each layer's kept blocks are freed, in its backward pass."""
-        found: dict[str, list[int]] = defaultdict(list)
+    def peaks(self) -> tuple[int, int]:
+        """Return the peak bytes of the first layer's backward pass, and until that of the last layer frees anything."""
+        deaths: dict[str, list[int]] = defaultdict(list)  # of each layer's kept blocks
         for block in self._kept:
             if _region(block.place.module) == "layers" and block.died is not None:
-                found[block.place.module.split(".")[2]].append(block.died)
-        return list(found.values())
+                deaths[block.place.module.split(".")[2]].append(block.died)
+        last = max(deaths.values(), key=max)
+        return self._peak(min(last), max(last)), self._peak(0, min(min(each) for each in deaths.values()))
 
     def _peak(self, begin: int, end: int) -> int:
         changes = [(block.born, block.size) for block in self._blocks]
@@ -285,40 +219,25 @@ class _Activations:
 def _pieces(recipe: Recipe, key: Key, one: _SmallModel, two: _SmallModel, two_samples: _SmallModel) -> Pieces:
     model, size = recipe.model, compute_dtype(recipe).itemsize
     tensor, with_sequence = key
+    layer = two.layers - one.layers
+    # The attention's output is kept anyway, by the projection after it.
     context = model.seq_length * model.num_attention_heads * model.head_size * size // tensor
-    layer = _layer(one, two, two_samples, context)
+    kept_by_attention = max(0, layer.kept_by_attention - context)
+    also = {*two_samples.layers.forward, *two_samples.layers.backward}
+    both = (*layer.forward, *layer.backward)
+    fixed = frozenset(operation for operation in both if operation in also and not operation.flops)
+    layer = replace(layer, fixed=fixed, kept_by_attention=kept_by_attention)
     # The head has all of the ends' backward pass, of which the embedding's share is small.
     rest = one.layers - layer
+    # Rows of the embedding that are not words': positions, scale and bias of its norm.
+    others = model.max_position_embeddings if model.position_embedding_type == "learned_absolute" else 0
+    others += 2 if model.embedding_layernorm else 0
     return Pieces(
         layer=layer,
         embedding=one.embedding,
         head=replace(one.head, backward=rest.backward, update=rest.update, sent_backward=rest.sent_backward),
-        tied=0 if model.untie_embeddings_and_output_weights else _rows(recipe, one.embedding),
-        passing_in_layer=_passing(one.passing_in_layers, two_samples.passing_in_layers),
-        passing_in_head=_passing(one.passing_in_head, two_samples.passing_in_head),
+        tied=0 if model.untie_embeddings_and_output_weights else one.embedding.parameters - others * model.hidden_size,
+        passing_in_layer=Passing.of(one.passing_in_layers, two_samples.passing_in_layers),
+        passing_in_head=Passing.of(one.passing_in_head, two_samples.passing_in_head),
         entering=model.seq_length * model.hidden_size * size // (tensor if with_sequence else 1),
     )
-
-
-def _passing(with_one: int, with_two: int) -> Passing:
-    return Passing(with_one, max(0, with_two - with_one))
-
-
-def _layer(one: _SmallModel, two: _SmallModel, two_samples: _SmallModel, context: int) -> ModelPiece:
-    """Return a layer; `context` are the bytes of the attention's output, which the projection after it keeps anyway."""
-    layer = two.layers - one.layers
-    also = {*two_samples.layers.forward, *two_samples.layers.backward}
-    both = (*layer.forward, *layer.backward)
-    return replace(
-        layer,
-        fixed=frozenset(operation for operation in both if operation in also and not operation.flops),
-        kept_by_attention=max(0, layer.kept_by_attention - context),
-    )
-
-
-def _rows(recipe: Recipe, embedding: ModelPiece) -> int:
-    """Return the parameters of the embedding of words alone."""
-    model = recipe.model
-    positions = model.max_position_embeddings if model.position_embedding_type == "learned_absolute" else 0
-    norm = 2 if model.embedding_layernorm else 0
-    return embedding.parameters - (positions + norm) * model.hidden_size

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from pretrain.plugins.backend import PointToPoint
 
-
 APART = torch.device("cpu", 1)
 """Place of fake tensors that are on a device with memory of its own; those on the host are on "cpu".
 
@@ -27,14 +26,13 @@ CPUs are kept apart like those of host and device: mixing them is an error, and 
 
 
 class PlannedDevice(Backend):
-    """A second CPU with the abilities of the backend that is planned for."""
+    """A second CPU with the abilities of the backend that is planned for (`Backend.named`)."""
 
     name = "plan"
     device_type = "cpu"
     process_group = "fake"
 
     def __init__(self, backend: Backend) -> None:
-        """Take the backend, as `Backend.named` gave it, whose device need not be there."""
         self._backend = backend
 
     def availability(self) -> Available:
@@ -66,20 +64,13 @@ class PlannedDevice(Backend):
         return False
 
 
-_SHORTEST = 16
-"""A mask of bits is rounded up to a multiple of so many bytes: CANN's dropout uses 128 bits."""
+_SHORTEST = 16  # A mask of bits is rounded up to a multiple of so many bytes: CANN's dropout uses 128 bits
 
 
 class DeviceFunctions(TorchFunctionMode):
     """Replaces torch functions whose fake tensors differ on a CPU: `dropout`, which keeps more there, and `tensor`."""
 
     def __init__(self, device: torch.device, dropout_bits: int) -> None:
-        """Make it.
-
-        Args:
-            device: of the plan.
-            dropout_bits: as `Figures.dropout_bits`.
-        """
         super().__init__()
         self._device = device
         self._dropout = stand_in(partial(_dropped, dropout_bits))

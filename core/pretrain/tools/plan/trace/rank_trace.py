@@ -20,12 +20,10 @@ from pretrain.tools.plan.trace.work import Follower, Work
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from contextlib import AbstractContextManager
 
     from torch import nn
 
-    from pretrain.engine.protocol import Batch, Engine
-    from pretrain.plugins.backend import Backend
+    from pretrain.engine.protocol import Batch
     from pretrain.plugins.host.manager import Plugins
     from pretrain.plugins.negotiation.kernel_table import KernelTable
     from pretrain.recipe import Recipe
@@ -34,25 +32,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankTrace:
-    """Trace of a rank.
-
-    Attributes:
-        rank: in the world.
-        blocks: all memory, in the order of its allocation.
-        weights: blocks of the parameters, once the engine is built.
-        gradients: blocks of the gradients that the engine made with them.
-        steps: times of the blocks at which each step begins, its optimizer begins, and it ends.
-        micro_batches: of each step.
-        work: operations and messages of the steps.
-        parameters: number of those of this rank, by module.
-        kernels: the negotiated ones.
-    """
+    """Trace of a rank."""
 
     rank: int
-    blocks: Sequence[MemoryBlock]
-    weights: frozenset[int]
-    gradients: frozenset[int]
-    steps: Sequence[tuple[int, int, int]]
+    blocks: Sequence[MemoryBlock]  # all memory, in the order of its allocation
+    weights: frozenset[int]  # blocks of the parameters, once the engine is built
+    gradients: frozenset[int]  # blocks of the gradients that the engine made with them
+    steps: Sequence[tuple[int, int, int]]  # times at which each step begins, its optimizer begins, and it ends
     micro_batches: Sequence[int]
     work: Work
     parameters: dict[str, int]
@@ -63,45 +49,33 @@ class RankTrace:
 def trace_rank(
     recipe: Recipe, plugins: Plugins, *, rank: int, world_size: int, vocab_size: int, micro_batches: Sequence[int]
 ) -> RankTrace:
-    """Build a rank's engine and let it take a step for each number of micro-batches.
-
-    The bridges are installed for a `PlannedDevice`: see `stage_tracing.install_for`.
-
-    Args:
-        recipe: what is planned, without files.
-        plugins: the backend of the named device.
-        rank: in the world.
-        world_size: ranks of the world.
-        vocab_size: entries of the tokenizer, before padding.
-        micro_batches: of each step; the last is the one that is reported, with the optimizer's state of those before.
-
-    Raises:
-        KernelError: an operation has no allowed kernel.
-    """
+    """Build a rank's engine and let it take a step for each number of micro-batches; the last one is reported."""
+    # The bridges are installed for a `PlannedDevice`: see `stage_tracing.install_for`.
     planned = PlannedDevice(plugins.backend)
     device = planned.device(0)
-    position, notices = StepPosition(), _notices(recipe)
+    position, notices = StepPosition(), list[str]()
+    if recipe.kernels.compile == "layer":
+        notices = ["kernels.compile: layer is planned as it is without compilation, which keeps more and takes longer"]
+    # Functions that differ between the device and a CPU are replaced.
+    is_cpu = plugins.backend.device_type == "cpu"
+    functions = nullcontext() if is_cpu else DeviceFunctions(device, plugins.backend.figures().dropout_bits)
     groups.join_planned_world(rank, world_size)
     try:
         storages = Storages(device)
         work = Work(recipe.model.seq_length * (1.0 if recipe.data.reset_attention_mask else 0.5))
         follower = Follower(position, storages, work)
-        with (
-            _functions_of(plugins.backend, device),
-            FakeTensorMode(allow_non_fake_inputs=True),
-            follower,
-            observing(follower),
-        ):
+        with functions, FakeTensorMode(allow_non_fake_inputs=True), follower, observing(follower):
             engine, kernels = build_engine(recipe, plugins, vocab_size, device, notices.append, planned=planned)
             work.names.update(_group_names())
-            models = _models(engine)
-            for model in models:
+            for model in engine.models:
                 position.follow(model)
-            weights, gradients = _static(models, storages)
-            steps = [
-                _step(engine, recipe, position, storages, number, count)
-                for number, count in enumerate(micro_batches, start=1)
-            ]
+            weights, gradients = _static(engine.models, storages)
+            steps = []
+            for number, count in enumerate(micro_batches, start=1):
+                position.begin_step(number)
+                begin, timers = storages.now, _Timers(position, storages)
+                engine.train_step(batches_of(recipe, count) if engine.reads_data else None, count, timers)
+                steps.append((begin, timers.updated, storages.now))
         return RankTrace(
             rank=rank,
             blocks=storages.blocks,
@@ -110,34 +84,12 @@ def trace_rank(
             steps=steps,
             micro_batches=tuple(micro_batches),
             work=work,
-            parameters=_parameters(models),
+            parameters=_parameters(engine.models),
             kernels=kernels.table,
             notices=notices,
         )
     finally:
         groups.leave()
-
-
-def _notices(recipe: Recipe) -> list[str]:
-    if recipe.kernels.compile != "layer":
-        return []
-    return ["kernels.compile: layer is planned as it is without compilation, which keeps more and takes longer"]
-
-
-def _functions_of(backend: Backend, device: torch.device) -> AbstractContextManager[object]:
-    """Return the mode that replaces functions which differ between the device and a CPU."""
-    return nullcontext() if backend.device_type == "cpu" else DeviceFunctions(device, backend.figures().dropout_bits)
-
-
-def _step(
-    engine: Engine, recipe: Recipe, position: StepPosition, storages: Storages, number: int, micro_batches: int
-) -> tuple[int, int, int]:
-    position.begin_step(number)
-    begin = storages.now
-    batches = batches_of(recipe, micro_batches) if engine.reads_data else None
-    timers = _Timers(position, storages)
-    engine.train_step(batches, micro_batches, timers)
-    return begin, timers.updated, storages.now
 
 
 class _Timers(PhaseTimers):
@@ -150,7 +102,6 @@ class _Timers(PhaseTimers):
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Enter a phase, and record when the optimizer begins."""
         if name == "optimizer":
             self.updated = self._storages.now
         with self._position.phase(name):
@@ -169,35 +120,22 @@ def batches_of(recipe: Recipe, count: int) -> Iterator[Batch]:
         yield {**ids, "loss_mask": torch.ones(shape), "attention_mask": mask}
 
 
-def _models(engine: Any) -> list[nn.Module]:
-    """Return the model chunks without their wrappers."""
-    found = []
-    for chunk in getattr(engine, "chunks", None) or [engine.model]:
-        while hasattr(chunk, "module"):
-            chunk = chunk.module  # noqa: PLW2901
-        found.append(chunk)
-    return found
-
-
 def _static(models: Sequence[nn.Module], storages: Storages) -> tuple[frozenset[int], frozenset[int]]:
-    """Return the numbers of the blocks of weights, and of gradients that were made with them."""
-    weights, gradients = set(), set()
     index = {id(block): number for number, block in enumerate(storages.blocks)}
+
+    def blocks_of(*tensors: Any) -> set[int]:
+        blocks = [storages.block_of(tensor) for tensor in tensors if isinstance(tensor, torch.Tensor)]
+        return {index[id(block)] for block in blocks if block is not None}
+
+    weights, gradients = set[int](), set[int]()
     for model in models:
         for parameter in model.parameters():
-            held = [parameter.data, *(getattr(parameter, name, None) for name in ("ds_tensor",))]
-            weights |= _places(held, storages, index)
-            gradients |= _places([getattr(parameter, "main_grad", None), parameter.grad], storages, index)
+            weights |= blocks_of(parameter.data, getattr(parameter, "ds_tensor", None))
+            gradients |= blocks_of(getattr(parameter, "main_grad", None), parameter.grad)
     return frozenset(weights), frozenset(gradients)
 
 
-def _places(tensors: Sequence[Any], storages: Storages, index: dict[int, int]) -> set[int]:
-    blocks = [storages.block_of(tensor) for tensor in tensors if isinstance(tensor, torch.Tensor)]
-    return {index[id(block)] for block in blocks if block is not None}
-
-
 def _parameters(models: Sequence[nn.Module]) -> dict[str, int]:
-    """Return the parameters of each module that has its own, under their full names in this rank's chunks."""
     found: dict[str, int] = {}
     for number, model in enumerate(models):
         for name, parameter in model.named_parameters():
@@ -207,7 +145,6 @@ def _parameters(models: Sequence[nn.Module]) -> dict[str, int]:
 
 
 def _group_names() -> dict[str, str]:
-    """Return the kind of each process group, by torch's name for it."""
     data = parallel_state.get_data_parallel_group
     named = [
         ("model", parallel_state.get_model_parallel_group()),

@@ -24,29 +24,19 @@ if TYPE_CHECKING:
     from pretrain.tools.plan.stage_plan import StagePlan
     from pretrain.tools.plan.trace.rank_trace import RankTrace
 
-
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TraceSubject:
-    """What to trace, as plain values for another process.
-
-    Attributes:
-        recipe: what is planned.
-        backend: value of `--backend`.
-        device: the name of a device that need not be there; None: the one here.
-        layout: of the ranks.
-        vocab_size: entries of the tokenizer, before padding.
-        memory: bytes that a device has for tensors; None where that is not known.
-    """
+    """What to trace, as plain values for another process."""
 
     recipe: Recipe
     backend: str
-    device: str | None
+    device: str | None  # the name of a device that need not be there; None: the one here
     layout: Layout
-    vocab_size: int
-    memory: int | None = None
+    vocab_size: int  # entries of the tokenizer, before padding
+    memory: int | None = None  # bytes that a device has for tensors; None where that is not known
 
     @classmethod
     def on(
@@ -54,47 +44,27 @@ class TraceSubject:
     ) -> TraceSubject:
         """Return the subject for a device."""
         # By name where possible: a forked process cannot use a device that is open here.
-        name = device.name if device.is_named else None
-        return cls(
-            recipe=recipe, backend=device.backend_name, device=name, layout=layout, vocab_size=vocab_size, memory=memory
-        )
+        name, backend = device.name if device.is_named else None, device.backend_name
+        return cls(recipe=recipe, backend=backend, device=name, layout=layout, vocab_size=vocab_size, memory=memory)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TracedStage:
-    """Result of a trace.
+    """Result of a trace."""
 
-    Attributes:
-        plan: of the stage; its "process groups" are still missing.
-        kernels: the negotiated ones.
-        notices: lines for the user.
-    """
-
-    plan: StagePlan
+    plan: StagePlan  # of the stage; its "process groups" are still missing
     kernels: KernelTable
     notices: tuple[str, ...]
 
 
 def trace_stages(subject: TraceSubject, stages: Sequence[int] | None = None) -> list[TracedStage]:
-    """Trace the stages that differ, on as many processes as there are cores.
-
-    Args:
-        subject: recipe, device and layout.
-        stages: those to trace; None for those that differ.
-
-    Raises:
-        PretrainError: the engine cannot be built: no allowed kernel, a broken plugin.
-    """
+    """Trace the stages that differ, on as many processes as there are cores."""
     chosen = list(differing_stages(subject.layout) if stages is None else stages)
     return in_processes(trace_stage, [subject] * len(chosen), chosen)
 
 
 def trace_stage(subject: TraceSubject, stage: int) -> TracedStage:
-    """Trace one stage, in a process that plans for one kind of device and never trains.
-
-    Raises:
-        PretrainError: as `trace_stages`.
-    """
+    """Trace one stage, in a process that plans for one kind of device and never trains."""
     recipe, layout = subject.recipe, subject.layout
     rank = first_rank(layout, stage)
     count = layout.num_microbatches(recipe.train.global_batch_size)
@@ -109,17 +79,7 @@ def trace_stage(subject: TraceSubject, stage: int) -> TracedStage:
 def in_processes(
     function: Callable[..., Result], subjects: Sequence[TraceSubject], *others: Sequence[Any]
 ) -> list[Result]:
-    """Call a function for each subject, on as many processes as there are cores.
-
-    Args:
-        function: of a module; it traces.
-        subjects: first arguments.
-        others: as many second arguments, third ones, and so on.
-
-    Raises:
-        BackendError: a process was killed.
-        PretrainError: as the function.
-    """
+    """Call a function for each subject, on as many processes as there are cores."""
     # Forked: modules that this process has imported are there already. It must not have started threads.
     context = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(min(len(subjects), available_cores()), mp_context=context) as processes:
@@ -134,31 +94,15 @@ def in_processes(
 
 
 def trace_subject(subject: TraceSubject, *, rank: int, micro_batches: Sequence[int], name: str) -> RankTrace:
-    """Trace one rank, in a process that plans for one kind of device and never trains.
-
-    Args:
-        subject: recipe, device and layout.
-        rank: in the layout's world.
-        micro_batches: of each step.
-        name: of what is traced, in an error.
-
-    Raises:
-        PretrainError: the engine cannot be built: no allowed kernel, a broken plugin; or it cannot step.
-    """
+    """Trace one rank, in a process that plans for one kind of device and never trains."""
     logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)  # operations that are tried, and fail
     warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")  # DeepSpeed's alignment check
     plugins = install_for(subject)
     from pretrain.tools.plan.trace.rank_trace import trace_rank  # noqa: PLC0415  imports megatron.core: after the bridge
 
+    sizes = {"world_size": subject.layout.world_size, "vocab_size": subject.vocab_size}
     try:
-        return trace_rank(
-            subject.recipe,
-            plugins,
-            rank=rank,
-            world_size=subject.layout.world_size,
-            vocab_size=subject.vocab_size,
-            micro_batches=micro_batches,
-        )
+        return trace_rank(subject.recipe, plugins, rank=rank, micro_batches=micro_batches, **sizes)
     except PretrainError:
         raise
     except Exception as error:
@@ -187,11 +131,9 @@ def install_for(subject: TraceSubject) -> Plugins:
 
 
 def differing_stages(layout: Layout) -> list[int]:
-    """Return the stages to plan: the first has the embedding, the last the loss.
-
-    Between them memory falls from stage to stage under 1F1B, since fewer micro-batches are in flight; the second is
-    planned. Those that have more layers than it are planned too.
-    """
+    """Return the stages to plan: the first has the embedding, the last the loss."""
+    # Between them memory falls from stage to stage under 1F1B, since fewer micro-batches are in flight; the second is
+    # planned, and those that have more layers than it.
     stages = layout.pipeline_model_parallel_size
     layers = [sum(layout.layers_of_chunks[stage::stages]) for stage in range(stages)]
     chosen = {0, min(1, stages - 1), stages - 1}
@@ -214,13 +156,11 @@ def layers_of(layout: Layout, stage: int) -> str:
 
 
 def planned_micro_batches(layout: Layout, stage: int, num_microbatches: int) -> tuple[int, int]:
-    """Return the micro-batches of two steps: the fewest, and as many as the schedule needs for its peak.
-
-    Under 1F1B stage r of p has at most p - r micro-batches in flight (Narayanan et al. 2021, arXiv:2104.04473, section
-    2.2.1); one more shows a forward pass after a backward pass. The interleaved schedule runs
-    2 (p - r - 1) + (v - 1) p forward passes of chunks first (get_pp_rank_microbatches in megatron-core's
-    pipeline_parallel/schedules.py), and takes micro-batches p at a time.
-    """
+    """Return the micro-batches of two steps: the fewest, and as many as the schedule needs for its peak."""
+    # Under 1F1B stage r of p has at most p - r micro-batches in flight (Narayanan et al. 2021, arXiv:2104.04473,
+    # section 2.2.1); one more shows a forward pass after a backward pass. The interleaved schedule runs 2 (p - r - 1) +
+    # (v - 1) p forward passes of chunks first (get_pp_rank_microbatches in megatron-core's
+    # pipeline_parallel/schedules.py), and takes micro-batches p at a time.
     stages, chunks = layout.pipeline_model_parallel_size, layout.virtual_pipeline_model_parallel_size
     if chunks is None or stages == 1:
         return 1, min(num_microbatches, stages - stage + 1)

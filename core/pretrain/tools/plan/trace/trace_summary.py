@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pretrain.model.requests import compute_dtype
 from pretrain.tools.plan.stage_plan import PARTS, Costs, ModuleRow, Moment, StagePlan
-from pretrain.tools.plan.trace.caching_allocator import reserved
+from pretrain.tools.plan.trace.storages import reserved
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -22,15 +22,7 @@ if TYPE_CHECKING:
 def summarize_trace(
     trace: RankTrace, *, stage: int, layers: str, recipe: Recipe, memory: int | None = None
 ) -> StagePlan:
-    """Return the plan of a stage.
-
-    Args:
-        trace: of its first rank.
-        stage: from 0.
-        layers: of the stage, as text.
-        recipe: what is planned.
-        memory: bytes that a device has for tensors, where that is known: its allocator holds no more than needed.
-    """
+    """Return the plan of a stage; `memory` are the bytes that its device has for tensors, where that is known."""
     course = MemoryCourse(trace)
     parts = dict.fromkeys(PARTS, 0) | course.parts(course.peak)
     parts["reserve"] = max(0, reserved(trace.blocks, memory) - course.peak_bytes)
@@ -99,34 +91,29 @@ def of_step(
     return found
 
 
-POINTS = 400
-"""Moments of a course."""
+POINTS = 400  # moments of a course
 
 
 class MemoryCourse:
-    """Memory of the last step of a trace, on the device or on the host.
-
-    Attributes:
-        peak: time at which most is allocated.
-        peak_bytes: then allocated.
-    """
+    """Memory of the last step of a trace, on the device or on the host."""
 
     def __init__(self, trace: RankTrace, *, on_host: bool = False) -> None:
-        """Follow the blocks of one side."""
         self._begin, self._updated, self._end = trace.steps[-1]
         self._blocks = [
             (block, _part(block, number, trace))
             for number, block in enumerate(trace.blocks)
-            if block.on_host == on_host and block.size and not _died_before(block, self._begin)
+            if block.on_host == on_host and block.size and (block.died is None or block.died >= self._begin)
         ]
-        self._changes = self._sorted_changes()
-        self.peak, self.peak_bytes = self._find_peak()
+        changes = [(block.born, part, block.size) for block, part in self._blocks]
+        changes += [(block.died, part, -block.size) for block, part in self._blocks if block.died is not None]
+        self._changes = sorted(change for change in changes if change[0] <= self._end)
+        self.peak, self.peak_bytes = self._find_peak()  # time at which most is allocated, and how much
 
     def parts(self, time: int) -> dict[str, int]:
         """Return the bytes of each part that are allocated at a time."""
         found: dict[str, int] = defaultdict(int)
         for block, part in self._blocks:
-            if block.born <= time and (block.died is None or block.died > time):
+            if block.born <= time and block.outlives(time):
                 found[part] += block.size
         return dict(found)
 
@@ -147,13 +134,8 @@ class MemoryCourse:
 
     def newest_at_peak(self) -> StepPlace | None:
         """Return where the last block before the peak was allocated."""
-        newest = max((block for block, _ in self._blocks if block.born <= self.peak), key=_born, default=None)
-        return None if newest is None else newest.place
-
-    def _sorted_changes(self) -> list[tuple[int, str, int]]:
-        changes = [(block.born, part, block.size) for block, part in self._blocks]
-        changes += [(block.died, part, -block.size) for block, part in self._blocks if block.died is not None]
-        return sorted(change for change in changes if change[0] <= self._end)
+        before = [block for block, _ in self._blocks if block.born <= self.peak]
+        return max(before, key=lambda block: block.born).place if before else None
 
     def _find_peak(self) -> tuple[int, int]:
         now = sum(change for time, _, change in self._changes if time < self._begin)
@@ -167,16 +149,7 @@ class MemoryCourse:
         return at, peak
 
 
-def _born(block: MemoryBlock) -> int:
-    return block.born
-
-
-def _died_before(block: MemoryBlock, time: int) -> bool:
-    return block.died is not None and block.died < time
-
-
 def _part(block: MemoryBlock, number: int, trace: RankTrace) -> str:
-    """Return the part of `stage_plan.PARTS` to which a block belongs."""
     _, updated, _ = trace.steps[-1]
     if number in trace.weights:
         return "weights"
@@ -188,7 +161,7 @@ def _part(block: MemoryBlock, number: int, trace: RankTrace) -> str:
         return "optimizer"
     if block.place.is_accumulation and not block.on_host:
         return "gradients"
-    outlives = block.born < updated and (block.died is None or block.died > updated)
+    outlives = block.born < updated and block.outlives(updated)
     return "gradients" if outlives and not block.on_host else "activations"
 
 
@@ -235,7 +208,7 @@ def _kept(trace: RankTrace) -> dict[str, int]:
     forward = [block for block in first if begin <= block.born < updated and not block.place.is_backward]
     end = max((block.born for block in forward), default=begin)
     for block in forward:
-        if block.place.module and not block.on_host and (block.died is None or block.died > end):
+        if block.place.module and not block.on_host and block.outlives(end):
             found[block.place.module] += block.size
     return dict(found)
 

@@ -18,12 +18,9 @@ if TYPE_CHECKING:
 
     from pretrain.tools.plan.trace.storages import StepPlace, StepPosition, Storages
 
-
 RECOMPUTING = 2.5
 """Work of flash attention's backward pass, in that of its forward pass: five matmuls instead of two, since scores are
 computed again (Dao 2023, arXiv:2307.08691, section 3.1)."""
-
-
 _KINDS = {
     "allreduce_": "all-reduce",
     "allreduce_coalesced_": "all-reduce",
@@ -46,11 +43,6 @@ class Work:
     """Operations and messages, counted by the part of the step."""
 
     def __init__(self, keys_of_a_query: float = 0.0) -> None:
-        """Count nothing yet; `names` are those of the process groups, by torch's names of them.
-
-        Args:
-            keys_of_a_query: in attention, on average: half the sequence under a causal mask.
-        """
         self._keys = keys_of_a_query
         self.operations: Counter[tuple[StepPlace, Operation]] = Counter()
         self.messages: Counter[tuple[StepPlace, Message]] = Counter()
@@ -143,17 +135,15 @@ def tensors_in(arguments: Any) -> Iterable[torch.Tensor]:
 
 
 _READ = torch.ops.aten._local_scalar_dense.default  # noqa: SLF001  torch's name of `Tensor.item`
-
 _DEVICE = torch.ops.prim.device.default
 _COPY = torch.ops.aten._to_copy.default  # noqa: SLF001  torch's name of `Tensor.to`
 
 
 class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Follows every operation of a step; entered after FakeTensorMode.
+    """Follows every operation of a step; entered after FakeTensorMode."""
 
-    Where the program reads a value of a fake tensor, it is zero: no overflow, nothing to count. torch knows the values
-    of tensors that are made of numbers.
-    """
+    # Where the program reads a value of a fake tensor, it is zero: no overflow, nothing to count. torch knows the
+    # values of tensors that are made of numbers.
 
     def __init__(self, position: StepPosition, storages: Storages, work: Work) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -170,9 +160,8 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return args[0].fake_device  # half of all calls, and slow ones
         output = func(*args, **(kwargs or {}))
         if func is _COPY and (device := (kwargs or {}).get("device")) not in {None, output.device}:
-            output = torch.empty(
-                output.shape, dtype=output.dtype, device=device
-            )  # torch copies known values on the host
+            # torch copies known values on the host.
+            output = torch.empty(output.shape, dtype=output.dtype, device=device)
         place = self._position.here()
         for tensor in tensors_in(output):
             self._storages.see(tensor, place)
