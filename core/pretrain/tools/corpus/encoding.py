@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pretrain.data.tokenizers.tokenizer import NamesTokenizer
     from pretrain.tools.corpus.chunks import Chunk
     from pretrain.tools.corpus.documents import Cleaning, Faults
-    from pretrain.tools.corpus.reference_comparison import ComparedPart, Part
+    from pretrain.tools.corpus.reference_comparison import Part, TextComparison
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class EncodedChunk:
     short: int  # documents left out because they are short
     digests: list[bytes]  # of each document, if duplicates are dropped
     texts: int  # non-empty ones
-    comparisons: list[ComparedPart]  # parts to compare with the reference tokenizer
+    comparisons: list[TextComparison]  # parts to compare with the reference tokenizer
 
 
 class _PreparedChunk(NamedTuple):

@@ -35,7 +35,7 @@ class ReferenceComparison:
         self.compared = 0  # texts that agreed wholly or in a part
         self.texts = 0  # all of them
 
-    def check(self, chunk: Chunk, texts: int, comparisons: Sequence[ComparedPart]) -> None:
+    def check(self, chunk: Chunk, texts: int, comparisons: Sequence[TextComparison]) -> None:
         """Compare parts of a chunk of so many texts, unless enough was compared."""
         self._left += _SHARE * chunk.size
         self.texts += texts
@@ -48,7 +48,7 @@ class ReferenceComparison:
             agreed.add(part.number)
         self.compared += len(agreed)
 
-    def _check(self, chunk: Chunk, part: ComparedPart) -> None:
+    def _check(self, chunk: Chunk, part: TextComparison) -> None:
         self._reference = self._reference or self._load()
         if self._reference.encode(part.text) != part.ids:
             msg = f"{where(chunk)} or a later line: gigatoken gives other tokens than the tokenizers library for "
@@ -76,7 +76,7 @@ class Part(NamedTuple):
     rare: bool  # whether it holds a character outside ASCII or an added token
 
 
-class ComparedPart(NamedTuple):
+class TextComparison(NamedTuple):
     """A part with the ids that were written for it."""
 
     text: str
@@ -98,10 +98,10 @@ def parts_of(added: Sequence[str], texts: Sequence[str]) -> list[Part]:
     return sorted(found.values(), key=lambda part: not part.rare)
 
 
-def comparisons_of(parts: Sequence[Part], ids: Sequence[Any], of_parts: Sequence[Any]) -> list[ComparedPart]:
+def comparisons_of(parts: Sequence[Part], ids: Sequence[Any], of_parts: Sequence[Any]) -> list[TextComparison]:
     """Return each part with the ids that were written for it."""
     return [
-        ComparedPart(part.text, _written(part, ids[part.number], alone), part.number)
+        TextComparison(part.text, _written(part, ids[part.number], alone), part.number)
         for part, alone in zip(parts, of_parts, strict=True)
     ]
 

@@ -33,7 +33,7 @@ class Spike:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _StepLoss:
     """A step whose loss is not judged yet; all ranks see the same iterations and skipped steps."""
 
     iteration: int
@@ -75,21 +75,21 @@ class SpikeWatch:
         self._window, self._copies = LossWindow(threshold, losses), copies
         self._judges_nan, self._is_early = judges_nan, is_early
         self._found: deque[Spike] = deque()
-        self._latest: _Seen | None = None
-        self._ready: _Seen | None = None
-        self._sent: _Seen | None = None
+        self._latest: _StepLoss | None = None
+        self._ready: _StepLoss | None = None
+        self._sent: _StepLoss | None = None
 
     def see(self, iteration: int, step: Step) -> None:
         """Take the loss of a step; does not wait for the device."""
         if self._is_early or (step.skipped and not self._judges_nan):
             return
         copy = None if step.loss is None else self._copies.start(step.loss)
-        self._latest = _Seen(iteration, copy, step.skipped)
+        self._latest = _StepLoss(iteration, copy, step.skipped)
 
     def keeps(self, iteration: int, loss: Tensor | None, exchange: Exchange) -> bool:
         """Say whether a step's update is to be made; waits for its loss. All ranks call it together."""
         own = [0.0, 0.0] if loss is None else [loss.item(), 1.0]
-        return not self._judge(_Seen(iteration, None, is_skipped=False), exchange.sum_now(own))
+        return not self._judge(_StepLoss(iteration, None, is_skipped=False), exchange.sum_now(own))
 
     def settle(self, exchange: Exchange) -> None:
         """Judge the losses of all steps so far, and wait for them; all ranks call it together."""
@@ -120,7 +120,7 @@ class SpikeWatch:
             self._judge(self._sent, sums)
             self._sent = None
 
-    def _judge(self, seen: _Seen, sums: Sequence[float]) -> bool:
+    def _judge(self, seen: _StepLoss, sums: Sequence[float]) -> bool:
         total, count = sums
         loss = total / count
         is_high = (math.isfinite(loss) or self._judges_nan) and self._window.is_spike(loss)

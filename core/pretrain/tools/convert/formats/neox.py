@@ -234,7 +234,7 @@ def _model(shapes: Shapes, layers: dict[int, Any], args: Mapping[str, Any], numb
     return model
 
 
-class _Loader(yaml.SafeLoader):
+class _ConfigLoader(yaml.SafeLoader):
     """Loader of values without aliases (*name), by which a small file can be a huge value."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
@@ -255,7 +255,7 @@ def _saved_config(folder: Path) -> dict[str, Any]:
             if len(content) > _LARGEST:
                 msg = f"it is larger than {_LARGEST:,} bytes"
                 raise ValueError(msg)
-            found = yaml.load(content.decode(), _Loader)  # noqa: S506  a SafeLoader
+            found = yaml.load(content.decode(), _ConfigLoader)  # noqa: S506  a SafeLoader
         except (yaml.YAMLError, ValueError, RecursionError) as error:
             msg = f"{path} is not valid YAML: {str(error).splitlines()[0][:200]}\nCopy it again."
             raise DamageError(msg) from error

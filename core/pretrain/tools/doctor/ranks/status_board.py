@@ -57,7 +57,7 @@ class StoreLostError(Exception):
     """The store does not answer, or never did."""
 
 
-class StoreClient:
+class BoardStore:
     """A store of torch.distributed behind a thread of its own."""
 
     # A client of TCPStore waits without end for a server whose process is stopped, whatever its timeout; here only the
@@ -170,11 +170,11 @@ class StatusBoard:
         self.spoken = time.monotonic()
         self.words = ""  # the work of this rank now
         self._count, self._beaten = 0, 0.0
-        first = StoreClient(partial(open_first, world, serves=world.rank == 0))
+        first = BoardStore(partial(open_first, world, serves=world.rank == 0))
         self._clients = [first]
         if world.world_size > 1:
             second = partial(_serve_second, world, first) if world.rank == 1 else partial(_find_second, world)
-            self._clients.append(StoreClient(second))
+            self._clients.append(BoardStore(second))
         self.doing("starting")
 
     @property
@@ -238,7 +238,7 @@ class StatusBoard:
         self.write(f"mark/{self.world.rank}", astuple(mark))
 
 
-def _serve_second(world: World, first: StoreClient) -> Any:
+def _serve_second(world: World, first: BoardStore) -> Any:
     store = serve("localhost", 0)
     # This host's address on the way to rank 0, by which the other hosts reach it too.
     family, kind, _, _, address = socket.getaddrinfo(world.master_addr, world.master_port, type=socket.SOCK_DGRAM)[0]
