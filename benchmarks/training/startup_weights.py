@@ -23,7 +23,7 @@ from pretrain.cpu.backend import CpuBackend
 megatron.install(CpuBackend())
 
 from pretrain.engine import groups  # noqa: E402  after the bridge
-from pretrain.engine.build import Negotiation  # noqa: E402
+from pretrain.engine.kernels import Negotiation  # noqa: E402
 from pretrain.model import build as model_build  # noqa: E402
 from pretrain.plugins.host.manager import load  # noqa: E402
 from pretrain.recipe import load_recipe  # noqa: E402

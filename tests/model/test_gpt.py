@@ -9,7 +9,7 @@ import torch
 
 from engine import tiny
 from engine.layouts import LLAMA, NEOX, QWEN
-from pretrain.engine import build
+from pretrain.engine import kernels
 from pretrain.model.layer import Norm, ParallelLayer, SerialLayer
 from pretrain.model.requests import norm_request
 from pretrain.model.weights import partial_gradients
@@ -93,12 +93,12 @@ def test_a_norm_of_another_width_is_negotiated_for_it(monkeypatch):
         asked.append(width)
         return norm_request(*args, width=width)
 
-    monkeypatch.setattr(build, "norm_request", record)
-    negotiation = build.Negotiation(tiny.tiny(), load("cpu"))
-    monkeypatch.setattr(build, "check_same_on_all_ranks", lambda table: None)
-    kernels = negotiation.kernels(tiny.VOCAB_SIZE, negotiation.collectives())
-    assert negotiation.norm_of_width(kernels, 64) is kernels.norm
+    monkeypatch.setattr(kernels, "norm_request", record)
+    negotiation = kernels.Negotiation(tiny.tiny(), load("cpu"))
+    monkeypatch.setattr(kernels, "check_same_on_all_ranks", lambda table: None)
+    chosen = negotiation.kernels(tiny.VOCAB_SIZE, negotiation.collectives())
+    assert negotiation.norm_of_width(chosen, 64) is chosen.norm
     assert asked == []
-    norm = negotiation.norm_of_width(kernels, 16)
+    norm = negotiation.norm_of_width(chosen, 16)
     assert norm(torch.ones(2, 16), torch.ones(16), torch.ones(16)).eq(1).all()
     assert asked == [16]

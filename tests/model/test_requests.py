@@ -7,7 +7,7 @@ import torch
 
 from engine import tiny
 from engine.layouts import LLAMA, NEOX
-from pretrain.engine import build
+from pretrain.engine import kernels
 from pretrain.model.requests import attention_requests, collectives_request, compute_dtype, kernel_requests
 from pretrain.plugins.requests import Mask
 
@@ -115,7 +115,7 @@ def test_with_layer_scaling_every_layer_gets_a_kernel_of_its_own(monkeypatch):
         asked.append(layer_number)
         return attention_requests(*args, layer_number=layer_number)
 
-    monkeypatch.setattr(build, "attention_requests", record)
+    monkeypatch.setattr(kernels, "attention_requests", record)
     with tiny.engine_of(tiny.tiny("model.apply_query_key_layer_scaling=true")):
         assert asked == [1, 2, 3, 4]
     asked.clear()

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 from pretrain.bridge.megatron import checkpoint as bridge_checkpoint
 from pretrain.engine import groups
+from pretrain.engine.kernels import Negotiation
 from pretrain.engine.megatron.engine import MegatronEngine
 from pretrain.engine.megatron.forward_pass import ForwardOnlyEngine
 from pretrain.engine.protocol import EngineParts
-from pretrain.errors import KernelError
 from pretrain.model.build import build
-from pretrain.model.requests import attention_requests, collectives_request, kernel_requests, norm_request
-from pretrain.plugins.negotiation.building import negotiate
-from pretrain.plugins.negotiation.kernel_table import check_same_on_all_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     import torch
 
@@ -27,8 +23,6 @@ if TYPE_CHECKING:
     from pretrain.plugins.host.manager import Plugins
     from pretrain.plugins.negotiation.building import WrapKernel
     from pretrain.plugins.negotiation.kernels import Kernels
-    from pretrain.plugins.requests import Request
-    from pretrain.plugins.signatures import AttentionFn, NormFn
     from pretrain.recipe import Recipe
 
 
@@ -108,73 +102,3 @@ def _parts(
         notify=notify,
         planned=is_planned,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Negotiation:
-    """Negotiates the kernels of a recipe; raises KernelError where an operation has no allowed kernel."""
-
-    recipe: Recipe
-    plugins: Plugins
-    is_planned: bool = False
-    wrap_kernel: WrapKernel | None = None
-
-    def collectives(self) -> Kernels:
-        """Choose the options of the process groups, which are needed before the groups are made."""
-        backend, section = self.plugins.backend, self.recipe.kernels
-        request = collectives_request(self.recipe, backend.device_type, backend.process_group)
-        return negotiate(self.plugins, [request], section.chosen(), section.fallback, planned=self.is_planned)
-
-    def kernels(self, vocab_size: int, collectives: Kernels) -> Kernels:
-        """Choose all other kernels, and check that all ranks, which call it together, choose the same."""
-        backend = self.plugins.backend
-        requests = kernel_requests(self.recipe, backend.device_type, vocab_size, backend.device_name())
-        kernels = self._negotiate(requests, earlier=collectives)
-        check_same_on_all_ranks(kernels.table)
-        return kernels
-
-    def attention_of_layer(self, kernels: Kernels, layer_number: int) -> AttentionFn:
-        """Return a layer's attention kernel; layers differ only where their scores are scaled differently."""
-        if not self.recipe.model.apply_query_key_layer_scaling:
-            return kernels.attention
-        backend = self.plugins.backend
-        requests = attention_requests(
-            self.recipe, backend.device_type, backend.device_name(), layer_number=layer_number
-        )
-        instead = ", or leave out model.apply_query_key_layer_scaling"
-        return self._same_kernels(kernels, requests, "layer", layer_number, instead).attention
-
-    def norm_of_width(self, kernels: Kernels, width: int) -> NormFn:
-        """Return the norm kernel of a width, which is asked for by itself where it is not the hidden size."""
-        if width == self.recipe.model.hidden_size:
-            return kernels.norm
-        backend = self.plugins.backend
-        requests = [norm_request(self.recipe, backend.device_type, backend.device_name(), width=width)]
-        return self._same_kernels(kernels, requests, "width", width).norm
-
-    def _negotiate(self, requests: Sequence[Request], earlier: Kernels | None = None) -> Kernels:
-        section = self.recipe.kernels
-        return negotiate(
-            self.plugins,
-            requests,
-            section.chosen(),
-            section.fallback,
-            earlier=earlier,
-            planned=self.is_planned,
-            wrap_kernel=self.wrap_kernel,
-        )
-
-    def _same_kernels(
-        self, kernels: Kernels, requests: Sequence[Request], what: str, number: int, instead: str = ""
-    ) -> Kernels:
-        """Negotiate further requests; the kernels must be those of the table, which would not show others."""
-        more = self._negotiate(requests)
-        first = {row.operation: row.kernel for row in kernels.table.rows}
-        for row in more.table.rows:
-            if row.kernel != first[row.operation]:
-                msg = (
-                    f"{row.operation} is kernel '{first[row.operation]}', but would be '{row.kernel}' for {what} "
-                    f"{number}.\nName one that serves all {what}s: kernels.{row.operation}{instead}."
-                )
-                raise KernelError(msg)
-        return more

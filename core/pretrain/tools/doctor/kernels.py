@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pretrain.engine.build import Negotiation
+from pretrain.engine.kernels import Negotiation
 from pretrain.model.requests import attention_requests, kernel_requests
 from pretrain.plugins.negotiation.building import negotiate
 from pretrain.plugins.requests import AttentionRequest, CrossEntropyRequest, OptimizerRequest
