@@ -1,4 +1,7 @@
-"""Agreement of all ranks on an error, an answer or a few numbers."""
+"""Agreement of all ranks on an error, an answer or a few numbers.
+
+A rank that fails, or that sees other files, would otherwise leave the others waiting in their next collective.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,10 @@ def first_problem(problem: str | None) -> str | None:
 
 
 def on_rank0(ask: Callable[[], T]) -> T:
-    """Return the result of `ask` on rank 0, or raise its error, on every rank. Collective: every rank calls it."""
+    """Return the result of `ask` on rank 0, on every rank. Collective: every rank calls it.
+
+    Its PretrainError is raised on every rank, any other error as a RuntimeError on the other ranks.
+    """
     outcome: list[Any] = [None, None]
     own: Exception | None = None
     if dist.get_rank() == 0:

@@ -43,6 +43,7 @@ class BackgroundSaves:
     def __init__(
         self, folder: CheckpointFolder, *, is_main: bool, notify: Callable[[str], None], timeout_minutes: int
     ) -> None:
+        """Make the process groups: collective."""
         self._folder, self._is_main, self._notify = folder, is_main, notify
         self._group = between_hosts(BESIDE, max(timeout_minutes, _WRITING_MINUTES))
         self._all_done = AllRanksBarrier(timeout_minutes)

@@ -113,11 +113,12 @@ _LARGEST_LIST = 1 << 28  # bytes of the longest list that is read: of some milli
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The files that one of `ranks` processes verifies; `begin` takes the bytes to read, returns what counts them."""
+    """The files that one of `ranks` processes verifies."""
 
     rank: int = 0
     ranks: int = 1
     up_to: int | None = None  # most bytes read, of the smallest files, tensors last; of others the size is compared
+    # Called with the bytes to read and what becomes of them ("verified"); what it returns is called with each part.
     begin: Callable[[int, str], Callable[[int], None]] = lambda total, what: lambda count: None  # noqa: ARG005
 
 

@@ -59,7 +59,7 @@ class _TranslatingCommand(click.Command):
 def _flag_of_run(flag: str, values: list[str]) -> str:
     from pretrain.recipe.problem import foreign_names  # noqa: PLC0415  slow, and not needed for --help
 
-    return str(foreign_names().flag_of_run(flag, values))
+    return foreign_names().flag_of_run(flag, values)
 
 
 _ONE_PROCESS_A_NODE = "pretrain run RECIPE --nproc RANKS --nnodes NODES"
@@ -103,7 +103,7 @@ class BuildCommand(_TranslatingCommand):
         """Return the equivalent of a flag of preprocess_data.py."""
         from pretrain.recipe.problem import foreign_names  # noqa: PLC0415  as above
 
-        return str(foreign_names().flag_of_build(flag))
+        return foreign_names().flag_of_build(flag)
 
 
 def _with_value_of_resume(arguments: list[str]) -> list[str]:

@@ -93,7 +93,8 @@ class Engine(ForwardEngine, Protocol):
         """Take one optimizer step over `num_microbatches` micro-batches of this rank; no batches where it reads none.
 
         `keep_update` decides on the update when the gradients are there; all ranks call it together, and it returns the
-        same on all. Without it the loss is not waited for.
+        same on all. Without it the loss is not waited for. `timers` measure the phases "forward-backward" and
+        "optimizer".
 
         No host synchronization, but for fp16, whose overflow decides whether there is an update, and for counted zeros.
         DeepSpeed synchronizes by itself: 6 or 7 times a step under ZeRO, per parameter at stage 0 (docs/fake-gpu.md).

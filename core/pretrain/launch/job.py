@@ -9,7 +9,7 @@ import os
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pretrain.data.needed import SampleCounts, own_corpus
 from pretrain.errors import DamageError, RunError
@@ -27,6 +27,12 @@ if TYPE_CHECKING:
     from pretrain.launch.run_directory import Resume
     from pretrain.launch.world import World
     from pretrain.recipe import Recipe
+
+
+class TrainFn(Protocol):
+    """A training, called once on every rank, as `Job.train` names it; returns how it has ended."""
+
+    def __call__(self, recipe: Recipe, *, backend_name: str, run_dir: Path, resume: bool, world: World) -> End: ...  # noqa: D102
 
 
 TRAIN = "pretrain.training.run:train"
@@ -102,10 +108,8 @@ class Job(_SentJob):
                 prepared = prepare_together(recipe, self._given_dir(), world, lock, self.resume)
             self._require_start(recipe, prepared, world)
             run_dir, resume = prepared.run_dir, prepared.resume
-            end: End = _function(self.train)(
-                recipe, backend_name=self.backend, run_dir=run_dir, resume=resume, world=world
-            )
-            return end
+            train: TrainFn = _function(self.train)
+            return train(recipe, backend_name=self.backend, run_dir=run_dir, resume=resume, world=world)
 
     def _given_dir(self) -> Path | None:
         return Path(self.run_dir) if self.run_dir else None

@@ -107,11 +107,11 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class _Death:
+class _JudgedFailure:
     failure: Failure
     progress: RunProgress
 
-    def repeats(self, before: _Death) -> bool:
+    def repeats(self, before: _JudgedFailure) -> bool:
         """Say whether the same rank or node failed with the same words, without progress in between."""
         now, then = self.failure, before.failure
         # A report of all ranks comes from any of them.
@@ -127,7 +127,7 @@ class Restarts:
         self.count = 0
         self._limit = policy.limit
         self._look = look
-        self._last: _Death | None = None
+        self._last: _JudgedFailure | None = None
         self._in_a_row = 0
 
     @classmethod
@@ -144,7 +144,7 @@ class Restarts:
         passing = failure.passing and self.count > 0
         if failure.asked or (failure.expected and not passing):
             return Decision()
-        seen, before = _Death(failure, self._look()), self._last
+        seen, before = _JudgedFailure(failure, self._look()), self._last
         if not passing:
             self._last = seen
         if before is not None and not passing and seen.repeats(before):
@@ -170,7 +170,7 @@ def with_remark(failure: Failure, verdict: Decision) -> Failure:
     """Return the failure as it is shown at the end, with the reason that there is no restart."""
     if not verdict.text:
         return failure
-    exit_code = CRASH if failure.passing else failure.exit_code
+    exit_code = CRASH if failure.passing else failure.exit_code  # one that may pass is no user error: the run had begun
     return dataclasses.replace(failure, text=f"{failure.text}\n{verdict.text}", exit_code=exit_code)
 
 
@@ -180,7 +180,7 @@ def _remedy(progress: RunProgress) -> str:
     return f"--resume continues from the checkpoint of iteration {progress.saved}."
 
 
-def _repeated(before: _Death, seen: _Death) -> str:
+def _repeated(before: _JudgedFailure, seen: _JudgedFailure) -> str:
     logged = seen.progress.logged
     where = "before the first iteration" if logged is None else f"after iteration {logged}"
     return (

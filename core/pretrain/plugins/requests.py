@@ -62,7 +62,7 @@ class SoftmaxRequest(Request):
 
     operation: ClassVar[str] = "softmax"
     heads: int
-    """n."""
+    """n, heads of this rank."""
     queries: int
     """Number of rows of one head."""
     keys: int
@@ -84,18 +84,18 @@ class AttentionRequest(Request):
     query_groups: int
     """g, key/value heads of this rank; n is a multiple of g."""
     head_size: int
-    """d."""
+    """d, size of a head."""
     seq_length: int
-    """Queries and keys; s."""
+    """s, queries and keys."""
     micro_batch_size: int
     """b of a training step; a prompt is continued with b = 1."""
     mask: Mask = Mask.CAUSAL
     dropout: float = 0.0
     """Probability with which an attention weight is dropped while training."""
     scale: float
-    """Usually d**-0.5."""
+    """Usually d**-0.5, where d is the size of a head."""
     score_divisor: float = 1.0
-    """a kernel that stores scores in fp16 or bf16 divides them by it first, and multiplies by it in fp32 inside the
+    """A kernel that stores scores in fp16 or bf16 divides them by it first, and multiplies by it in fp32 inside the
     softmax (`SoftmaxRequest.scale` is set to it); one that keeps scores in fp32 may ignore it."""
     softmax_in_fp32: bool = True
     """As `SoftmaxRequest.in_fp32`; a fused kernel that accumulates in fp32 fulfils it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from pretrain.errors import did_you_mean
 from pretrain.recipe.deepspeed.key_tables import of_deepspeed
@@ -13,7 +13,7 @@ from pretrain.recipe.recipe import keys_of_recipe
 from pretrain.recipe.section import as_written, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from pydantic import ValidationError
     from pydantic_core import ErrorDetails
@@ -57,9 +57,17 @@ _TYPES = {
 }
 
 
-def foreign_names() -> Any:
-    """Return the tool that knows other programs' keys and flags, pretrain.tools.migrate.hints: only for an error."""
-    return import_module("pretrain.tools.migrate.hints")
+class ForeignNames(Protocol):
+    """The tool that knows other programs' keys and flags, for an error: each answer is "" for an unknown one."""
+
+    def key_of_recipe(self, path: str, given: Any) -> str: ...  # noqa: D102
+    def flag_of_run(self, flag: str, values: Sequence[str] = ()) -> str: ...  # noqa: D102
+    def flag_of_build(self, flag: str) -> str: ...  # noqa: D102
+
+
+def foreign_names() -> ForeignNames:
+    """Import the tool."""
+    return cast("ForeignNames", import_module("pretrain.tools.migrate.hints"))
 
 
 def describe(document: Document, problems: Iterable[Problem], taken: TakenOver) -> str:

@@ -18,6 +18,7 @@ def flops_per_sequence(model: ModelSection, vocab_size: int) -> int:
     attention counts the full square although a causal model needs half of it. `vocab_size` includes the padding.
     """
     hidden, heads, head_size = model.hidden_size, model.num_attention_heads, model.kv_channels
+    # For each layer and token: query, key, value and the output's projection; scores and context; the MLP. Then logits.
     attention = 2 * hidden * head_size * (heads + 2 * model.num_query_groups) + 2 * heads * head_size * hidden
     square = 4 * model.seq_length * heads * head_size
     mlp = (6 if model.activation == "swiglu" else 4) * hidden * model.ffn_hidden_size

@@ -41,6 +41,7 @@ class Exchange:
     """
 
     def __init__(self, *values: SyncedValues, timeout_minutes: int) -> None:
+        """Make the process group: collective."""
         self._values = values
         self._group = between_hosts("agreement", timeout_minutes)
         self._sums: torch.Tensor | None = None
@@ -105,6 +106,7 @@ class Stopping:
     size = len(REASONS) - 1
 
     def __init__(self, recipe: Recipe, *values: SyncedValues) -> None:
+        """Make the exchange, which is collective; the clock starts now."""
         train = recipe.train
         minutes = train.exit_duration_in_mins
         self._deadline = None if minutes is None else time.monotonic() + 60 * minutes

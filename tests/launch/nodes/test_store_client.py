@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
+import time
+import weakref
 
 import pytest
 from torch.distributed import DistError, HashStore
@@ -58,6 +61,22 @@ def test_a_silent_store_raises_and_may_answer_later(monkeypatch):
     monkeypatch.setattr(store_client, "_SHORT_PATIENCE", 30.0)
     assert store.add("n", 7) == 7
     assert hanging.calls == 2  # questions that nobody waits for are not asked any more
+
+
+def test_a_lost_store_is_let_go_with_its_client_without_a_garbage_collection():
+    lost = LostStore()
+    store, there = StoreClient(lost), weakref.ref(lost)
+    gc.disable()
+    try:
+        with pytest.raises(DistError):
+            store.add("n", 1)
+        del lost, store
+        deadline = time.monotonic() + 60
+        while there() is not None and time.monotonic() < deadline:  # the thread ends
+            time.sleep(0.01)
+        assert there() is None
+    finally:
+        gc.enable()
 
 
 def test_signals_are_handled_while_a_store_is_silent(monkeypatch):

@@ -173,7 +173,9 @@ def _own(parameter: Any, value: Tensor) -> Tensor:
 
 def _allocate(adam: torch.optim.Optimizer, states: Sequence[str], tensors: list[Tensor] | None = None) -> None:
     """Allocate the state of these tensors, or of all."""
-    for tensor in tensors or [tensor for group in adam.param_groups for tensor in group["params"]]:
+    if tensors is None:
+        tensors = [tensor for group in adam.param_groups for tensor in group["params"]]
+    for tensor in tensors:
         state = adam.state[tensor]
         for name in states:
             state.setdefault(name, torch.zeros_like(tensor, requires_grad=False))

@@ -103,7 +103,8 @@ class DynamicLossScale:
             self.cur_scale = max(self.cur_scale / 2, self._precision.min_loss_scale)
 
     def count_step(self) -> None:
-        """Count a step that was taken: ZeRO calls `update_scale` before it divides the gradients by the scale."""
+        """Count a step that was taken."""
+        # ZeRO calls `update_scale` before it divides the gradients by the scale: to double it there would halve them.
         self._growth += 1
         if self._growth == self._precision.loss_scale_window:
             self._growth = 0

@@ -131,7 +131,8 @@ def install_group_options(options: ProcessGroupOptionsFn) -> None:
 
 
 def sum_over_tensor_ranks(partial_gradients: Callable[[Any], Iterable[Any]]) -> None:
-    """Have megatron-core sum these gradients over the tensor-parallel ranks, and not those whose names it knows."""
+    """Have megatron-core 0.16.1 sum these gradients over the tensor-parallel ranks, and no others."""
+    # finalize_model_grads by itself sums those of weights with a mark, and of others whose names it knows.
     module: Any = import_module("megatron.core.distributed.finalize_model_grads")  # the package has a function so named
     module._allreduce_non_tensor_model_parallel_grads = partial(_sum_gradients, partial_gradients)  # noqa: SLF001
 

@@ -65,10 +65,10 @@ class MicroBatches:
         pin_memory: bool = False,
         cyclic: bool = False,
     ) -> None:
-        """`cyclic` begins again after the last sample, else the end of the data is an error.
+        """Take the dataset; with `cyclic` it begins again after the last sample, else its end is an error.
 
-        Each of `num_workers` processes (0: none) calls `prepare_worker`, which is pickled, before it unpickles the
-        dataset.
+        `pin_memory` copies batches to page-locked memory. Each of `num_workers` processes (0: none) calls
+        `prepare_worker`, which is pickled, before it unpickles the dataset.
         """
         self._length = len(dataset)
         self._block = micro_batch_size * data_parallel_size

@@ -49,8 +49,7 @@ def inspect_tokens(
 ) -> Iterator[str]:
     """Check the whole index and yield lines that describe the files.
 
-    With a tokenizer ids (a million, or `all_ids`) and ends are checked too, and the begins of `samples` documents
-    shown.
+    A tokenizer checks a million ids, or `all_ids`, and the documents' ends, and shows how `samples` documents begin.
     """
     tokens = TokenFile.open(prefix)
     tokens.check_order()

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 MAGIC = b"MMIDIDX\x00\x00"
 VERSION = 1
 HEADER = struct.Struct("<9sQBQQ")
+"""Begin of `.idx`, little endian and packed (megatron.core.datasets.indexed_dataset): magic, version, code of the token
+dtype, number of sequences N, number of documents plus one D. Then int32[N] lengths in tokens, int64[N] byte offsets
+into `.bin`, and int64[D] index of the sequence at which each document ends, beginning with 0."""
 DTYPE_CODES: dict[int, np.dtype[Any]] = {
     1: np.dtype("u1"),
     2: np.dtype("i1"),

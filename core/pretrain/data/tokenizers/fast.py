@@ -32,7 +32,7 @@ _MOST_PADDING = 4  # largest ratio of a padded matrix to its content; needs a fe
 _BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)  # the content is a whole tokenizer.json
 class FastTokenizer:
     """A tokenizer of gigatoken; encoding releases the GIL, and any number of threads may encode.
 

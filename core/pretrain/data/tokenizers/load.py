@@ -31,7 +31,7 @@ def load_tokenizer(section: NamesTokenizer) -> Tokenizer:
 class Encoder(NamedTuple):
     """The tokenizers that encode a corpus: the fastest that gives the right ids, and if it is another the reference."""
 
-    tokenizer: Tokenizer
+    tokenizer: Tokenizer  # with a reference, one that releases the GIL
     reference: Callable[[], Tokenizer] | None
 
 

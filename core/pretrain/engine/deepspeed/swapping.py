@@ -127,7 +127,7 @@ _ON_FAULT = 1  # MLOCK_ONFAULT of <sys/mman.h>
 
 
 def can_lock(size: int) -> bool:
-    """Say whether this process may lock `size` more bytes, touching no page; without mlock2 yes."""
+    """Say whether this process may lock `size` more bytes; no page is touched. True where there is no mlock2."""
     lock = getattr(ctypes.CDLL(None), "mlock2", None)
     if lock is None or not size:
         return True

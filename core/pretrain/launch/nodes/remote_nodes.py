@@ -294,6 +294,7 @@ class RemoteNodes:
 
     def _wait_for_nodes(self) -> None:
         """Wait for nodes that no program ends: pdsh was killed, or they must notice the loss of the first host."""
+        # A signal ends the wait: it is no longer one that `supervise` counts.
         if self._are_alone:
             self._member.wait_for_exit_codes(LOSS_TIMEOUT if self._may_restart else _END_TIMEOUT)
         if self._member.orphaned and self._may_restart:

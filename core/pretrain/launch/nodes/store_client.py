@@ -58,6 +58,8 @@ class _StoreThread:
             answer.cancel()
             msg = "the store does not answer"
             raise StoreSilenceError(msg) from None
+        finally:
+            del answer  # its error's traceback leads here: a cycle would keep the store and its port
 
 
 def _ask(questions: queue.SimpleQueue[Any], thread_of: weakref.ref[_StoreThread]) -> None:

@@ -131,7 +131,7 @@ def unread_groups() -> list[str]:
 
 
 def _entry_points(group: str) -> EntryPoints:
-    """Return the group's entry points; they are read again where a folder of packages has changed."""
+    """Return the group's entry points; they are read again where a package came or went in a folder of sys.path."""
     return _read_entry_points(group, tuple((folder, _changed_at(folder)) for folder in sys.path))
 
 
