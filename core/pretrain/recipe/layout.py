@@ -55,7 +55,17 @@ def lay_out(recipe: Recipe, world_size: int) -> Layout:
             f"Start a multiple of {recipe.model_parallel_size} ranks, or change these two keys of section parallel."
         )
         raise RecipeError(msg)
-    layout = Layout(
+    layout = unchecked_layout(recipe, world_size)
+    for batch in global_batch_sizes(recipe):
+        _check_batch(recipe, layout, batch)
+    _check_accumulation(recipe, layout)
+    return layout
+
+
+def unchecked_layout(recipe: Recipe, world_size: int) -> Layout:
+    """Divide ranks that divide; no batch is looked at, for models that a tool makes of a recipe and never trains."""
+    parallel = recipe.parallel
+    return Layout(
         world_size=world_size,
         tensor_model_parallel_size=parallel.tensor_model_parallel_size,
         pipeline_model_parallel_size=parallel.pipeline_model_parallel_size,
@@ -64,10 +74,6 @@ def lay_out(recipe: Recipe, world_size: int) -> Layout:
         layers_of_chunks=recipe.layers_of_chunks,
         micro_batch_size=recipe.train.micro_batch_size,
     )
-    for batch in global_batch_sizes(recipe):
-        _check_batch(recipe, layout, batch)
-    _check_accumulation(recipe, layout)
-    return layout
 
 
 def _check_batch(recipe: Recipe, layout: Layout, batch: int) -> None:

@@ -194,8 +194,6 @@ from functools import partial
 from pathlib import Path
 from pretrain.tools.corpus import build, unfinished
 from pretrain.tools.corpus import chunks
-from pretrain.recipe.sections.tokenizer import TokenizerSection
-from pretrain.tools.corpus.sources import reading
 from pretrain.recipe.sections.data import TokenizerSection
 
 def slowly(progress, told=[]):

@@ -117,9 +117,8 @@ def _assemble(tokenizer: Tokenizer, prepared: _PreparedChunk, ids: Sequence[Any]
 
 _MOST_THREADS = 4  # they copy nothing, but only one at a time reads JSON; more would wait for it
 _MOST_WAITING = 3  # chunks in work or waiting, per worker; enough that a slow chunk does not stop the others
-_WAITING_BYTES = (
-    1 << 27
-)  # of all chunks in work or waiting; one has about 2 MiB, or a document up to `LONGEST_DOCUMENT`
+_WAITING_BYTES = 1 << 27
+"""Most bytes of all chunks in work or waiting; a chunk has 2 MiB, or one document up to `LONGEST_DOCUMENT`."""
 _Result = Callable[[], "EncodedChunk"]
 
 

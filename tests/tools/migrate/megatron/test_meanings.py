@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib import resources
 from typing import Annotated
 
 import pytest
@@ -29,6 +30,8 @@ EVERY = [
     *((name, meaning) for table in (MEANINGS, LAUNCHERS, BUILD_MEANINGS) for name, meaning in table.items()),
     *((name, meaning) for table in MEANINGS_OF.values() for name, meaning in table.items()),
 ]
+FOLDER = resources.files("pretrain.tools.migrate").joinpath("tables")
+TABLES = sorted(file.name for file in FOLDER.iterdir() if file.name.endswith("_meanings.tsv"))
 CARRIED = [(name, meaning) for name, meaning in EVERY if isinstance(meaning, Mapped)]
 FIELDS = dict(walk(Recipe))
 
@@ -44,7 +47,13 @@ def texts(meaning):
             return []
 
 
-def test_no_flag_is_in_a_table_twice():
+@pytest.mark.parametrize("table", TABLES)
+def test_no_name_is_in_a_table_twice(table):
+    names = [name for name, _ in meanings_in(table.removesuffix("_meanings.tsv"))]
+    assert len(set(names)) == len(names) > 3
+
+
+def test_no_flag_is_in_two_tables():
     names = [name for table in ("megatron", "mindspeed") for name, _ in meanings_in(table)]
     assert sorted(names) == sorted(MEANINGS)
 
@@ -188,3 +197,21 @@ def test_a_flag_is_found_by_its_spelling(flag, dest, given):
 
 def test_every_spelling_leads_to_a_meaning():
     assert [flag for flag, found in SPELLINGS.items() if meaning_of(found.name) is None or flag in MEANINGS] == []
+
+
+@pytest.mark.parametrize(
+    ("flag", "dest", "given"),
+    [
+        ("disable_bias_linear", "add_bias_linear", False),
+        ("no_position_embedding", "add_position_embedding", False),
+        ("no_query_key_layer_scaling", "apply_query_key_layer_scaling", False),
+        ("no_rope_fusion", "apply_rope_fusion", False),
+        ("overlap_p2p_communication", "overlap_p2p_comm", True),
+        ("persistent_save_interval", "save_interval", None),
+        ("rotary_position_embeddings_theta", "rope_theta", None),
+        ("vocab", "vocab_file", None),
+        ("no_no_bias_gelu_fusion", "no_no_bias_gelu_fusion", None),
+    ],
+)
+def test_a_flag_of_another_name_means_its_dest(flag, dest, given):
+    assert spelled(flag, MEANINGS) == (dest, given)

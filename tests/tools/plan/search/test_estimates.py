@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from pretrain.recipe import make_recipe
+from pretrain.recipe import lay_out, make_recipe
 from pretrain.tools.plan.search.estimates import RESERVED, stage_load, stage_peak, state_bytes
-from pretrain.tools.plan.search.trace_pieces import ModelPiece, Passing, Pieces
+from pretrain.tools.plan.search.trace_pieces import ModelPiece, Passing, Pieces, trace_pieces
+from tools.plan.made_plan import plan
 from tools.plan.search.test_choices import CHOICE, RECIPE
 
 PIECES = Pieces(
@@ -60,7 +61,7 @@ def test_recompute_keeps_inputs_and_has_one_layer_again():
 
 
 def test_samples_multiply_what_is_kept_and_add_to_what_passes():
-    assert peak(0, replace(CHOICE, micro_batch=4)) == 4 * 4 * (2 * 1000 + 70 - 50) + 30 + 3 * 20
+    assert peak(0, replace(CHOICE, micro_batch=3)) == 3 * 4 * (2 * 1000 + 70 - 50) + 30 + 2 * 20
 
 
 @pytest.mark.parametrize(
@@ -77,3 +78,22 @@ def test_state_of_a_parameter(settings, zero, data, bytes_of_one):
     recipe = make_recipe(RECIPE, settings)
     state, _ = state_bytes(recipe, replace(CHOICE, zero=zero, data=data), 1000)
     assert state == bytes_of_one * 1000
+
+
+def test_accumulation_steps_of_a_deepspeed_file_do_not_bind_the_small_models(tmp_path, monkeypatch):
+    (tmp_path / "ds.json").write_text('{"gradient_accumulation_steps": 4, "zero_optimization": {"stage": 1}}')
+    monkeypatch.chdir(tmp_path)
+    train = {"micro_batch_size": 1, "global_batch_size": 4, "train_iters": 10}
+    engine = {"name": "deepspeed", "deepspeed_config": "ds.json"}
+    recipe = make_recipe({**RECIPE, "train": train, "engine": engine, "parallel": {}})
+    assert lay_out(recipe, 1).num_microbatches(4) == 4
+    traced = []
+
+    def trace(function, subjects):
+        traced.extend(subjects)
+        raise EOFError
+
+    monkeypatch.setattr("pretrain.tools.plan.search.trace_pieces.in_processes", trace)
+    with pytest.raises(EOFError):
+        trace_pieces(recipe, plan().device, 257, [(2, False)])
+    assert [subject.layout.world_size for subject in traced] == [2] * 3

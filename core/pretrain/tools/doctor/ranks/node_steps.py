@@ -58,8 +58,8 @@ def nodes_of(board: StatusBoard) -> list[int]:
 
 def offset_of(asked: float, received: float, answered: float, returned: float) -> tuple[float, float]:
     """Return by how many seconds the other clock is ahead, and the most by which that can be wrong."""
-    # Source: RFC 5905, section 8. Question and answer were sent at `asked`, came back at `returned` by this clock; the
-    # other clock's are `received` and `answered`.
+    # Source: RFC 5905, section 8. This clock: the question left at `asked`, the answer came at `returned`. The other
+    # clock: the question came at `received`, the answer left at `answered`.
     offset = ((received - asked) + (answered - returned)) / 2
     return offset, ((returned - asked) - (answered - received)) / 2
 

@@ -129,5 +129,7 @@ def spelled(flag: str, known: Mapping[str, object]) -> Spelled:
     if flag in _by_spelling():
         return _by_spelling()[flag]
     on = flag.removeprefix("no_").removeprefix("disable_")
+    if on in _by_spelling() and not _by_spelling()[on].given and _by_spelling()[on].given is not None:
+        return Spelled(flag)  # off of what is off already
     name = _by_spelling()[on].name if on in _by_spelling() else on
     return Spelled(name, given=False) if on != flag and name in known else Spelled(flag)

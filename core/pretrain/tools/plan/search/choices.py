@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pretrain.recipe.checks.effect import problems_of
 from pretrain.recipe.checks.shape import indivisible_by_tensor_size
-from pretrain.recipe.layout import global_batch_sizes, lay_out
+from pretrain.recipe.layout import global_batch_sizes, unchecked_layout
 from pretrain.recipe.stages import balanced_layers
 from pretrain.tools.plan.search.trace_pieces import one_stage
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from pretrain.recipe import Recipe
     from pretrain.recipe.layout import Layout
+
 RECOMPUTE = ("none", "selective", "full")
 LARGEST_MICRO_BATCH = 64
 """Samples above which no micro-batch is tried, except the recipe's own: matmuls are large enough long before."""
@@ -71,7 +72,7 @@ class LayoutChoice:
 
     def layout(self, recipe: Recipe) -> Layout:
         """Return the layout of the ranks."""
-        return lay_out(self.recipe(recipe), self.tensor * self.pipeline * self.data)
+        return unchecked_layout(self.recipe(recipe), self.tensor * self.pipeline * self.data)
 
 
 class _Split(NamedTuple):

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pretrain.tools.plan.search.trace_pieces import Pieces
 
     Say = Callable[[str], None]  # shows a line about work that takes long
+
 SHOWN = 5
 MOST_PLANS = 3  # full plans for each layout that is shown, after which the search gives up
 TIMES = (2, 4, 8, 16)  # factors of the devices with which a number that is enough is looked for

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING
 
 from pretrain.model.requests import compute_dtype
-from pretrain.recipe.layout import lay_out
+from pretrain.recipe.layout import unchecked_layout
 from pretrain.recipe.sections.engine import EngineSection
 from pretrain.recipe.sections.parallel import RecomputeSection
 from pretrain.tools.plan.trace.stage_tracing import TraceSubject, in_processes, trace_subject
@@ -82,7 +82,8 @@ def trace_pieces(recipe: Recipe, device: PlanDevice, vocab_size: int, keys: Iter
     wanted = sorted(keys)
     shapes = [(key, *shape) for key in wanted for shape in _SHAPES]
     small = [small_model(recipe, *shape) for shape in shapes]
-    subjects = [TraceSubject.on(device, each, lay_out(each, each.model_parallel_size), vocab_size) for each in small]
+    layouts = [unchecked_layout(each, each.model_parallel_size) for each in small]
+    subjects = [TraceSubject.on(device, *each, vocab_size) for each in zip(small, layouts, strict=True)]
     traced = dict(zip(shapes, in_processes(_trace, subjects), strict=True))
     return {key: _pieces(recipe, key, *(traced[key, *shape] for shape in _SHAPES)) for key in wanted}
 

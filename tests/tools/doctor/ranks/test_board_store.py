@@ -6,7 +6,7 @@ import time
 import pytest
 import torch.distributed as dist
 
-from pretrain.tools.doctor.ranks.status_board import StoreClient, StoreLostError
+from pretrain.tools.doctor.ranks.status_board import BoardStore, StoreLostError
 
 
 def connected(line):
@@ -16,14 +16,14 @@ def connected(line):
 
 
 def test_what_was_sent_is_there_for_the_next_question():
-    line = StoreClient(dist.HashStore)
+    line = BoardStore(dist.HashStore)
     line.send("key", "text")
     assert connected(line).ask(lambda store: store.get("key"), 5) == b"text"
 
 
 def test_a_store_that_is_not_reached_yet_is_not_lost():
     come = threading.Event()
-    line = StoreClient(lambda: come.wait() and dist.HashStore())
+    line = BoardStore(lambda: come.wait() and dist.HashStore())
     with pytest.raises(StoreLostError):
         line.ask(lambda store: store.num_keys(), 5)
     assert not line.lost
@@ -33,7 +33,7 @@ def test_a_store_that_is_not_reached_yet_is_not_lost():
 
 def test_a_store_that_stops_answering_is_lost():
     stopped = threading.Event()
-    line = connected(StoreClient(dist.HashStore))
+    line = connected(BoardStore(dist.HashStore))
     with pytest.raises(StoreLostError, match=r"no answer within 0.05 s"):
         line.ask(lambda _: stopped.wait(), 0.05)
     begun = time.monotonic()
@@ -45,7 +45,7 @@ def test_a_store_that_stops_answering_is_lost():
 
 def test_a_store_that_answers_late_is_found_again():
     stopped = threading.Event()
-    line = connected(StoreClient(dist.HashStore))
+    line = connected(BoardStore(dist.HashStore))
     with pytest.raises(StoreLostError):
         line.ask(lambda _: stopped.wait(), 0.05)
     stopped.set()
@@ -58,7 +58,7 @@ def test_a_store_that_cannot_be_reached_or_fails_is_lost_with_the_reason():
     def refuse():
         raise OSError("unknown host\nand more")
 
-    refused, failing = StoreClient(refuse), connected(StoreClient(dist.HashStore))
+    refused, failing = BoardStore(refuse), connected(BoardStore(dist.HashStore))
     with pytest.raises(StoreLostError, match="connection closed"):
         failing.ask(lambda _: (_ for _ in ()).throw(OSError("connection closed")), 5)
     while not refused.lost:
