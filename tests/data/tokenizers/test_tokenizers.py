@@ -14,11 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data.example_corpus import DOCUMENTS
-from pretrain.data.tokenizers import load_encoder, load_tokenizer
+from pretrain.data.tokenizers import load_tokenizer
 from pretrain.data.tokenizers.bpe import train_tokenizer
 from pretrain.data.tokenizers.load import GPT2_VOCAB_SIZE, expected_vocab_size
 from pretrain.errors import DataError
 from pretrain.recipe.sections.data import TokenizerSection
+from pretrain.tools.corpus.encoding import load_encoder
 
 _TESTS = Path(__file__).parents[2]
 

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data.example_corpus import DOCUMENTS, write_jsonl
-from pretrain.data.tokenizers import fast
 from pretrain.data.tokenizers.bpe import train_tokenizer
 from pretrain.data.tokenizers.tokenizer import ByteTokenizer
 from pretrain.errors import DataError
 from pretrain.recipe.sections.data import TokenizerSection
+from pretrain.tools.corpus import fast_tokenizer as fast
 from pretrain.tools.corpus import reference_comparison
 from pretrain.tools.corpus.build import build_tokens
 from pretrain.tools.corpus.reference_comparison import parts_of

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pretrain.atomic_files import try_to_write
-from pretrain.data.token_files.inspection import check_ids
-from pretrain.data.token_files.reading import TokenFile, split_range
+from pretrain.data.token_files.reading import TokenFile, check_ids, split_range
 from pretrain.data.token_files.tokenizer_stamp import check_stamp
 from pretrain.errors import DataError
 

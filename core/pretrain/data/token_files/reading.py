@@ -194,3 +194,18 @@ def unigram_entropy(prefix: str, vocab_size: int, max_tokens: int = 10_000_000) 
         counts += np.bincount(window, minlength=vocab_size)[:vocab_size]
     shares = counts[counts > 0] / counts.sum()
     return float(-(shares * np.log(shares)).sum())
+
+
+SAMPLED_TOKENS = 1 << 20
+
+
+def check_ids(tokens: TokenFile, vocab_size: int, *, most: int = SAMPLED_TOKENS) -> None:
+    """Check up to `most` ids, spread over the file, against the size of the vocabulary."""
+    for window in tokens.windows(most):
+        low, high = (int(window.min()), int(window.max())) if window.size else (0, 0)
+        if low < 0 or high >= vocab_size:
+            msg = (
+                f"{bin_path(tokens.prefix)} holds token id {low if low < 0 else high}, but the tokenizer has only "
+                f"{vocab_size} tokens.\nName the tokenizer the data was made with, or build the data again."
+            )
+            raise DataError(msg)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pretrain.data.tokenizers.tokenizer import ByteTokenizer
 from pretrain.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pretrain.data.tokenizers.tokenizer import NamesTokenizer, Tokenizer
     from pretrain.recipe.sections.data import TokenizerSection
 
@@ -24,31 +21,12 @@ def load_tokenizer(section: NamesTokenizer) -> Tokenizer:
     from pretrain.data.tokenizers import bpe  # noqa: PLC0415
 
     if section.type == "gpt2":
-        return bpe.gpt2(_path(section, "vocab_file"), _path(section, "merge_file"))
-    return bpe.huggingface(_path(section, "file"))
+        return bpe.gpt2(tokenizer_file(section, "vocab_file"), tokenizer_file(section, "merge_file"))
+    return bpe.huggingface(tokenizer_file(section, "file"))
 
 
-class Encoder(NamedTuple):
-    """The tokenizers that encode a corpus: the fastest that gives the right ids, and if it is another the reference."""
-
-    tokenizer: Tokenizer  # with a reference, one that releases the GIL
-    reference: Callable[[], Tokenizer] | None
-
-
-def load_encoder(section: NamesTokenizer, *, reference_only: bool = False) -> Encoder:
-    """Load the tokenizer that `section` names, in gigatoken if it supports it, unless `reference_only`."""
-    if section.type == "bytes" or reference_only:
-        return Encoder(load_tokenizer(section), None)
-    from pretrain.data.tokenizers import fast  # noqa: PLC0415  slow import, not needed for small corpora
-
-    if section.type == "gpt2":
-        found = fast.gpt2(_path(section, "vocab_file"), _path(section, "merge_file"))
-    else:
-        found = fast.huggingface(_path(section, "file"))
-    return Encoder(found, partial(load_tokenizer, section)) if found else Encoder(load_tokenizer(section), None)
-
-
-def _path(section: NamesTokenizer, key: str) -> Path:
+def tokenizer_file(section: NamesTokenizer, key: str) -> Path:
+    """Return a file that the section names; DataError if it does not."""
     given = getattr(section, key)
     if given is None:
         needed = "vocab_file and merge_file" if section.type == "gpt2" else "file"

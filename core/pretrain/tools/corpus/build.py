@@ -14,11 +14,10 @@ from pretrain.data.prefetch import prefetched
 from pretrain.data.token_files.reading import bin_path, idx_path
 from pretrain.data.token_files.tokenizer_stamp import stamp_path, write_stamp
 from pretrain.data.token_files.writing import IndexPart, TokenWriter, token_dtype, write_all, write_index
-from pretrain.data.tokenizers import load_encoder
 from pretrain.errors import DataError
 from pretrain.tools.corpus.chunks import CHUNK_BYTES, START, read_chunks
 from pretrain.tools.corpus.documents import NO_CLEANING, SeenDocuments, select_documents, text_fixer, where
-from pretrain.tools.corpus.encoding import Encoding, encoded_chunks
+from pretrain.tools.corpus.encoding import Encoding, encoded_chunks, load_encoder
 from pretrain.tools.corpus.inputs import corpus_digest, find_sources
 from pretrain.tools.corpus.reference_comparison import ReferenceComparison
 from pretrain.tools.corpus.unfinished import INDEX, TOKENS, BuildCounts, BuildState, folder_of, is_finished, unfinished

@@ -169,8 +169,8 @@ def inspect(*, prefix: Path, samples: int | None, all_ids: bool, repair: bool, *
         msg = f"{'--all-ids' if all_ids else '--samples'} needs the tokenizer that the data was made with.\n"
         msg += "Give --tokenizer-file, --vocab-file and --merge-file, or --tokenizer-type bytes."
         raise DataError(msg)
-    from pretrain.data.token_files.inspection import inspect_tokens, repair_lengths  # noqa: PLC0415
     from pretrain.data.tokenizers import load_tokenizer  # noqa: PLC0415
+    from pretrain.tools.corpus.inspection import inspect_tokens, repair_lengths  # noqa: PLC0415
 
     name = _without_suffix(prefix)
     loaded = load_tokenizer(_section(**tokenizer)) if any(tokenizer.values()) else None

@@ -16,7 +16,8 @@ import numpy as np
 
 from pretrain.data.prefetch import exit_with_parent
 from pretrain.data.token_files.writing import Encoded, token_dtype
-from pretrain.data.tokenizers import load_encoder
+from pretrain.data.tokenizers import load_tokenizer
+from pretrain.data.tokenizers.load import tokenizer_file
 from pretrain.data.tokenizers.tokenizer import is_panic
 from pretrain.errors import DataError
 from pretrain.tools.corpus.documents import NO_CLEANING, clean, digests_of, read_documents, where
@@ -26,11 +27,30 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Sequence
 
     from pretrain.data.tokenizers import Tokenizer
-    from pretrain.data.tokenizers.load import Encoder
     from pretrain.data.tokenizers.tokenizer import NamesTokenizer
     from pretrain.tools.corpus.chunks import Chunk
     from pretrain.tools.corpus.documents import Cleaning, Faults
     from pretrain.tools.corpus.reference_comparison import Part, TextComparison
+
+
+class Encoder(NamedTuple):
+    """The tokenizers that encode a corpus: the fastest that gives the right ids, and if it is another the reference."""
+
+    tokenizer: Tokenizer  # with a reference, one that releases the GIL
+    reference: Callable[[], Tokenizer] | None
+
+
+def load_encoder(section: NamesTokenizer, *, reference_only: bool = False) -> Encoder:
+    """Load the tokenizer that `section` names, in gigatoken if it supports it, unless `reference_only`."""
+    if section.type == "bytes" or reference_only:
+        return Encoder(load_tokenizer(section), None)
+    from pretrain.tools.corpus import fast_tokenizer  # noqa: PLC0415  slow import, not needed for small corpora
+
+    if section.type == "gpt2":
+        found = fast_tokenizer.gpt2(tokenizer_file(section, "vocab_file"), tokenizer_file(section, "merge_file"))
+    else:
+        found = fast_tokenizer.huggingface(tokenizer_file(section, "file"))
+    return Encoder(found, partial(load_tokenizer, section)) if found else Encoder(load_tokenizer(section), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ _LONGEST = 1 << 10
 _SEARCHED = 1 << 11  # characters searched for each added token; there can be hundreds of tokens
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 _FEW = 4
-# between a letter or digit and a space: every pre-tokenizer that `data.tokenizers.fast` accepts splits there
+# between a letter or digit and a space: every pre-tokenizer that `fast_tokenizer` accepts splits there
 _DIVISION = re.compile(r"(?<=[^\W_])(?=[ \n])")
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pretrain.atomic_files import replacing
-from pretrain.data.token_files.reading import TokenFile, bin_path, idx_path
+from pretrain.data.token_files.reading import SAMPLED_TOKENS, TokenFile, bin_path, check_ids, idx_path
 from pretrain.data.token_files.tokenizer_stamp import check_stamp
 from pretrain.data.token_files.writing import IndexPart, write_index
 from pretrain.errors import DataError
@@ -25,23 +25,10 @@ if TYPE_CHECKING:
 
     from pretrain.data.tokenizers import Tokenizer
 
-SAMPLED_TOKENS = 1 << 20
 _PERCENTILES = (0, 25, 50, 75, 99, 100)
 _SHOWN_TOKENS = 64
 _CHECKED_ENDS = 100_000
 _BAR = 40
-
-
-def check_ids(tokens: TokenFile, vocab_size: int, *, most: int = SAMPLED_TOKENS) -> None:
-    """Check up to `most` ids, spread over the file, against the size of the vocabulary."""
-    for window in tokens.windows(most):
-        low, high = (int(window.min()), int(window.max())) if window.size else (0, 0)
-        if low < 0 or high >= vocab_size:
-            msg = (
-                f"{bin_path(tokens.prefix)} holds token id {low if low < 0 else high}, but the tokenizer has only "
-                f"{vocab_size} tokens.\nName the tokenizer the data was made with, or build the data again."
-            )
-            raise DataError(msg)
 
 
 def inspect_tokens(

@@ -12,12 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.example_corpus import DOCUMENTS, write_jsonl
-from pretrain.data.tokenizers import fast, load_encoder, load_tokenizer
+from pretrain.data.tokenizers import load_tokenizer
 from pretrain.data.tokenizers.bpe import train_tokenizer
-from pretrain.data.tokenizers.fast import SPLITS
 from pretrain.errors import DataError
 from pretrain.recipe.sections.data import TokenizerSection
+from pretrain.tools.corpus import fast_tokenizer as fast
 from pretrain.tools.corpus.build import build_tokens
+from pretrain.tools.corpus.encoding import load_encoder
+from pretrain.tools.corpus.fast_tokenizer import SPLITS
 from pretrain.tools.corpus.unfinished import folder_of
 from tools.corpus.reference_comparisons import samples_by
 
@@ -131,7 +133,7 @@ def test_a_sample_is_compared_for_documents_of_any_length(tmp_path, trained):
 
 def test_encoding_imports_nothing_that_takes_longer_than_encoding(trained):
     program = (
-        "import sys; from pathlib import Path; from pretrain.data.tokenizers import fast\n"
+        "import sys; from pathlib import Path; from pretrain.tools.corpus import fast_tokenizer as fast\n"
         "print(len(fast.huggingface(Path(sys.argv[1])).encode_batch(['some text'])), 'awkward' in sys.modules)"
     )
     command = [sys.executable, "-c", program, trained.file]

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from data.example_corpus import DOCUMENTS, write_jsonl
-from pretrain.data.token_files.inspection import check_ids, inspect_tokens, repair_lengths
-from pretrain.data.token_files.reading import TokenFile, bin_path, idx_path, unigram_entropy
+from pretrain.data.token_files.reading import TokenFile, bin_path, check_ids, idx_path, unigram_entropy
 from pretrain.data.tokenizers import load_tokenizer
 from pretrain.errors import DataError
 from pretrain.tools.corpus.build import build_tokens
+from pretrain.tools.corpus.inspection import inspect_tokens, repair_lengths
 
 
 @pytest.fixture
