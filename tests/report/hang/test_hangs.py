@@ -29,7 +29,7 @@ RECIPE = {
     "optimizer": {"lr": 1e-3},
     "checkpoint": {"save_interval": 6},
     "evaluation": {"interval": 5, "iters": 1},
-    "logging": {"log_interval": 1, "hang_after_seconds": 2},
+    "logging": {"log_interval": 1, "hang_after_seconds": 8},
 }
 TENSOR, PIPELINE = ["parallel.tensor_model_parallel_size=2"], ["parallel.pipeline_model_parallel_size=2"]
 PIPELINE += ["model.num_layers=4"]
