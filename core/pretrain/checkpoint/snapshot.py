@@ -129,15 +129,15 @@ class Snapshot:
         """
         failed: Exception | None = None
         recorder = Recorder()
-        share: Share = [], recorder.files, None
+        share: Share
         try:
             share = self.files.write(recorder.open), recorder.files, None
         except Exception as error:  # noqa: BLE001  whatever it is, the other ranks wait for this one's answer
             failed = error
             share = [], {}, str(_told(self.directory, error))
         shares = gathered(share, group)
-        problem: str | None = None
-        if shares is not None and (problem := next((problem for *_, problem in shares if problem), None)) is None:
+        problem = None if shares is None else next((told for *_, told in shares if told), None)
+        if shares is not None and problem is None:
             try:
                 self.files.write_index([results for results, _, _ in shares])
                 # The few small files that libraries write are read again for their digests.
@@ -170,9 +170,7 @@ def _state(engine: Saved, progress: Mapping[str, Any]) -> dict[str, Any]:
 
 def _told(directory: Path, error: Exception, file: str = "") -> CheckpointError:
     """Return what all ranks are told: the line of the OSError where torch's writer has failed because of one."""
-    cause = _cause(error)
-    line = (str(cause).strip() or type(cause).__name__).splitlines()[0]
-    reason = line if len(line) <= _LONGEST else f"{line[:_LONGEST]} ..."
+    reason = first_line(_cause(error))
     if _is_of_disk(error):
         msg = f"{directory} cannot be written: {file}{reason}\nMake room, or let checkpoint.save name another folder."
         return CheckpointError(msg)
@@ -180,6 +178,12 @@ def _told(directory: Path, error: Exception, file: str = "") -> CheckpointError:
         f"{directory} is not complete: a rank has failed with {type(error).__name__}: {reason}\n"
         "Its own log has the traceback."
     )
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of a library's message, cut where it is long; some list every tensor."""
+    line = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]} ..."
 
 
 def _is_of_disk(error: BaseException) -> bool:

@@ -23,7 +23,7 @@ from pretrain.checkpoint.folder import WITHOUT_CHECKSUMS
 from pretrain.checkpoint.identity import differences, require_same
 from pretrain.checkpoint.saved_schedule import continue_schedule, restore_schedule
 from pretrain.checkpoint.sharded_format import MAIN, PREFIX, common_of, is_weight, read_index, weight_names
-from pretrain.checkpoint.snapshot import Snapshot
+from pretrain.checkpoint.snapshot import Snapshot, first_line
 from pretrain.checkpoint.starting_checkpoint import require_complete, require_format
 from pretrain.collectives import first_problem, on_rank0
 from pretrain.errors import CheckpointError, DamageError
@@ -40,8 +40,6 @@ _FAULTS = (
     pickle.UnpicklingError,
 )
 """Errors of reading a damaged checkpoint."""
-
-_LONGEST = 200  # longest part of a library's message that is shown, in characters; some list every tensor
 
 
 def save(engine: Saved, directory: Path, progress: Mapping[str, Any]) -> None:
@@ -149,10 +147,9 @@ def _reason(error: BaseException) -> str:
         error = next((failure for failure, _ in error.failures.values()), OSError("see the first rank"))
     if error.__cause__ is not None and isinstance(error, CheckpointingException):  # megatron-core's guess at the cause
         error = error.__cause__
-    line = (str(error).strip() or type(error).__name__).splitlines()[0]
-    if "weights_only" in str(error) or "Weights only" in line:  # torch advises to load what may run code
-        return "a file holds objects that no checkpoint has."
-    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]} ..."
+    if "weights_only" in str(error) or "Weights only" in str(error).strip().partition("\n")[0]:
+        return "a file holds objects that no checkpoint has."  # torch advises to load what may run code
+    return first_line(error)
 
 
 _SHOWN = 3

@@ -87,10 +87,8 @@ def least_memory(recipe: Recipe, layout: Layout) -> int:
 
 def _parameters(recipe: Recipe, layout: Layout) -> float:
     """Return the parameters of the rank with most layers, as if tensor parallelism divided all of them."""
-    stages = layout.pipeline_model_parallel_size
-    layers = max(sum(layout.layers_of_chunks[stage::stages]) for stage in range(stages))
-    count = _count(recipe, layers)
-    if stages > 1:
+    count = _count(recipe, max(layout.layers_of_stages))
+    if layout.pipeline_model_parallel_size > 1:
         count -= _count(recipe, 0)  # the first and the last stage alone have the rest
     return count / layout.tensor_model_parallel_size
 

@@ -46,7 +46,7 @@ def check_run_dir(run_dir: Path | None, resume: Resume) -> bool:
         msg = f"--run-dir {run_dir}: {nearest} is not a writable folder.\nName another one."
         raise RunError(msg)
     held = [name for name in _OF_A_RUN if (run_dir / name).exists()]
-    if resume == "run" and "recipe.yml" not in held:
+    if resume == "run" and RECIPE not in held:
         msg = (
             f"--run-dir {run_dir} holds no run to resume (no recipe.yml).\n"
             "Leave out --resume to start one there; --resume auto starts or resumes."
@@ -74,7 +74,7 @@ def new_run_dir(name: str) -> Path:
 
 
 def _latest() -> str:
-    runs = [path.parent for path in RUNS.glob("*/recipe.yml")]
+    runs = [path.parent for path in RUNS.glob(f"*/{RECIPE}")]
     return f"\nThe latest here is {max(runs, key=lambda run: run.stat().st_mtime)}." if runs else ""
 
 

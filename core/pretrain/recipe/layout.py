@@ -24,6 +24,12 @@ class Layout:
     micro_batch_size: int
 
     @property
+    def layers_of_stages(self) -> tuple[int, ...]:
+        """The number of layers of every stage, over all of its chunks."""
+        size = self.pipeline_model_parallel_size
+        return tuple(sum(self.layers_of_chunks[stage::size]) for stage in range(size))
+
+    @property
     def stages(self) -> str:
         """The layers of every stage as text: "6" for all, "5, 6, 6, 5", chunks of one stage joined by "+"."""
         size = self.pipeline_model_parallel_size

@@ -33,6 +33,11 @@ def shown(value: object) -> str:
     return _SHORT.repr(value)
 
 
+def as_text(value: object) -> str:
+    """Return a value as a person writes it, True as "true"."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def as_written(value: object) -> str:
     """Return the value as YAML writes it, with the other words that YAML reads as true or false."""
     match value:

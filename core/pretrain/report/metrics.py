@@ -140,10 +140,11 @@ class MetricsWriter:
         Of rollbacks those of the `left_out` stretches (first, last iteration) stay: the resumed run repeats others.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists():
-            _repair(path, resume_at, left_out)
+        records = _repair(path, resume_at, left_out) if path.exists() else []
         self._path = path
-        self._evaluations = _evaluations(path)
+        self._evaluations = {
+            (each.get("split", ""), each["iteration"]) for each in records if each.get("kind") == "eval"
+        }
         self._file = appended(path)
 
     def write(self, record: Record) -> None:
@@ -221,11 +222,6 @@ def _record(line: bytes) -> dict[str, Any] | None:
     return value if isinstance(value, dict) and isinstance(value.get("iteration"), int) else None
 
 
-def _evaluations(path: Path) -> set[tuple[str, int]]:
-    records = read_metrics(path) if path.exists() else []
-    return {(record.get("split", ""), record["iteration"]) for record in records if record.get("kind") == "eval"}
-
-
 def _stays(record: dict[str, Any], resume_at: int, left_out: Sequence[Sequence[int]]) -> bool:
     """Return whether a record is kept if the training continues from an iteration."""
     stretch = [record.get("first_left_out"), record.get("last_left_out")]
@@ -233,11 +229,12 @@ def _stays(record: dict[str, Any], resume_at: int, left_out: Sequence[Sequence[i
     return is_known and bool(record["iteration"] <= resume_at)
 
 
-def _repair(path: Path, resume_at: int | None, left_out: Sequence[Sequence[int]]) -> None:
-    """Drop a torn last line and the lines that a resumed run will write again; write the file only if it changes."""
+def _repair(path: Path, resume_at: int | None, left_out: Sequence[Sequence[int]]) -> list[dict[str, Any]]:
+    """Drop a torn last line and the lines that a resumed run will write again; return the records that stay."""
     lines, records = _parsed(path)
     pairs = zip(lines, records, strict=False)  # a torn line has no record
-    kept = [line for line, record in pairs if resume_at is None or _stays(record, resume_at, left_out)]
-    if kept != lines:
+    kept = [pair for pair in pairs if resume_at is None or _stays(pair[1], resume_at, left_out)]
+    if [line for line, _ in kept] != lines:
         with replacing(path, error=RunError) as file:
-            file.writelines(kept)
+            file.writelines(line for line, _ in kept)
+    return [record for _, record in kept]

@@ -35,6 +35,11 @@ def _wrap(text: str, width: int) -> list[str]:
     return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
 
 
+def some_of(names: Sequence[str], most: int = 3) -> str:
+    """Return the first names, and how many more there are."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
 def rank_names(ranks: Iterable[int]) -> str:
     """Return "rank 3", "ranks 0, 2-5"."""
     ordered = sorted(ranks)

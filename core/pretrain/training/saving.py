@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import torch.distributed as dist
@@ -22,7 +23,6 @@ from pretrain.training.progress import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from pretrain.checkpoint.contents import Loaded, Saved
     from pretrain.engine.protocol import Step
@@ -41,7 +41,7 @@ def start_from(recipe: Recipe, engine: Saved, run_dir: Path, *, resume: bool) ->
         return Progress.from_mapping(loaded[1].progress), _remark("resumed", *loaded)
     if recipe.checkpoint.load is None:
         return Progress(), _FRESH if resume else ""
-    given = CheckpointFolder(type(run_dir)(recipe.checkpoint.load))
+    given = CheckpointFolder(Path(recipe.checkpoint.load))
     finetune = recipe.checkpoint.finetune
     others = foreign_checkpoints()
     if foreign := on_rank0(partial(others.foreign_summary, given.path)):

@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 _KEY = "engine.zero.offload_optimizer.cpu_adam"
 
 
-def stepping_adam(
-    adam: type[Any], *, recipe: Recipe, notify: Callable[[str], None], planned: bool = False
-) -> type[Any]:
+def stepping_adam(adam: type[Any], *, recipe: Recipe, notify: Callable[[str], None], planned: bool) -> type[Any]:
     """Return the given Adam, or that of the host where the recipe keeps the state there, with settable `taken`."""
     is_on_host = recipe.engine.zero.offload_optimizer.device != "none"
     return host_adam(recipe, notify, planned=planned) if is_on_host else counted(adam)

@@ -18,6 +18,7 @@ from pretrain.launch.nodes.host_environment import with_variables
 from pretrain.launch.processes.signals import stop_signals_handled
 from pretrain.launch.schedulers import port_variable
 from pretrain.launch.world import port_of
+from pretrain.report.plain_text import some_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -40,10 +41,9 @@ class UnreachedError(LaunchError):
 
     def __init__(self, why: dict[str, str]) -> None:
         self.hosts = tuple(why)
-        named = ", ".join(f"{name} ({reason})" for name, reason in list(why.items())[:_NAMED])
-        more = f" and {len(why) - _NAMED} more" if len(why) > _NAMED else ""
+        named = some_of([f"{name} ({reason})" for name, reason in why.items()], _NAMED)
         super().__init__(
-            f"--hostfile: ssh does not reach {named}{more}.\n"
+            f"--hostfile: ssh does not reach {named}.\n"
             f"ssh must reach every host without a password: try `ssh {self.hosts[0]} true`."
         )
 

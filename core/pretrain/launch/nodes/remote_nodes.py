@@ -25,6 +25,7 @@ from pretrain.launch.nodes.reports import REQUESTS, Reports
 from pretrain.launch.nodes.store_client import connect
 from pretrain.launch.processes.failure import CRASH, USER_ERROR, Failure
 from pretrain.launch.processes.signals import REPORT_SIGNAL
+from pretrain.report.plain_text import some_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -141,11 +142,11 @@ class LauncherMember(threading.Thread):
         elif time.monotonic() > self._notice and (absent := self._absent(store)):
             self._notice = math.inf
             sys.stderr.write(
-                f"--hostfile: {_names(absent)} did not join within {_NOTICE_AFTER:g} s; "
+                f"--hostfile: {some_of(absent, _NAMES)} did not join within {_NOTICE_AFTER:g} s; "
                 f"the run ends after {self._seconds:.0f} s.\n"
             )
 
-    def _join(self, seconds: float = math.inf) -> TCPStore | None:
+    def _join(self, seconds: float) -> TCPStore | None:
         """Return the rendezvous; None if it stays another run's, cannot be reached in time, or `close` was called."""
         now = time.monotonic()
         deadline, others_leave = now + seconds, now + self._lingering
@@ -170,7 +171,7 @@ class LauncherMember(threading.Thread):
 
     def _absence(self, absent: list[str], seconds: float) -> Failure:
         text = (
-            f"--hostfile: {_names(absent)} did not join within {seconds:.0f} s.\n"
+            f"--hostfile: {some_of(absent, _NAMES)} did not join within {seconds:.0f} s.\n"
             "The output above may say why. Check that the launcher program reaches each of them and starts "
             f"{sys.executable} there, and that they reach {self._address}."
         )
@@ -332,8 +333,3 @@ class RemoteNodes:
         # A host that was lost may be there next time.
         code = CRASH if self._member.joined else USER_ERROR
         return [Failure(when=0.0, exit_code=code, text=text, of_launcher=True, passing=not self._member.joined)]
-
-
-def _names(hosts: list[str]) -> str:
-    more = f" and {len(hosts) - _NAMES} more" if len(hosts) > _NAMES else ""
-    return ", ".join(hosts[:_NAMES]) + more

@@ -12,6 +12,7 @@ import click
 from pretrain.cli.options import LocalPath
 from pretrain.errors import RecipeError, did_you_mean
 from pretrain.exit_codes import ExitCode
+from pretrain.recipe.section import as_text
 from pretrain.report.console import ByteCount, ProgressBar
 from pretrain.report.plain_text import size_text
 
@@ -119,8 +120,7 @@ def _lines(summary: CheckpointSummary, checksums: str) -> list[str]:
         "checksums": checksums,
     }
     lines = [f"{f'{name}:':<12}{value}" for name, value in rows.items()]
-    model = {name: str(value).lower() if isinstance(value, bool) else value for name, value in summary.model.items()}
-    return [*lines, "model:", *(f"  {name}: {value}" for name, value in model.items())]
+    return [*lines, "model:", *(f"  {name}: {as_text(value)}" for name, value in summary.model.items())]
 
 
 @command.command("verify")

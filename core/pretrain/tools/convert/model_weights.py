@@ -12,8 +12,8 @@ from pretrain.checkpoint.identity import is_padded
 from pretrain.errors import CheckpointError
 from pretrain.recipe.section import shown
 from pretrain.recipe.sections.model import ModelSection
+from pretrain.report.plain_text import some_of
 from pretrain.tools.convert.lazy_tensor import with_last_row_repeated, with_rows
-from pretrain.tools.convert.weight_names import some_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

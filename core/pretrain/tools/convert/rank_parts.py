@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pretrain.errors import CheckpointError
+from pretrain.report.plain_text import some_of
 from pretrain.tools.convert import lazy_tensor
 from pretrain.tools.convert.lazy_tensor import LazyTensor, described, joined, narrowed, part_of
-from pretrain.tools.convert.weight_names import bounded, divided_dimension, flat_tensors, some_of
+from pretrain.tools.convert.weight_names import bounded, divided_dimension, flat_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -17,10 +17,10 @@ from pretrain.checkpoint.saved_schedule import continue_schedule
 from pretrain.checkpoint.sharded_format import COMMON, PREFIX, weight_names
 from pretrain.collectives import first_problem, on_rank0
 from pretrain.errors import CheckpointError
+from pretrain.report.plain_text import some_of
 from pretrain.tools.convert.lazy_tensor import with_rows
 from pretrain.tools.convert.model_weights import EMBEDDING, LATEST_OF_DEEPSPEED, OUTPUT, RELEASE, dtype_name
 from pretrain.tools.convert.registry import read_weights, recognized, summary_of
-from pretrain.tools.convert.weight_names import some_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,7 +19,7 @@ from pretrain.errors import CheckpointError, DamageError
 from pretrain.tools.convert.lazy_tensor import LazyTensor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
 
@@ -72,11 +72,6 @@ def whole_shape(name: str, shape: tuple[int, ...], tensor: int) -> tuple[int, ..
     """Return the shape of a weight over all tensor-parallel ranks."""
     dim = divided_dimension(name)
     return shape if dim is None else (*shape[:dim], shape[dim] * tensor, *shape[dim + 1 :])
-
-
-def some_of(names: Sequence[str], most: int = 3) -> str:
-    """Return the first names, and how many more there are."""
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def number_of_layers(names: Iterable[str]) -> int:

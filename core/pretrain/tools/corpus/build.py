@@ -54,8 +54,16 @@ class Built:
     tokens: int
     token_bytes: int  # of one token
     counts: BuildCounts = field(default_factory=BuildCounts)
-    compared: int | None = None  # texts for which the reference tokenizer gave the same tokens; None if it encoded all
-    texts: int | None = None  # non-empty ones; None likewise
+
+    @property
+    def compared(self) -> int | None:
+        """Texts for which the reference tokenizer gave the same tokens; None if it encoded all."""
+        return self.counts.compared if self.counts.texts else None
+
+    @property
+    def texts(self) -> int | None:
+        """Texts that are not empty; None likewise."""
+        return self.counts.texts or None
 
 
 class BuildProgress(NamedTuple):
@@ -111,9 +119,7 @@ def build_tokens(
                 raise DataError(msg)
             growing.finish(dtype)
         _publish(work, prefix, encoder.tokenizer, corpus)
-    counts = work.state.counts
-    compared = (counts.compared, counts.texts) if counts.texts else (None, None)
-    return Built(*work.state.written, dtype.itemsize, counts, *compared)
+    return Built(*work.state.written, dtype.itemsize, work.state.counts)
 
 
 def _sources(

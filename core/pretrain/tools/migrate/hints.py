@@ -6,10 +6,10 @@ import shlex
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pretrain.recipe.recipe import keys_of_recipe
+from pretrain.recipe.section import as_text
 from pretrain.tools.migrate.meaning import Ignored, Launched, Mapped, NoEffect, NotSupported, Replaced
 from pretrain.tools.migrate.megatron.meanings import BUILD_MEANINGS, LAUNCHERS, MEANINGS, meaning_of, spelled
 from pretrain.tools.migrate.neox import meanings as neox
-from pretrain.tools.migrate.setting import as_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -88,11 +88,6 @@ class Settings:
         return next((name for name in names if self.value(name)), "")
 
 
-def as_text(value: object) -> str:
-    """Return a value as a person writes it, True as "true"."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 UNKNOWN = "(a value of the environment)"
 """Value of a setting that is not known, and of which a recipe takes nothing."""
 
@@ -154,6 +149,11 @@ def taken(settings: Settings, name: str) -> Derived | None:
     """Return a setting's value as it is; None without one."""
     given = settings.value(name)
     return None if given is None else Derived(given, (name,))
+
+
+def taken_if_on(settings: Settings, name: str) -> Derived | None:
+    """Return a setting's value as it is; None for 0, false or none."""
+    return taken(settings, name) if settings.value(name) else None
 
 
 Function = Callable[[Settings], Derived | None]

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pretrain.errors import MigrateError
 from pretrain.recipe.recipe import keys_of_recipe
+from pretrain.recipe.section import as_text
 from pretrain.tools.migrate.meaning import Ignored, Launched, Mapped, NoEffect, NotSupported, Replaced
 from pretrain.tools.migrate.megatron import deepspeed_file
 from pretrain.tools.migrate.megatron import meanings as megatron
 from pretrain.tools.migrate.neox import meanings as neox
 from pretrain.tools.migrate.report import ReportLine
-from pretrain.tools.migrate.setting import Derived, Settings, as_text
+from pretrain.tools.migrate.setting import Derived, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Collection

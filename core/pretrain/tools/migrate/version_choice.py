@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pretrain.errors import MigrateError
+from pretrain.recipe.section import as_text
 from pretrain.tools.migrate.meaning import Mapped
 from pretrain.tools.migrate.parsing import own_flags, parse
 from pretrain.tools.migrate.programs import FAMILIES, family_of, program, version_of
-from pretrain.tools.migrate.setting import as_text
 from pretrain.tools.migrate.translation import dialect_of
 
 if TYPE_CHECKING:

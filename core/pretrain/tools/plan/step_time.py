@@ -64,10 +64,9 @@ def step_parts(
     roofline = Roofline(device.peak_flops or math.inf, device.figures.memory_bandwidth or math.inf, efficiencies)
     links = RankLinks(device.figures, layout, efficiencies.links)
     known = {stage: _pass(recipe, each, roofline, links) for stage, each in costs.items()}
-    size = layout.pipeline_model_parallel_size
-    layers = [sum(layout.layers_of_chunks[stage::size]) for stage in range(size)]
+    layers = layout.layers_of_stages
     passes = []
-    for stage in range(size):
+    for stage in range(len(layers)):
         like = max(number for number in known if number <= stage)
         passes.append(known[like].scaled(layers[stage] / layers[like]))
     slowest = max(passes, key=lambda each: each.seconds)

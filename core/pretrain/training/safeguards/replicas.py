@@ -11,6 +11,7 @@ import torch.distributed as dist
 from pretrain.collectives import first_problem, rank_rows
 from pretrain.engine import groups
 from pretrain.errors import TrainingError
+from pretrain.report.plain_text import some_of
 from pretrain.training.event import Event
 
 if TYPE_CHECKING:
@@ -102,10 +103,12 @@ def describe(hashes: Sequence[Sequence[int]], names: Sequence[str], ranks: Seque
         )
     if not all(2 * count > len(ranks) for _, count in usual):
         return (
-            f"the replicas of ranks {_listed(ranks)} do not hold equal weights: {_shortened(differing)}. "
+            f"the replicas of ranks {_listed(ranks)} do not hold equal weights: {some_of(differing, _SHOWN)}. "
             "No majority of them is equal, so that the wrong one is not known."
         )
-    parts = [f"rank {rank} in {_shortened(weights)}" for rank, weights in zip(ranks, wrong, strict=True) if weights]
+    parts = [
+        f"rank {rank} in {some_of(weights, _SHOWN)}" for rank, weights in zip(ranks, wrong, strict=True) if weights
+    ]
     others = [rank for rank, weights in zip(ranks, wrong, strict=True) if not weights]
     text = f"weights differ from those of the other replicas: {'; '.join(parts)}."
     if len(others) > 1:
@@ -115,11 +118,6 @@ def describe(hashes: Sequence[Sequence[int]], names: Sequence[str], ranks: Seque
 
 def _different(hashes: Sequence[Sequence[int]]) -> bool:
     return any(row != hashes[0] for row in hashes)
-
-
-def _shortened(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_SHOWN])
-    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"
 
 
 def _listed(numbers: Sequence[int]) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pretrain.errors import RunError
 from pretrain.recipe import Recipe
+from pretrain.report.plain_text import some_of
 from pretrain.tools.align.comparing.activations import compare_activations, unchecked
 from pretrain.tools.align.comparing.distance import Explained, coarser
 from pretrain.tools.align.comparing.outcome import BACKWARD, FORWARD, LOSS, AlignResult, Compared, WrongCall
@@ -220,9 +221,8 @@ def _require_same_samples(first: dict[str, str], second: dict[str, str]) -> None
 
 
 def _refuse_start(names: Sequence[str]) -> NoReturn:
-    shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
     msg = (
-        f"the sides start from different weights: {shown}.\n"
+        f"the sides start from different weights: {some_of(names, _SHOWN)}.\n"
         "Give both the same --checkpoint, or let the second take the first one's (leave out --checkpoint-against)."
     )
     raise RunError(msg)

@@ -45,8 +45,7 @@ def recording_bytes(recipe: Recipe, steps: int, positions: int, vocab_size: int)
     """Return about how much a recording takes on the disk: weights and moments, and activations."""
     model, is_fp32 = recipe.model, recipe.precision.dtype == "fp32"
     states = (steps + 1) * (12 if is_fp32 else 16) * parameter_count(model, vocab_size)
-    feed_forward = model.ffn_hidden_size or 4 * model.hidden_size
-    layer = _OF_HIDDEN * model.hidden_size + _OF_FEED_FORWARD * feed_forward
+    layer = _OF_HIDDEN * model.hidden_size + _OF_FEED_FORWARD * model.ffn_hidden_size
     tokens = steps * recipe.train.global_batch_size * min(positions, model.seq_length)
     activations = tokens * model.num_layers * layer * (4 if is_fp32 else 2)
     logits = tokens * 8 * vocab_size  # and their gradients, fp32

@@ -167,9 +167,9 @@ def _state(file: Path) -> dict[str, Any]:
 
 
 def _universal(
-    folder: Path, found: _ShardFiles, state: Mapping[str, Any], given: Mapping[str, Any]
+    folder: Path, found: _ShardFiles, state: dict[str, Any], given: Mapping[str, Any]
 ) -> tuple[ModelSection, dict[str, LazyTensor]]:
-    states = {file: _state(file) for file in found.models.values()}
+    states = {file: state if rank == (0, 0) else _state(file) for rank, file in found.models.items()}
     require_one_save(list(states.items()))
     weights = deepspeed_weights.universal_weights(folder, list(states.values()))
     names = deepspeed_weights.our_names(weights, folder)

@@ -13,13 +13,13 @@ import torch
 from pretrain.checkpoint import torch_file
 from pretrain.errors import CheckpointError, DamageError
 from pretrain.recipe.section import shown
+from pretrain.report.plain_text import some_of
 from pretrain.tools.convert import model_weights
 from pretrain.tools.convert.formats.hugging_face_config import require_known, settings_of_config
 from pretrain.tools.convert.formats.hugging_face_families import FAMILIES
 from pretrain.tools.convert.lazy_tensor import LazyTensor, constant, equal_to
 from pretrain.tools.convert.model_weights import EMBEDDING, OUTPUT, CheckpointSummary, ModelWeights
 from pretrain.tools.convert.stored import damaged, safetensors_header, safetensors_tensors, torch_file_tensors
-from pretrain.tools.convert.weight_names import some_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pretrain.recipe.section import as_text
 from pretrain.tools.convert.lazy_tensor import joined, narrowed, transposed
 from pretrain.tools.convert.model_keys import not_held
 from pretrain.tools.convert.rank_parts import from_parts_first, fused, separate, to_parts_first
@@ -74,10 +75,7 @@ class Architecture:
             wrong += ["kv_channels"] if model.kv_channels * model.num_attention_heads != model.hidden_size else []
         elif model.hidden_size % model.num_attention_heads:  # LlamaConfig.validate_architecture
             wrong.append("num_attention_heads")
-        values = {name: getattr(model, name) for name in wrong}
-        return [
-            f"model.{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in values.items()
-        ]
+        return [f"model.{name}={as_text(getattr(model, name))}" for name in wrong]
 
 
 def family_of(model: ModelSection) -> tuple[str, Architecture]:

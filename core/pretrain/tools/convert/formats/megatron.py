@@ -13,6 +13,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from pretrain.errors import CheckpointError
+from pretrain.report.plain_text import some_of
 from pretrain.tools.convert import model_weights, rank_parts, weight_names
 from pretrain.tools.convert.formats.megatron_settings import qkv_order, schedule_of, settings_of, vocab_size_of
 from pretrain.tools.convert.lazy_tensor import equal_to
@@ -111,7 +112,7 @@ def _all_ranks(folder: Path, names: list[str], args: Mapping[str, Any]) -> list[
     axes = [[f"{number:0{len(one)}d}" for number in range(size)] for size, one in zip(sizes, written[0], strict=True)]
     expected = ["mp_rank_" + "_".join(each) for each in product(*axes)]
     if missing := [name for name in expected if name not in names]:
-        some = weight_names.some_of(missing)
+        some = some_of(missing)
         msg = f"{folder} lacks {len(missing)} of its {len(expected)} ranks: {some}.\nCopy them there."
         raise CheckpointError(msg)
     ranks = []
@@ -150,13 +151,13 @@ def read(folder: Path, given: Mapping[str, Any]) -> ModelWeights | None:
     names = _rank_folders(folder)
     if not names:
         return None
-    args = weight_names.args_of(_state(folder / names[0] / FILE))
+    first = _state(folder / names[0] / FILE)
+    args = weight_names.args_of(first)
     ranks = _all_ranks(folder, names, args)
     tensor, stages = max(rank.tensor for rank in ranks) + 1, max(rank.stage for rank in ranks) + 1
     if any(rank.expert for rank in ranks):
         raise rank_parts.not_ours(folder, "a mixture of experts (num_experts)")
-    states = {(rank.stage, rank.tensor): _state(rank.file) for rank in ranks}
-    first = states[0, 0]
+    states = {(rank.stage, rank.tensor): first if rank is ranks[0] else _state(rank.file) for rank in ranks}
     rank_parts.require_one_save([(rank.file, states[rank.stage, rank.tensor]) for rank in ranks])
     is_untied = {**args, **given}.get("untie_embeddings_and_output_weights")
     parts, old_order = _parts(folder, _chunks_of_stages(ranks, states, tensor, stages), is_untied=is_untied)

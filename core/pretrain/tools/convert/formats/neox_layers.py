@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pretrain.errors import CheckpointError
+from pretrain.report.plain_text import some_of
 from pretrain.tools.convert.lazy_tensor import equal_to, joined
 from pretrain.tools.convert.rank_parts import by_name, not_known, weights_in
 from pretrain.tools.convert.stored import damaged, torch_file_tensors
-from pretrain.tools.convert.weight_names import name_in_layer, some_of
+from pretrain.tools.convert.weight_names import name_in_layer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

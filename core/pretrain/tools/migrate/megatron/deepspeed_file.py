@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from pretrain.tools.migrate.setting import Settings
 
 _CLIP, _SUM = "optimizer.clip_grad", "precision.grad_reduce_in_fp32"
-_SCALES = ("loss_scale", "initial_loss_scale", "loss_scale_window", "hysteresis", "min_loss_scale")
+SCALES = ("loss_scale", "initial_loss_scale", "loss_scale_window", "hysteresis", "min_loss_scale")
 
-OF_FILE = (_CLIP, _SUM, *(f"precision.{name}" for name in _SCALES))
+OF_FILE = (_CLIP, _SUM, *(f"precision.{name}" for name in SCALES))
 """Keys that DeepSpeed takes from its file, whatever the flags say."""
 
 _GLOBAL, _MICRO = "train.global_batch_size", "train.micro_batch_size"

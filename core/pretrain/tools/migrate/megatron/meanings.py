@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pretrain.tools.migrate.meaning import Mapped, NotSupported, read_meanings, table_lines
 from pretrain.tools.migrate.megatron import data, engine, model, parallel, running, training
+from pretrain.tools.migrate.megatron.deepspeed_file import SCALES
 from pretrain.tools.migrate.programs import program as program_of
 
 if TYPE_CHECKING:
@@ -49,10 +50,9 @@ READ_BY_FUNCTIONS = frozenset(
 
 _SCALE_OF_FILE = "fp16 of DeepSpeed's file with --deepspeed, else the flag"
 _CLIP_OF_FILE = "gradient_clipping of DeepSpeed's file with --deepspeed, else the flag"
-_SCALES = ("loss_scale", "initial_loss_scale", "loss_scale_window", "hysteresis", "min_loss_scale")
 _DEEPSPEED: Mapping[str, Meaning] = {
     "clip_grad": Mapped("optimizer.clip_grad", how=_CLIP_OF_FILE),
-    **{name: Mapped(f"precision.{name}", how=_SCALE_OF_FILE) for name in _SCALES},
+    **{name: Mapped(f"precision.{name}", how=_SCALE_OF_FILE) for name in SCALES},
 }
 _FSDP = "replicas have all weights: to split them, engine.name: deepspeed with engine.zero.stage: 3"
 
@@ -126,10 +126,11 @@ def spelled(flag: str, known: Mapping[str, object]) -> Spelled:
     """Return the dest of a flag without dashes, and the value of one that turns something off."""
     if flag in known:
         return Spelled(flag)
-    if flag in _by_spelling():
-        return _by_spelling()[flag]
+    dests = _by_spelling()
+    if flag in dests:
+        return dests[flag]
     on = flag.removeprefix("no_").removeprefix("disable_")
-    if on in _by_spelling() and not _by_spelling()[on].given and _by_spelling()[on].given is not None:
-        return Spelled(flag)  # off of what is off already
-    name = _by_spelling()[on].name if on in _by_spelling() else on
-    return Spelled(name, given=False) if on != flag and name in known else Spelled(flag)
+    switch = dests.get(on, Spelled(on))
+    if on == flag or switch.name not in known or switch.given is False:  # the last: off of what is off already
+        return Spelled(flag)
+    return Spelled(switch.name, given=False)

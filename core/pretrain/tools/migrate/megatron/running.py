@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pretrain.tools.migrate.megatron.data import trains_on_all
-from pretrain.tools.migrate.setting import Derived, note_on_start, save, taken, unused
+from pretrain.tools.migrate.setting import Derived, note_on_start, save, taken, taken_if_on, unused
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,7 +60,7 @@ def evaluation_interval(settings: Settings) -> Derived | None:
 
 def evaluation_iters(settings: Settings) -> Derived | None:
     """Return the global batches of an evaluation."""
-    return taken(settings, "eval_iters") if settings.value("eval_iters") else None
+    return taken_if_on(settings, "eval_iters")
 
 
 def log_timers(settings: Settings) -> Derived | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pretrain.errors import MigrateError
 from pretrain.tools.migrate.megatron.parallel import place_of
-from pretrain.tools.migrate.setting import Derived, in_place, taken
+from pretrain.tools.migrate.setting import Derived, in_place, taken, taken_if_on
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -151,12 +151,12 @@ def iterations_to_skip(settings: Settings) -> Derived | None:
 def manual_gc_interval(settings: Settings) -> Derived | None:
     """Return the iterations between two collections; 0 leaves the interval as it is here."""
     name = "manual_gc_interval"
-    return taken(settings, name) if settings.value(name) and name in settings.stated else None
+    return taken_if_on(settings, name) if name in settings.stated else None
 
 
 def lr_warmup_fraction(settings: Settings) -> Derived | None:
     """Return the warm-up as a fraction of the decay; --warmup of 2019 is one too."""
-    if not _has_fraction(settings) or _warms_up_by_steps(settings):
+    if not _is_fraction_of_decay(settings):
         return None
     return taken(settings, settings.first(*_FRACTIONS))
 
@@ -174,36 +174,37 @@ def lr_decay_style(settings: Settings) -> Derived | None:
 
 def lr_warmup_iters(settings: Settings) -> Derived | None:
     """Return the warm-up in iterations, of a training that counts iterations."""
-    if _is_in_samples(settings) or (_has_fraction(settings) and not _warms_up_by_steps(settings)):
+    if _is_in_samples(settings) or _is_fraction_of_decay(settings):
         return None
     if _warms_up_by_steps(settings):
         return _of_fraction(settings, ("lr_decay_iters", "train_iters"))
     found = _in_tokens(settings, "lr_warmup_tokens", in_steps=True)
-    return _with_start(settings, found) or _stated(settings, "lr_warmup_iters")
+    return _with_start(settings, found) or taken_if_on(settings, "lr_warmup_iters")
 
 
 def lr_warmup_samples(settings: Settings) -> Derived | None:
     """Return the warm-up in samples, of a training that counts samples."""
-    if not _is_in_samples(settings) or (_has_fraction(settings) and not _warms_up_by_steps(settings)):
+    if not _is_in_samples(settings) or _is_fraction_of_decay(settings):
         return None
     if _warms_up_by_steps(settings):
         return _of_fraction(settings, ("lr_decay_samples", "train_samples"))
-    found = _with_start(settings, _in_tokens(settings, "lr_warmup_tokens")) or _stated(settings, "lr_warmup_samples")
-    return found or _in_iterations(settings, "lr_warmup_iters")
+    found = _with_start(settings, _in_tokens(settings, "lr_warmup_tokens"))
+    stated = taken_if_on(settings, "lr_warmup_samples")
+    return found or stated or _in_iterations(settings, "lr_warmup_iters")
 
 
 def lr_decay_iters(settings: Settings) -> Derived | None:
     """Return the end of the decay in iterations, of a training that counts iterations."""
     if _is_in_samples(settings):
         return None
-    return _in_tokens(settings, "lr_decay_tokens", in_steps=True) or _stated(settings, "lr_decay_iters")
+    return _in_tokens(settings, "lr_decay_tokens", in_steps=True) or taken_if_on(settings, "lr_decay_iters")
 
 
 def lr_decay_samples(settings: Settings) -> Derived | None:
     """Return the end of the decay in samples, of a training that counts samples."""
     if not _is_in_samples(settings):
         return None
-    found = _in_tokens(settings, "lr_decay_tokens") or _stated(settings, "lr_decay_samples")
+    found = _in_tokens(settings, "lr_decay_tokens") or taken_if_on(settings, "lr_decay_samples")
     found = found or _in_iterations(settings, "lr_decay_iters")
     if not is_ended_by_tokens(settings):
         return found
@@ -238,6 +239,10 @@ def _is_in_samples(settings: Settings) -> bool:
 
 def _has_fraction(settings: Settings) -> bool:
     return settings.value("lr_warmup_tokens") is None and bool(settings.first(*_FRACTIONS))
+
+
+def _is_fraction_of_decay(settings: Settings) -> bool:
+    return _has_fraction(settings) and not _warms_up_by_steps(settings)
 
 
 def _warms_up_by_steps(settings: Settings) -> bool:
@@ -275,11 +280,6 @@ def _with_start(settings: Settings, warmup: Derived | None) -> Derived | None:
         return warmup
     change = "the decay is counted from its end here, and from --lr-warmup-iters or --lr-warmup-samples there"
     return replace(warmup, lost=(*warmup.lost, ("lr_warmup_tokens", change)))
-
-
-def _stated(settings: Settings, name: str) -> Derived | None:
-    """Return a length as it is stated; the defaults of 0 mean none."""
-    return taken(settings, name) if settings.value(name) else None
 
 
 def _in_tokens(settings: Settings, name: str, *, in_steps: bool = False) -> Derived | None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pretrain.tools.migrate.neox.data import has_own_evaluation_text
 from pretrain.tools.migrate.neox.objects import stated, whole
-from pretrain.tools.migrate.setting import Derived, in_place, note_on_start, save, taken, unused
+from pretrain.tools.migrate.setting import Derived, in_place, note_on_start, save, taken, taken_if_on, unused
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -66,7 +66,7 @@ def evaluation_iters(settings: Settings) -> Derived | None:
     found = evaluation_interval(settings)
     if found is not None and found.value == 0:
         return unused("eval_iters", "nothing is evaluated") if settings.value("eval_iters") else None
-    return taken(settings, "eval_iters") if settings.value("eval_iters") else None
+    return taken_if_on(settings, "eval_iters")
 
 
 FUNCTIONS: Mapping[str, Function] = {

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pretrain.recipe.checks.effect import problems_of
 from pretrain.recipe.checks.shape import indivisible_by_tensor_size
 from pretrain.recipe.layout import global_batch_sizes, unchecked_layout
+from pretrain.recipe.section import as_text
 from pretrain.recipe.stages import balanced_layers
 from pretrain.tools.plan.search.trace_pieces import one_stage
 
@@ -206,4 +207,4 @@ def _written(value: object) -> str:
         return "null"
     if isinstance(value, tuple):
         return f"[{','.join(map(str, value))}]"
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return as_text(value)

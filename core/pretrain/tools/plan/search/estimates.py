@@ -39,29 +39,29 @@ class StageLoad:
     is_last: bool
 
 
-def _loads(recipe: Recipe, choice: LayoutChoice, pieces: Pieces) -> dict[int, StageLoad]:
+def _loads(recipe: Recipe, layout: Layout, pieces: Pieces) -> dict[int, StageLoad]:
     """Return the loads of the stages that differ; between them they fall from the second on."""
-    layout = choice.layout(recipe)
     micro_batches = layout.num_microbatches(recipe.train.global_batch_size)
     is_uneven = len(set(layout.layers_of_chunks)) > 1
-    last = choice.pipeline - 1
-    stages = range(choice.pipeline) if is_uneven else sorted({0, min(1, last), last})
+    last = layout.pipeline_model_parallel_size - 1
+    stages = range(last + 1) if is_uneven else sorted({0, min(1, last), last})
     return {stage: stage_load(layout, pieces, stage, micro_batches) for stage in stages}
 
 
 def layout_peak(recipe: Recipe, device: PlanDevice, choice: LayoutChoice, pieces: Pieces) -> int:
     """Estimate the memory of a layout's fullest stage, within a tenth of that of a full plan."""
-    groups = device.group_bytes(choice.layout(recipe))
-    return max(stage_peak(recipe, choice, pieces, load, groups) for load in _loads(recipe, choice, pieces).values())
+    layout = choice.layout(recipe)
+    groups = device.group_bytes(layout)
+    return max(stage_peak(recipe, choice, pieces, load, groups) for load in _loads(recipe, layout, pieces).values())
 
 
 def estimated_seconds(chosen: Recipe, device: PlanDevice, choice: LayoutChoice, pieces: Pieces) -> Range | None:
     """Return the time of a step; None if the device's peak or its memory's bandwidth is not known."""
     if device.peak_flops is None or device.figures.memory_bandwidth is None:
         return None
-    loads = _loads(chosen, choice, pieces)
-    costs = {stage: stage_costs(chosen, choice, pieces, load) for stage, load in loads.items()}
     layout, reached = choice.layout(chosen), device.reached
+    loads = _loads(chosen, layout, pieces)
+    costs = {stage: stage_costs(chosen, choice, pieces, load) for stage, load in loads.items()}
     best, worst = (step_parts(chosen, device, layout, costs, each).seconds for each in (reached.best, reached.worst))
     return Range(best, worst)
 
@@ -147,7 +147,7 @@ def _between_replicas(recipe: Recipe, choice: LayoutChoice, load: StageLoad) -> 
 def stage_load(layout: Layout, pieces: Pieces, stage: int, micro_batches: int) -> StageLoad:
     """Return the load of a stage; micro-batches in flight are those of `stage_tracing.planned_micro_batches`."""
     size, chunks = layout.pipeline_model_parallel_size, layout.virtual_pipeline_model_parallel_size or 1
-    layers = sum(layout.layers_of_chunks[stage::size])
+    layers = layout.layers_of_stages[stage]
     is_first, is_last = stage == 0, stage == size - 1
     parameters = layers * pieces.layer.parameters
     parameters += pieces.embedding.parameters if is_first else 0

@@ -57,9 +57,9 @@ class TracedStage:
     notices: tuple[str, ...]
 
 
-def trace_stages(subject: TraceSubject, stages: Sequence[int] | None = None) -> list[TracedStage]:
+def trace_stages(subject: TraceSubject) -> list[TracedStage]:
     """Trace the stages that differ, on as many processes as there are cores."""
-    chosen = list(differing_stages(subject.layout) if stages is None else stages)
+    chosen = differing_stages(subject.layout)
     return in_processes(trace_stage, [subject] * len(chosen), chosen)
 
 
@@ -134,8 +134,7 @@ def differing_stages(layout: Layout) -> list[int]:
     """Return the stages to plan: the first has the embedding, the last the loss."""
     # Between them memory falls from stage to stage under 1F1B, since fewer micro-batches are in flight; the second is
     # planned, and those that have more layers than it.
-    stages = layout.pipeline_model_parallel_size
-    layers = [sum(layout.layers_of_chunks[stage::stages]) for stage in range(stages)]
+    stages, layers = layout.pipeline_model_parallel_size, layout.layers_of_stages
     chosen = {0, min(1, stages - 1), stages - 1}
     most = layers[min(1, stages - 1)]
     for stage in range(2, stages - 1):
