@@ -57,7 +57,7 @@ def all_of(nodes, _):
 def quick(monkeypatch):
     """Signs follow each other quickly."""
     monkeypatch.setattr(attempt, "_BEAT", 0.02)
-    monkeypatch.setattr(attempt, "_ABSENCE", 0.5)
+    monkeypatch.setattr(attempt, "_ABSENCE", 2.0)
 
 
 def begin(first, *others):

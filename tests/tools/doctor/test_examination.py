@@ -120,12 +120,12 @@ def test_a_check_that_does_not_end_is_named_on_the_only_rank(doctor, between, mo
         raise SystemExit(code)
 
     monkeypatch.setattr(examination, "examine_limits", hang)
-    monkeypatch.setattr(examination.examine, "__kwdefaults__", {"timeout": 0.5})
+    monkeypatch.setattr(examination.examine, "__kwdefaults__", {"timeout": 5.0})
     monkeypatch.setattr(RankOutcome, "leave", leave)
     code, out, _ = doctor()
     ended.set()
     assert (code, left) == (1, [1])
-    assert "limits did not finish within 0.5 s" in out
+    assert "limits did not finish within 5 s" in out
     assert "ok     versions" in out
     assert between["device"] is None
 

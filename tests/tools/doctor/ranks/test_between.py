@@ -62,16 +62,16 @@ def test_what_only_one_rank_lacks_is_named_with_rank_and_host(tmp_path):
     ids=["never comes", "stops in a collective", "dies", "rank 0 stops", "rank 0 never comes"],
 )
 def test_a_silent_rank_is_named_by_the_lowest_one_that_is_there(tmp_path, ranks, faults, absent, reporting, said):
-    timeout = 2.5 if absent else 5.0  # those that are there must also meet within it, on a busy machine
+    timeout = 5.0 if absent else 8.0  # those that are there must also meet within it, on a busy machine
     rank, code, findings = examine(tmp_path, ranks, faults=faults, absent=absent, timeout=timeout, limit=300)
     (text,) = texts(findings, Verdict.WRONG)
     assert (rank, code) == (reporting, 1)
     assert text.startswith(said)
     if absent:
-        assert text.endswith("within 2.5 s")
+        assert text.endswith("within 5 s")
     else:
         doing = next(iter(faults.values()))[1]
-        assert "did not answer within 5 s; its last: " in text
+        assert "did not answer within 8 s; its last: " in text
         assert doing in text
     assert "kernel norm" in {finding.check for finding in findings}
 
@@ -90,7 +90,7 @@ def test_a_rank_that_is_stopped_while_it_writes_leaves_no_file(tmp_path):
     recipe = SMALLEST | {"data": {"path": str(write_tokens(tmp_path / "corpus", range(100)))}}
     recipe |= {"checkpoint": {"save": str(tmp_path)}}
     faults = {1: ["stops", "look in "]}
-    _, code, findings = examine(tmp_path, nodes=2, recipe=recipe, faults=faults, timeout=1.5, limit=300)
+    _, code, findings = examine(tmp_path, nodes=2, recipe=recipe, faults=faults, timeout=4.0, limit=300)
     assert code == 1
     assert any(text.startswith("rank 1 (host ") for text in texts(findings, Verdict.WRONG))
     assert not [file.name for file in tmp_path.iterdir() if file.name.startswith(".")]
