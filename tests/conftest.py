@@ -16,7 +16,7 @@ from pretrain.bridge import megatron
 from pretrain.cpu.backend import CpuBackend
 
 DTYPE = re.compile(r"(-weights \w+)?-(fp32|bf16|fp16)]$")
-LONG = re.compile(r"-[sq](2112|8192)-")
+LONG, LONGEST = re.compile(r"-[sq](2112|8192)-"), re.compile(r"-[sq]8192-")
 ONE_IN = {
     "backends/cuda/tests/kernels": 8,  # in Triton's interpreter
     "tests/checkpoint/test_storage.py": 3,
@@ -169,14 +169,15 @@ def _one_dtype_a_case(items):
     """Leave each case of the conformance kit one dtype on every commit, in turn; all of them are in `make test-all`.
 
     That a kernel takes the others is in the tables of test_offers.py. The reference's kernels are tested in tests/cpu;
-    lengths over 2048 are compared with float64 for the CPU's own kernels, which cut rows; `make test-all` has all.
+    length 2112 is compared with float64 for the CPU's own kernels, which cut rows; `make test-all` has all.
     """
     cases, seen = {}, Counter()
     for item in items:
         if item.cls is None:
             continue
-        elsewhere = item.path.parent.name != "cpu" or "[reference-" in item.name or "test_agrees" not in item.name
-        if (elsewhere and LONG.search(item.name)) or (item.path.parent.name != "cpu" and "[reference-" in item.name):
+        is_cpus, is_references = item.path.parent.name == "cpu", "[reference-" in item.name
+        compares_long = is_cpus and not is_references and "test_agrees" in item.name
+        if (LONGEST if compares_long else LONG).search(item.name) or (is_references and not is_cpus):
             item.add_marker(pytest.mark.full)
             continue
         if dtype := DTYPE.search(item.name):

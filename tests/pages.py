@@ -1,4 +1,4 @@
-"""Pages of CONTRIBUTING.md, "To add ...", followed in a copy of the sources: each step, or all but one."""
+"""Pages of CONTRIBUTING.md, "To add ...", followed in a copy of the sources."""
 
 from __future__ import annotations
 
@@ -34,19 +34,24 @@ class Page:
         section = (ROOT / "CONTRIBUTING.md").read_text().partition(f"## {self.heading}\n")[2].partition("\n## ")[0]
         return re.findall(r"^\d\. `(.+?)`", section, re.MULTILINE)
 
-    def follow(self, folder: Path, left_out: str | None) -> subprocess.CompletedProcess[str]:
-        """Take all steps in a copy of the sources, or all but one, and run the tests that see them."""
+    def follow_without(self, left_out: str, folder: Path) -> subprocess.CompletedProcess[str]:
+        """Take all steps but one in a copy of the sources, and run the test that sees it."""
+        copy_sources(folder)
         self.take(folder, left_out)
-        return run(folder, *(self.sees.values() if left_out is None else [self.sees[left_out]]))
+        return run(folder, self.sees[left_out])
 
     def take(self, folder: Path, left_out: str | None = None) -> None:
-        """Copy the sources and take the steps."""
-        for name in ("core", "docs", "recipes", "tests"):
-            shutil.copytree(ROOT / name, folder / name, ignore=LEAVE_OUT)
-        shutil.copy(ROOT / "pyproject.toml", folder)
+        """Take the steps in a copy of the sources."""
         for name, step in self.steps.items():
             if name != left_out:
                 _take(folder, folder / name, step)
+
+
+def copy_sources(folder: Path) -> None:
+    """Copy what the pages change, and the tests."""
+    for name in ("core", "docs", "recipes", "tests"):
+        shutil.copytree(ROOT / name, folder / name, ignore=LEAVE_OUT)
+    shutil.copy(ROOT / "pyproject.toml", folder)
 
 
 def run(folder: Path, *tests: str) -> subprocess.CompletedProcess[str]:

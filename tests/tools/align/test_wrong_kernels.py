@@ -21,11 +21,9 @@ MODULES = {
 }
 """Operation and number of its call in a layer -> the module."""
 
-ON_A_COMMIT = [
+MISTAKES = [
     Mistake("linear", "output", call=2),
     Mistake("optimizer", "update"),
-]
-THE_OTHERS = [
     Mistake("norm", "weight"),
     Mistake("softmax", "scores"),
     Mistake("cross_entropy", "logits", layer=None),
@@ -97,7 +95,7 @@ def name(mistake):
 @pytest.mark.full
 @pytest.mark.parametrize(
     "mistake",
-    [*ON_A_COMMIT, *(pytest.param(each, marks=pytest.mark.full) for each in THE_OTHERS)],
+    MISTAKES,
     ids=name,
 )
 def test_it_is_named(mistake, right, tmp_path):
@@ -147,9 +145,8 @@ def test_one_of_another_micro_batch_than_the_first_is_found_at_its_place(tmp_pat
     assert outcome.unchecked.startswith("it is of micro-batch 2")
 
 
-@pytest.mark.parametrize(
-    "mistake", [LOST[0], *(pytest.param(each, marks=pytest.mark.full) for each in LOST[1:])], ids=name
-)
+@pytest.mark.full
+@pytest.mark.parametrize("mistake", LOST, ids=name)
 def test_one_that_loses_a_gradient_is_named(mistake, right, tmp_path):
     outcome = outcome_of(right, record(tmp_path / "wrong", *SMALL, mistake=mistake))
 
@@ -170,7 +167,7 @@ def test_every_operation_has_a_tap_and_a_mistake():
     tapped = {*ARGUMENTS, "optimizer"}  # the optimizer is checked by its moments
 
     assert tapped == operations - {"backend", "collectives"}
-    assert {mistake.operation for mistake in (*ON_A_COMMIT, *THE_OTHERS)} == tapped
+    assert {mistake.operation for mistake in MISTAKES} == tapped
 
 
 @pytest.mark.full

@@ -14,7 +14,7 @@ CAUGHT = "test_applies_the_requested_scale or test_adds_epsilon or test_agrees_w
 CAUGHT += "(rotary_mul or swiglu or npu_gelu)"
 """Tests that show a mistake at once; fusion_attention and scaled_masked_softmax have the first of them."""
 
-pytestmark = pytest.mark.xdist_group("wrong_kernels")  # one worker: one run
+pytestmark = [pytest.mark.full, pytest.mark.xdist_group("wrong_kernels")]  # one worker: one run
 
 
 @pytest.fixture(scope="module")

@@ -60,20 +60,14 @@ def step_with(fake_gpus, mutant, **job):
     return fake_gpus.run(JOB | job | {"mutant": mutant})
 
 
-ON_A_COMMIT = {"tensors on two devices", "item"}
-
-
-def some(mutants):
-    return [pytest.param(*each, marks=[pytest.mark.full] * (each[0] not in ON_A_COMMIT)) for each in mutants.items()]
-
-
-@pytest.mark.parametrize(("mutant", "told"), some(RAISED))
+@pytest.mark.full
+@pytest.mark.parametrize(("mutant", "told"), RAISED.items())
 def test_operations_that_a_gpu_could_not_do_are_refused(mutant, told, fake_gpus):
     assert told in step_with(fake_gpus, mutant, compile=mutant == "fp16 for a seed")["error"]
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("mutant", "told"), some(WAITS))
+@pytest.mark.parametrize(("mutant", "told"), WAITS.items())
 def test_a_wait_of_the_host_is_counted(mutant, told, fake_gpus, sound):
     step = step_with(fake_gpus, mutant)["steps"][-1]
     (new,) = step["waits"].keys() - sound["waits"].keys()
