@@ -50,12 +50,18 @@ class Rank:
 
     def waits_for(self, path):
         """Say whether the file appears, while the rank moves."""
-        self.watch._quiet_long = 60.0  # on a busy machine this thread stands still, too
         deadline = time.monotonic() + 60
         while not path.exists() and time.monotonic() < deadline:
             self.move()
             time.sleep(0.01)
         return path.exists()
+
+
+@pytest.fixture
+def moving(rank):
+    """One that does not hang, although on a busy machine it may stand still for seconds."""
+    rank.watch._quiet_long = 60.0
+    return rank
 
 
 @pytest.fixture
@@ -78,12 +84,12 @@ def test_a_rank_that_does_not_move_ends_with_a_report(rank):
     assert (rank.folder / REPORT).exists()
 
 
-def test_a_rank_that_moves_answers_another_one_that_hangs(rank):
+def test_a_rank_that_moves_answers_another_one_that_hangs(moving):
     """Nothing tells it apart from one whose Python does not run, if it does not."""
-    rank.folder.mkdir(parents=True)
-    with rank.watch:
-        assert rank.waits_for(rank.folder / "answer-0.json")
-        assert not rank.left.is_set()
+    moving.folder.mkdir(parents=True)
+    with moving.watch:
+        assert moving.waits_for(moving.folder / "answer-0.json")
+        assert not moving.left.is_set()
 
 
 def test_a_rank_without_a_limit_answers_a_signal_to_another_one(tmp_path):
@@ -108,19 +114,19 @@ def test_a_rank_at_its_end_answers_and_ends_by_itself(rank):
     assert (rank.folder / "answer-0.json").exists()
 
 
-def test_a_disk_that_fails_for_a_moment_does_not_end_the_watch(rank, monkeypatch):
+def test_a_disk_that_fails_for_a_moment_does_not_end_the_watch(moving, monkeypatch):
     real, failed = Path.exists, []
 
     def stale_once(path):
-        if path == rank.folder and not failed:
+        if path == moving.folder and not failed:
             failed.append(path)
             raise OSError(errno.ESTALE, "Stale file handle")
         return real(path)
 
     monkeypatch.setattr(Path, "exists", stale_once)
-    rank.folder.mkdir(parents=True)
-    with rank.watch:
-        assert rank.waits_for(rank.folder / "answer-0.json")
+    moving.folder.mkdir(parents=True)
+    with moving.watch:
+        assert moving.waits_for(moving.folder / "answer-0.json")
     assert failed
 
 
