@@ -52,7 +52,8 @@ def test_beyond_it_one_line_says_so_and_names_the_command_that_shows_more():
     large = make_recipe(RECIPE, ["model.hidden_size=12288", "model.num_attention_heads=96"], source="my recipe.yml")
     line = memory_notice(large, ("model.hidden_size=12288",), 8, KnownDevice("Chip 9", 32 * GIB))
     assert line == (
-        "memory: at least 54.0 GiB of weights, gradients and optimizer on a Chip 9 of 32 GiB: it cannot fit; "
+        "memory: weights, gradients and optimizer need at least 54.0 GiB per rank, but a Chip 9 has 32 GiB: "
+        "the run cannot fit; "
         "pretrain plan 'my recipe.yml' --device 'Chip 9' --devices 8 --set model.hidden_size=12288 shows more"
     )
 

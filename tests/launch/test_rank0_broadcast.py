@@ -114,7 +114,7 @@ def test_an_error_is_told_or_printed_before_the_other_ranks_hear_that_they_end(m
 def test_rank_0_says_how_many_ranks_have_come(monkeypatch):
     monkeypatch.setattr(rank0_broadcast, "_TIMEOUT", timedelta(seconds=1))
     monkeypatch.setattr(os, "environ", os.environ | node_worlds([2], 0, LOCALHOST, free_port())[0].environment())
-    with pytest.raises(LostRanksError, match=r"only (1 of 2|some) ranks have come within 0:00:01"):
+    with pytest.raises(LostRanksError, match=r"only (1 of 2|some) ranks have joined within 0:00:01"):
         rank0_broadcast.store_of_ranks.__wrapped__()
 
 

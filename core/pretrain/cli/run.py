@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     "--resume",
     type=click.Choice(["run", "auto"]),
     metavar="[auto]",
-    help="Continue the run of --run-dir from its last checkpoint; with the word auto start it if there is none, so "
-    "that one command can be repeated.",
+    help="Continue the run of --run-dir from its last checkpoint; --resume auto starts it if there is none, so that "
+    "one command can be repeated.",
 )
 @click.option(
     "--max-restarts",
@@ -57,10 +57,10 @@ if TYPE_CHECKING:
     "--allow-fewer-nodes",
     type=click.IntRange(min=1),
     metavar="M",
-    help="Restart without nodes that do not come back, with at least M: their launchers were killed, or are silent.",
+    help="Restart with at least M nodes, without those whose launchers were killed or are silent.",
 )
 @click.option(
-    "--dry-run", is_flag=True, help="Show the complete recipe and its layout, check its files; start nothing."
+    "--dry-run", is_flag=True, help="Show the complete recipe and its layout, and check its files; start nothing."
 )
 def command(
     *,
@@ -77,9 +77,9 @@ def command(
 ) -> int:
     """Train RECIPE, a YAML file.
 
-    It starts its own ranks, or is one of torchrun's, srun's or mpirun's. Started once on each of several nodes it
-    starts those of its node: with --nnodes, or by the variables of PyTorchJob and SkyPilot. Ctrl-C saves a checkpoint
-    and exits, a second one exits at once.
+    It starts its own ranks, or is one of torchrun's, srun's or mpirun's. With --nnodes, or in a PyTorchJob or a
+    SkyPilot task, it is started once on each node and starts that node's ranks. Ctrl-C saves a checkpoint and exits, a
+    second one exits at once.
     """
     from pretrain.launch.job import Job  # noqa: PLC0415  --help needs none of these
     from pretrain.launch.placement import make_hosted_placement, make_placement  # noqa: PLC0415
@@ -121,7 +121,7 @@ def command(
 
 
 def _prepare(run_dir: Path | None, resume: Resume, *, has_nodes: bool) -> None:
-    """Do what comes before anything that takes time, such as the import of torch."""
+    """Do what must come before the import of torch."""
     from pretrain.launch.run_directory import check_run_dir  # noqa: PLC0415
     from pretrain.launch.world import warn_of_no_lost_connection  # noqa: PLC0415
 
@@ -158,7 +158,7 @@ def _hosts(hostfile: Path | None, *, counted: bool) -> Hosts | None:
     if hostfile is None:
         return None
     if counted:
-        msg = f"--hostfile says where ranks run and how many: {COUNTS} have no effect.\nLeave out either side."
+        msg = f"--hostfile says where ranks run and how many: {COUNTS} have no effect.\nLeave out one or the other."
         raise LaunchError(msg)
     return read_hostfile(hostfile)
 
@@ -181,8 +181,8 @@ def place_of_process(counts: RankCounts, *, hosted: bool = False) -> tuple[World
         rank = node.rank if counts.node_rank is None else counts.node_rank
         rendezvous = counts.rdzv or node.rendezvous
         if not rendezvous:
-            msg = f"node {rank} of {node.count}, by the variables of {node.by}, which do not tell node 0's address.\n"
-            raise LaunchError(msg + "Give --rdzv HOST:PORT, or set MASTER_ADDR (mpirun -x MASTER_ADDR=HOST).")
+            msg = f"the variables of {node.by} say node {rank} of {node.count}, but not the address of node 0.\n"
+            raise LaunchError(msg + "Pass --rdzv HOST:PORT, or set MASTER_ADDR (mpirun -x MASTER_ADDR=HOST).")
         nodes = Nodes(count=node.count, rendezvous=rendezvous, rank=rank)
         text = f"node {rank} of {node.count}, by the variables of {node.by}; rendezvous {nodes.rendezvous}"
         click.echo(text, err=True)

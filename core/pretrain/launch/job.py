@@ -6,33 +6,26 @@ import dataclasses
 import importlib
 import json
 import os
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pretrain.data.needed import SampleCounts, own_corpus
 from pretrain.errors import DamageError, RunError
-from pretrain.exit_codes import End
+from pretrain.exit_codes import WELL, End
 from pretrain.launch.one_recipe import require_one_recipe
-from pretrain.launch.process_exit import early_exit_fails
 from pretrain.launch.rank0_broadcast import agree_on_restart_count, rank0_decides
 from pretrain.launch.run_directory import check_run_dir, holds_run, new_run_dir
 from pretrain.launch.run_lock import held, require_shared, this_process
 from pretrain.launch.start_checks import Start, folders_of_checkpoints, require_inputs, require_startable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from pretrain.launch.run_directory import Resume
     from pretrain.launch.world import World
     from pretrain.recipe import Recipe
-
-
-class TrainFn(Protocol):
-    """A training, called once on every rank, as `Job.train` names it; returns how it has ended."""
-
-    def __call__(self, recipe: Recipe, *, backend_name: str, run_dir: Path, resume: bool, world: World) -> End: ...  # noqa: D102
 
 
 TRAIN = "pretrain.training.run:train"
@@ -75,7 +68,7 @@ class Job(_SentJob):
     run_dir: str | None  # None: a new one below runs/
     resume: Resume = "no"  # value of `--resume`; "run" or "no" once the job is prepared
     prepared: bool = False  # the launcher has called `prepare_run`; otherwise rank 0 does
-    train: str = TRAIN  # "module:function"
+    train: str = TRAIN  # "module:function" of recipe, backend_name, run_dir, resume and world; it returns an `End`
 
     def arguments(self) -> list[str]:
         """Return the job as arguments of `pretrain`; without `prepared` and `train`, which have none."""
@@ -101,15 +94,16 @@ class Job(_SentJob):
     def run(self, world: World) -> End:
         """Train in this process as one rank of `world`; return how that has ended."""
         recipe = self._begin(world)
-        with early_exit_fails(), ExitStack() as lock:
+        with _early_exit_fails(), ExitStack() as lock:
             if self.run_dir and self.prepared:
                 prepared = PreparedRun(Path(self.run_dir), self.resume == "run")
             else:
                 prepared = prepare_together(recipe, self._given_dir(), world, lock, self.resume)
             self._require_start(recipe, prepared, world)
-            run_dir, resume = prepared.run_dir, prepared.resume
-            train: TrainFn = _function(self.train)
-            return train(recipe, backend_name=self.backend, run_dir=run_dir, resume=resume, world=world)
+            end: End = _function(self.train)(
+                recipe, backend_name=self.backend, run_dir=prepared.run_dir, resume=prepared.resume, world=world
+            )
+            return end
 
     def _given_dir(self) -> Path | None:
         return Path(self.run_dir) if self.run_dir else None
@@ -147,7 +141,7 @@ class ForwardJob(_SentJob):
     def run(self, world: World) -> End:
         """Call the function in this process as one rank of `world`; return that it has done its work."""
         recipe, call = self._begin(world), _function(self.function)
-        with early_exit_fails():
+        with _early_exit_fails():
             if world.world_size > world.local_world_size and self.function != EXAMINE:  # which says itself what differs
                 require_one_recipe(recipe, self.backend, world, lambda: None, reads_data=self.reads_data)
             call(recipe, backend_name=self.backend, world=world, **self.options)
@@ -169,14 +163,26 @@ def _function(path: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
+@contextmanager
+def _early_exit_fails() -> Iterator[None]:
+    """Make an error of a `sys.exit` of a plugin or a library whose code would say that the work is done."""
+    try:
+        yield
+    except SystemExit as left:
+        if left.code not in {None, *WELL}:
+            raise
+        msg = f"sys.exit({'' if left.code is None else left.code}) was called before this rank had done its work"
+        raise RuntimeError(msg) from left
+
+
 def prepare_run(recipe: Recipe, run_dir: Path | None, lock: ExitStack, resume: Resume) -> PreparedRun:
     """Choose and lock the run directory and build the corpus; called in one process, which outlives the run."""
     from pretrain.checkpoint.folder import require_own  # noqa: PLC0415  --help needs none of it
 
     if run_dir is None and os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0":
         msg = (
-            "torchrun --max-restarts starts this command again after a failure: the run must be found again.\n"
-            "Pass --run-dir DIR; a restart then continues from the last checkpoint there."
+            "torchrun --max-restarts repeats this command after a failure, and each start needs the same folder.\n"
+            "Pass --run-dir DIR: a restart then continues from the last checkpoint there."
         )
         raise RunError(msg)
     if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":  # torchrun has restarted the ranks after a failure

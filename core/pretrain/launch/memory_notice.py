@@ -1,4 +1,4 @@
-"""Line about a training that cannot fit into its devices, before its ranks start."""
+"""Warns of a training that cannot fit into its devices, before its ranks start."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class KnownDevice:
 
 
 def device_in(plugins: Plugins, detail: str) -> KnownDevice | None:
-    """Return the device of which a backend says that it has some ("8 x NVIDIA H200, driver 570"); None: not known."""
+    """Return the device named in a backend's detail ("8 x NVIDIA H200, driver 570"); None: not known."""
     # The launcher must not open a device context, which takes memory: the datasheet's is asked for, by that name.
     from pretrain.plugins.host.members import ask, named  # noqa: PLC0415  slow, as in `make_placement`
 
@@ -49,7 +49,7 @@ def device_in(plugins: Plugins, detail: str) -> KnownDevice | None:
 
 
 def part_of_this_machine(ranks: int) -> KnownDevice:
-    """Return what each of the ranks on this machine has of its memory, where they are processes of the CPU."""
+    """Return the share of this machine's memory that each of its ranks has, where the device is the CPU."""
     return KnownDevice("", os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // ranks)
 
 
@@ -67,14 +67,13 @@ def memory_notice(recipe: Recipe, overrides: Sequence[str], world_size: int, dev
         return ""
     if least <= device.memory:
         return ""
-    needed = f"memory: at least {least / GIB:,.1f} GiB of weights, gradients and optimizer"
+    needed = f"memory: weights, gradients and optimizer need at least {least / GIB:,.1f} GiB per rank"
     if not device.name:
-        return f"{needed} a rank, and this machine has {device.memory / GIB:.1f} GiB for each: it cannot fit"
+        return f"{needed}, but this machine has {device.memory / GIB:.1f} GiB for each: the run cannot fit"
     changed = [word for override in overrides for word in ("--set", override)]
     command = ["pretrain", "plan", recipe.source, "--device", device.name, "--devices", str(world_size), *changed]
-    return (
-        f"{needed} on a {device.name} of {device.memory / GIB:.0f} GiB: it cannot fit; {shlex.join(command)} shows more"
-    )
+    has = f"a {device.name} has {device.memory / GIB:.0f} GiB"
+    return f"{needed}, but {has}: the run cannot fit; {shlex.join(command)} shows more"
 
 
 def least_memory(recipe: Recipe, layout: Layout) -> int:

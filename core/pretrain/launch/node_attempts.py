@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
     RunRanks = Callable[[AnyJob, Sequence[World], Rendezvous], Failure | None]
 
-_CUT_OFF = "node 0 cannot be reached from here; this node tries for 15 minutes, and takes part again when it can."
-
 
 def run_node(placement: Placement, job: AnyJob, policy: RestartPolicy, run_ranks: RunRanks) -> Failure | None:
     """Run the job on this node, again as node 0 decides; return why the run failed or stopped."""
@@ -49,7 +47,10 @@ def run_node(placement: Placement, job: AnyJob, policy: RestartPolicy, run_ranks
                 return _take_part(placement, job, policy, lock, run_ranks, loss)
             except RunEnded as ended:  # of the loss of node 0, or of the way to it
                 loss = ended.failure
-                notice = f"--rdzv {placement.nodes.rendezvous}: {_CUT_OFF}\n"
+                notice = (
+                    f"--rdzv {placement.nodes.rendezvous}: node 0 cannot be reached from here; "
+                    "this node tries for 15 minutes and joins again when it can.\n"
+                )
                 endpoint = placement.nodes.endpoint()
                 if not policy.limit or not is_served_again(endpoint, ARRIVAL_TIMEOUT, notice):
                     return loss

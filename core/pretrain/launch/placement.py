@@ -94,9 +94,9 @@ def _default_nproc(recipe: Recipe, devices: int | None, nodes: int) -> tuple[int
     if fitting == devices:
         return devices, ""
     notice = (
-        f"{fitting} of {devices} devices are used: global_batch_size {recipe.train.global_batch_size} and a "
-        f"model-parallel size of {recipe.model_parallel_size} fit no more (--nproc and train.global_batch_size "
-        "set both)"
+        f"{fitting} of {devices} devices are used: global_batch_size {recipe.train.global_batch_size} with a "
+        f"model-parallel size of {recipe.model_parallel_size} cannot be divided over more "
+        "(set train.global_batch_size or --nproc)"
     )
     return fitting, notice
 
@@ -122,7 +122,7 @@ def make_hosted_placement(path: Path, overrides: tuple[str, ...], backend_name: 
 
 
 def _device(backend: Installed, *, needs_device: bool) -> tuple[Plugins, str, str]:
-    """Import the backend, which is slow; return its plugins, why it has no device, and its words about those it has."""
+    """Import the backend, which is slow; return its plugins, why it has no device, and the detail of those it has."""
     from pretrain.plugins.host.manager import load_alone  # noqa: PLC0415
     from pretrain.plugins.host.members import require_device  # noqa: PLC0415
 

@@ -230,6 +230,6 @@ def test_variables_of_one_host_stay_here_and_those_of_the_backend_go_to_all(
     assert "OTHER" in environment
     assert "HCCL_IF_IP" not in environment
     assert capsys.readouterr().err.splitlines() == [
-        "--hostfile keeps HCCL_IF_IP from the ranks: true of one host alone.",
-        "Set it on each host, or in .deepspeed_env where it is the same on all.",
+        "--hostfile does not pass HCCL_IF_IP to the ranks: such values are valid on one host only.",
+        "Set it on each host, or in .deepspeed_env if it is the same on all.",
     ]

@@ -69,9 +69,9 @@ def test_nodes_that_are_down_at_two_restarts_in_a_row_end_the_run_which_says_how
     failure = run(nodes[0], run_ranks, policy)
     thread.join(30)
     first, *_, last = failure.text.splitlines()
-    assert first.endswith("0 of 2 nodes have come within 0:00:00.")
+    assert first.endswith("0 of 2 nodes have joined within 0:00:00.")
     assert "--allow-fewer-nodes restarts without some" in failure.text
-    assert "No restart: the same failure came twice" in failure.text
+    assert "No restart: the run failed twice in the same way" in failure.text
     assert last == "Remove the cause. There is no checkpoint yet."
     assert failure.exit_code == CRASH
 
@@ -143,7 +143,7 @@ def test_a_node_that_was_cut_off_takes_part_again_when_the_network_is_back(run, 
     with socket.create_server(nodes[1].endpoint()):
         assert run(nodes[1], None) is None
     assert len(cut_off) == 2
-    text = "node 0 cannot be reached from here; this node tries for 15 minutes, and takes part again when it can."
+    text = "node 0 cannot be reached from here; this node tries for 15 minutes and joins again when it can."
     assert capsys.readouterr().err == f"--rdzv {nodes[1].rendezvous}: {text}\n"
 
 

@@ -15,9 +15,17 @@ import click
 
 from pretrain.atomic_files import existing_folder
 from pretrain.errors import LaunchError
-from pretrain.launch.nodes.host_environment import exported_variables, remove, variables_file, warn_of_own_variables
 from pretrain.launch.nodes.nodes import HOSTFILE_NODE, HOSTFILE_SLOTS, largest_fitting
-from pretrain.launch.nodes.pdsh import UnreachedError, pdsh_command, rendezvous_endpoint, require_pdsh
+from pretrain.launch.nodes.pdsh import (
+    UnreachedError,
+    exported_variables,
+    pdsh_command,
+    remove,
+    rendezvous_endpoint,
+    require_pdsh,
+    variables_file,
+    warn_of_own_variables,
+)
 from pretrain.launch.processes.failure import CRASH, Failure
 from pretrain.launch.processes.supervision import supervise
 from pretrain.launch.restarts import NO_RESTARTS, Restarts, run_attempts

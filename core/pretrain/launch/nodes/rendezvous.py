@@ -129,7 +129,7 @@ class Rendezvous:
         # With restarts node 0 prepares the run before the attempt begins: there is no limit for that.
         limit = attempts.ARRIVAL_TIMEOUT + timedelta(seconds=LOSS_AFTER)  # node 0, which can count them, says it before
         deadline = math.inf if self._restarts else time.monotonic() + limit.total_seconds()
-        late = f"--rdzv {self._nodes.rendezvous}: not all {self._nodes.count} nodes have come within {limit}."
+        late = f"--rdzv {self._nodes.rendezvous}: not all {self._nodes.count} nodes have joined within {limit}."
         self._wait_until(lambda: self._opened() >= self._next, deadline, late)
         attempt = self._enter(self._opened())
         number = 0 if attempt.has_begun() else self._arrive(ranks)
@@ -208,7 +208,11 @@ class Rendezvous:
         if self._over:  # others may still end their ranks, or fail to; with restarts node 0 has what it needs
             return None if self._restarts else self._attempt.reports.failure()
         watches = self.serves and self._restarts
-        return failure or self._attempt.reports.failure() or (self._attempt.lost_node() if watches else None)
+        return (
+            failure
+            or self._attempt.reports.failure()
+            or (self._attempt.lost_node(attempts.SILENCE) if watches else None)
+        )
 
     def settle(self, failure: Failure | None, judge: Callable[[Failure], Decision]) -> tuple[Failure | None, Decision]:
         """Return the failure as node 0 knows it, and what follows on all nodes, which node 0 decides by `judge`."""
@@ -281,10 +285,10 @@ class Rendezvous:
         self.place = self._nodes.rank
         self._set_spare(spare=True)
         if not self._restarts:
-            raise LaunchError(joining.too_many_nodes(self._nodes, f"all {members} nodes are"))
+            raise LaunchError(joining.too_many_nodes(self._nodes, f"all {members} nodes have"))
         sys.stderr.write(
             f"--rdzv {self._nodes.rendezvous}: the run continues with {members} node{'s' * (members > 1)}; "
-            "this one takes part after the next restart.\n"
+            "this one joins at the next restart.\n"
         )
 
     def _set_spare(self, *, spare: bool) -> None:

@@ -21,7 +21,7 @@ from pretrain.launch.processes.rank import FAILURE_FILE, PARENT, place_file, rea
 from pretrain.launch.processes.signals import children_ignoring_report_signal
 from pretrain.launch.world import default_variables
 from pretrain.report.environment_file import COMMAND
-from pretrain.report.hang.position import last_place
+from pretrain.report.hang.position import last_place, place_words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,8 +36,8 @@ _AFTER_REPORT = 0.9
 before it reports too (`pretrain.tools.doctor.ranks.step_sequence`)."""
 _LETTING_GO = 60.0  # seconds that a device has to let go of a process that was killed
 _ENDLESS = (
-    "rank {rank} still runs {seconds:g} s after SIGKILL (process {pid}): a file system or a driver does not answer it. "
-    "It may hold its device until it ends, or the host is started again.\n"
+    "rank {rank} still runs {seconds:g} s after SIGKILL (process {pid}): it is blocked in a file system or a driver. "
+    "It may hold its device until it ends or the host is rebooted.\n"
 )
 
 
@@ -58,7 +58,8 @@ class _Child:
         if code is None or ((end := self.end()) is not None and end.code == code):
             return None
         last = last_place(place_file(self.failure_file))
-        return Failure.read(self.failure_file) or Failure.from_exit_code(self.rank, code, last)
+        where = place_words(last) if last else ""
+        return Failure.read(self.failure_file) or Failure.from_exit_code(self.rank, code, where)
 
 
 class Processes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import re
 import signal
@@ -14,7 +15,6 @@ from typing import TYPE_CHECKING
 from pretrain.atomic_files import replacing
 from pretrain.errors import DeviceError, InUseError, LostRanksError, NotFiniteError, OtherRankError, PretrainError
 from pretrain.exit_codes import STOP_SIGNALS, WELL, ExitCode, of_signal
-from pretrain.launch.process_exit import exit_code_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,6 +28,22 @@ _INTERRUPTED = {sign for number in STOP_SIGNALS for sign in (-number, of_signal(
 _LOST_PEER = re.compile(r"connection (was )?(closed|reset|refused)|broken pipe|gloo/transport", re.IGNORECASE)
 _TIMEOUT = re.compile(r"(?:timed out (?:waiting|after)|wait timeout after) (\d+) ?(ms|s)", re.IGNORECASE)
 """Timeout messages of gloo and torch's stores."""
+_OF_STORAGE = {errno.EIO, errno.ENODEV, errno.ENXIO, errno.ESTALE, errno.ESHUTDOWN, errno.ETIMEDOUT}
+_OF_STORAGE |= {errno.ECONNRESET, errno.ENOTCONN, errno.EHOSTDOWN, errno.EHOSTUNREACH}
+"""Errors of a file system or a disk that fails; a full disk and a folder without permission are the user's."""
+
+
+def exit_code_of(error: BaseException) -> ExitCode:
+    """Return the exit code of a process that an exception ends: a user error, or what another attempt may not meet."""
+    may_pass = isinstance(error, NotFiniteError | LostRanksError) or _is_of_storage(error)
+    return USER_ERROR if isinstance(error, PretrainError) and not may_pass else CRASH
+
+
+def _is_of_storage(error: BaseException) -> bool:
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, OSError):
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+    return cause is not None and cause.errno in _OF_STORAGE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,8 +90,8 @@ class Failure:
         """Describe a rank that left no failure file; a negative code is a signal, as of `subprocess.Popen`."""
         if returncode in WELL:
             text = (
-                f"It left with exit code {returncode} before it had done its work: a plugin or a library has ended the "
-                "process (exit, os._exit)."
+                f"It exited with code {returncode} before its work was done: a plugin or a library ended the process "
+                "(exit, os._exit)."
             )
         elif returncode >= 0:
             text = f"It ended with exit code {returncode} and no Python error: look at its output above."
@@ -90,15 +106,15 @@ class Failure:
     @classmethod
     def of_report(cls, rank: int) -> Failure:
         """Describe a rank that has printed what is wrong; a failure of another rank is shown rather than it."""
-        text = "It has reported what is wrong: look at its output above."
+        text = "It has printed what is wrong: look at its output above."
         return cls(rank=rank, text=text, lost_peer=True, reported=True)
 
     @classmethod
     def left_behind(cls, rank: int, pid: int, seconds: float) -> Failure:
         """Describe a rank that still runs so many seconds after another has ended."""
         text = (
-            f"It still runs {seconds:g} s after another rank of this node has ended, and was ended (process {pid}).\n"
-            "It was stopped (`kill -STOP`, a debugger), or a library of its device hangs at the end of a process."
+            f"It still ran {seconds:g} s after another rank of this node had ended, and was killed (process {pid}).\n"
+            "It was stopped (`kill -STOP`, a debugger), or a library of its device hangs when a process ends."
         )
         return cls(rank=rank, text=text)
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 PARENT = "PRETRAIN_LAUNCHER_PID"
 FAILURE_FILE = "PRETRAIN_FAILURE_FILE"
 _END = ".end"
-_NO_ROOM = "a reason that the temporary folder had no room for"
+_NO_ROOM = "an unknown reason (the temporary folder is full)"
 
 
 def main() -> None:

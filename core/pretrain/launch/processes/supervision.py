@@ -51,12 +51,9 @@ def supervise(
 ) -> Failure | None:
     """Wait until all ranks have ended; return why the run failed, or has `stopped`, None if it is complete.
 
-    Ctrl-C, SIGTERM or SIGHUP is passed on to the ranks, which save and exit; a second one (`StopRequest`) kills them,
-    and raises SystemExit with 128 + its number. SIGUSR1 is passed on each time. A failure while the ranks save because
-    they were asked to end is one that is `asked`; a rank that another process ended is not. Called in the main thread.
-
-    `poll`, called once a second, returns why another node has failed, which ends the ranks here, or None. Without
-    `failure_ends` the other ranks go on after a failure until `poll` ends them.
+    Ctrl-C, SIGTERM or SIGHUP is passed on to the ranks, which save and exit; a second one kills them, and raises
+    SystemExit with 128 + its number. A failure of ranks that were asked to end is `asked`. `poll`, called once a
+    second, returns why another node has failed, which ends the ranks here; without `failure_ends` only that does.
     """
     with _passing_on(ranks) as stop:
         elsewhere = _wait_for_event(ranks, stop, poll or (lambda: None), failure_ends=failure_ends)
