@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from plugins.fake_site import reference, site
-from pretrain.launch.memory_notice import KnownDevice, device_in, least_memory, memory_notice
 from pretrain.launch.nodes.nodes import Nodes
-from pretrain.launch.placement import make_placement
+from pretrain.launch.placement import KnownDevice, device_in, least_memory, make_placement, memory_notice
 from pretrain.plugins.host.discovery import find_backend
 from pretrain.plugins.host.manager import load_alone
 from pretrain.recipe import make_recipe, to_yaml

@@ -12,9 +12,9 @@ from torch.distributed import TCPStore
 from pretrain.errors import LostRanksError, RunError
 from pretrain.launch import rank0_broadcast
 from pretrain.launch.job import ForwardJob
+from pretrain.launch.processes.children import run_children
 from pretrain.launch.processes.failure import CRASH, Failure
 from pretrain.launch.rank0_broadcast import HOST, gathered_on_rank0, rank0_decides, tell_rank0
-from pretrain.launch.start import run_children
 from pretrain.launch.world import LOCALHOST, free_port, node_worlds
 
 pytestmark = pytest.mark.usefixtures("forked_python")

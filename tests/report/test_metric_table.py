@@ -1,5 +1,7 @@
 """Each row of the table of metrics is where it says, and nothing else is."""
 
+from contextlib import closing
+
 import pytest
 
 from pretrain.report.metric_table import METRICS, NAMES
@@ -47,14 +49,14 @@ def test_the_log_line_has_the_parts_of_all_rows(train_record):
 
 
 def test_tensorboard_has_the_tags_of_all_rows(train_record, tmp_path):
-    with TensorBoard(tmp_path, warn=pytest.fail) as board:
+    with closing(TensorBoard(tmp_path, warn=pytest.fail)) as board:
         board.train(train_record(**numbers()))
     tags = {metric.tensorboard.name: numbers()[metric.name] for metric in METRICS if metric.tensorboard}
     assert {tag: value for tag, ((_, value),) in curves(tmp_path).items()} == tags
 
 
 def test_the_report_has_the_charts_of_all_rows_and_no_curve_without_a_row(train_record, tmp_path):
-    with MetricsWriter(tmp_path / "metrics.jsonl") as writer:
+    with closing(MetricsWriter(tmp_path / "metrics.jsonl")) as writer:
         for iteration in (1, 2):
             writer.write(train_record(iteration, **numbers() | {"global_batch_size": iteration}))
     (run,) = read_runs([tmp_path])

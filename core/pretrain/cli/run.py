@@ -14,10 +14,9 @@ from pretrain.launch.nodes.nodes import HOSTFILE_NODE, HOSTFILE_SLOTS, Nodes, re
 from pretrain.launch.schedulers import current_world, own_node
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
-    from pretrain.launch.job import AnyJob, Job
+    from pretrain.launch.job import AnyJob
     from pretrain.launch.nodes.nodes import Hosts
     from pretrain.launch.placement import Placement
     from pretrain.launch.processes.failure import Failure
@@ -83,7 +82,7 @@ def command(
     """
     from pretrain.launch.job import Job  # noqa: PLC0415  --help needs none of these
     from pretrain.launch.placement import make_hosted_placement, make_placement  # noqa: PLC0415
-    from pretrain.launch.processes.signals import ignore_report_signal  # noqa: PLC0415
+    from pretrain.launch.processes.supervision import ignore_report_signal  # noqa: PLC0415
     from pretrain.launch.restarts import RestartPolicy  # noqa: PLC0415
 
     ignore_report_signal()
@@ -110,7 +109,9 @@ def command(
         resume=resume or "no",
     )
     if nodes.of_hostfile:
-        return _start_node_of_hostfile(nodes, place_run, job)
+        from pretrain.launch.node_attempts import run_node_of_hostfile  # noqa: PLC0415  it imports torch
+
+        return show_failure(run_node_of_hostfile(nodes, place_run, job))
     placement = place_run()
     if dry_run:
         _show(placement, run_dir, resume or "no")
@@ -161,13 +162,6 @@ def _hosts(hostfile: Path | None, *, counted: bool) -> Hosts | None:
         msg = f"--hostfile says where ranks run and how many: {COUNTS} have no effect.\nLeave out one or the other."
         raise LaunchError(msg)
     return read_hostfile(hostfile)
-
-
-def _start_node_of_hostfile(nodes: Nodes, place_run: Callable[[], Placement], job: Job) -> int:
-    from pretrain.launch.node_attempts import run_node_of_hostfile  # noqa: PLC0415
-    from pretrain.launch.start import run_children  # noqa: PLC0415
-
-    return show_failure(run_node_of_hostfile(nodes, place_run, job, run_children))
 
 
 def place_of_process(counts: RankCounts, *, hosted: bool = False) -> tuple[World | None, Nodes, int | None]:

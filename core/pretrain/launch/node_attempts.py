@@ -18,8 +18,9 @@ from pretrain.launch.nodes.nodes import largest_fitting
 from pretrain.launch.nodes.rendezvous import Rendezvous
 from pretrain.launch.nodes.reports import signalled_node
 from pretrain.launch.nodes.store_client import is_served_again
+from pretrain.launch.processes.children import run_children
 from pretrain.launch.processes.failure import CRASH, USER_ERROR, Failure
-from pretrain.launch.processes.signals import exit_with_signal, stop_signals_exit
+from pretrain.launch.processes.supervision import exit_with_signal, stop_signals_exit
 from pretrain.launch.restarts import NO_RESTARTS, Restarts, RunProgress, announce, with_remark
 from pretrain.launch.run_lock import require_shared, this_process
 from pretrain.recipe.layout import lay_out
@@ -34,17 +35,15 @@ if TYPE_CHECKING:
     from pretrain.launch.restarts import RestartPolicy
     from pretrain.launch.world import World
 
-    RunRanks = Callable[[AnyJob, Sequence[World], Rendezvous], Failure | None]
 
-
-def run_node(placement: Placement, job: AnyJob, policy: RestartPolicy, run_ranks: RunRanks) -> Failure | None:
+def run_node(placement: Placement, job: AnyJob, policy: RestartPolicy) -> Failure | None:
     """Run the job on this node, again as node 0 decides; return why the run failed or stopped."""
     # With restarts node 0 prepares the run and holds its directory; without, rank 0 does.
     loss: Failure | None = None
     with ExitStack() as lock, stop_signals_exit():
         while True:
             try:
-                return _take_part(placement, job, policy, lock, run_ranks, loss)
+                return _take_part(placement, job, policy, lock, loss)
             except RunEnded as ended:  # of the loss of node 0, or of the way to it
                 loss = ended.failure
                 notice = (
@@ -57,12 +56,7 @@ def run_node(placement: Placement, job: AnyJob, policy: RestartPolicy, run_ranks
 
 
 def _take_part(
-    placement: Placement,
-    job: AnyJob,
-    policy: RestartPolicy,
-    lock: ExitStack,
-    run_ranks: RunRanks,
-    loss: Failure | None,
+    placement: Placement, job: AnyJob, policy: RestartPolicy, lock: ExitStack, loss: Failure | None
 ) -> Failure | None:
     """Join the run until it has ended; after a `loss` of node 0 return that where the run has ended meanwhile."""
     try:
@@ -72,7 +66,7 @@ def _take_part(
             raise
         return loss
     try:
-        failure = _Node(rendezvous, placement, job, policy, lock).run(run_ranks)
+        failure = _Node(rendezvous, placement, job, policy, lock).run()
     except SystemExit as ended:
         rendezvous.end(signalled_node(rendezvous.place, ended.code if isinstance(ended.code, int) else CRASH))
         raise
@@ -92,16 +86,14 @@ def _take_part(
         rendezvous.leave()
 
 
-def run_node_of_hostfile(
-    nodes: Nodes, make_placement: Callable[[], Placement], job: Job, run_ranks: RunRanks
-) -> Failure | None:
+def run_node_of_hostfile(nodes: Nodes, make_placement: Callable[[], Placement], job: Job) -> Failure | None:
     """Run the job on one node of a hostfile, once; return or raise only what the launcher of all nodes has not read."""
     rendezvous = Rendezvous(nodes)  # until it has joined a signal ends this process at once
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, exit_with_signal)
     code: int = CRASH
     try:
-        failure = _run_node_of_hostfile(rendezvous, make_placement, job, run_ranks)
+        failure = _run_node_of_hostfile(rendezvous, make_placement, job)
         if rendezvous.serves:
             rendezvous.end(failure)
         code = failure.exit_code if failure else ExitCode.COMPLETE
@@ -117,13 +109,11 @@ def run_node_of_hostfile(
         rendezvous.leave(code)
 
 
-def _run_node_of_hostfile(
-    rendezvous: Rendezvous, make_placement: Callable[[], Placement], job: Job, run_ranks: RunRanks
-) -> Failure | None:
+def _run_node_of_hostfile(rendezvous: Rendezvous, make_placement: Callable[[], Placement], job: Job) -> Failure | None:
     """Return the failure of this node; whatever ends it is reported, so that no other node waits for it."""
     try:
         rendezvous.wait_for_launcher()
-        return _Node(rendezvous, make_placement(), job, NO_RESTARTS, ExitStack()).run(run_ranks)
+        return _Node(rendezvous, make_placement(), job, NO_RESTARTS, ExitStack()).run()
     except RunEnded as ended:
         return ended.failure
     except PretrainError as error:
@@ -157,7 +147,7 @@ class _Node:
         self._lock = lock
         self._restarts = Restarts(policy, self._progress)
 
-    def run(self, run_ranks: RunRanks) -> Failure | None:
+    def run(self) -> Failure | None:
         """Return why the last attempt failed, or why the run ended while this node waited; None if it ended well."""
         begin = self._begin if self._rendezvous.serves else self._join
         if self._placement.needs_own_machine:
@@ -166,7 +156,7 @@ class _Node:
             while True:
                 try:
                     worlds = begin()  # it prepares the job, too
-                    failure = run_ranks(self._job, worlds, self._rendezvous)
+                    failure = run_children(self._job, worlds, self._rendezvous)
                 except NodesAbsent as absent:
                     failure = absent.failure
                 if not self._policy.limit:

@@ -16,7 +16,7 @@ import click
 
 from pretrain.errors import LaunchError, PretrainError
 from pretrain.launch.processes.failure import CRASH
-from pretrain.launch.processes.signals import stop_signals_exit
+from pretrain.launch.processes.supervision import stop_signals_exit
 from pretrain.report.metrics import FILE as METRICS
 
 if TYPE_CHECKING:

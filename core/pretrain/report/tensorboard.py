@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from pretrain.report.metric_table import METRICS
 
@@ -69,12 +69,6 @@ class TensorBoard:
         """Write the waiting events and close the files."""
         self._iterations.close()
         self._samples.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _lose(self, error: Exception) -> None:
         if not self._has_warned:

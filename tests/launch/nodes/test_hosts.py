@@ -17,6 +17,7 @@ from pretrain.launch.nodes.remote_nodes import LauncherMember, RemoteNodes
 from pretrain.launch.nodes.rendezvous import Rendezvous
 from pretrain.launch.processes.failure import CRASH, USER_ERROR
 from pretrain.launch.processes.supervision import supervise
+from pretrain.launch.restarts import NO_RESTARTS
 from pretrain.launch.world import LOCALHOST, free_port
 
 pytestmark = pytest.mark.usefixtures("forked_python")
@@ -121,7 +122,7 @@ def test_a_run_directory_that_is_taken_is_an_error_before_anything_starts(job, p
     (tmp_path / "run/recipe.yml").touch()
     (tmp_path / "hosts").write_text("localhost slots=2\n")
     with pytest.raises(RunError, match="already holds a run"):
-        start_hosts(read_hostfile(tmp_path / "hosts"), job("report"))
+        start_hosts(read_hostfile(tmp_path / "hosts"), job("report"), None, NO_RESTARTS)
 
 
 def test_a_signal_before_there_are_nodes_ends_the_launcher(monkeypatch):

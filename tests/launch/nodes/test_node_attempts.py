@@ -46,7 +46,8 @@ def run(job, monkeypatch):
 
     def run(node, run_ranks, policy=POLICY):
         placement = Placement(recipe=recipe, backend=None, nodes=node, nproc=1, world_size=2)
-        return run_node(placement, a_job, policy, run_ranks)
+        monkeypatch.setattr(node_attempts, "run_children", run_ranks)
+        return run_node(placement, a_job, policy)
 
     return run
 
@@ -201,7 +202,7 @@ def test_whatever_ends_a_node_of_a_hostfile_before_its_ranks_is_reported_to_the_
 
     rendezvous = Reported()
     with nullcontext() if not isinstance(error, SystemExit) else pytest.raises(SystemExit):
-        node_attempts._run_node_of_hostfile(rendezvous, placement, None, None)
+        node_attempts._run_node_of_hostfile(rendezvous, placement, None)
     (failure,) = rendezvous.failures
     assert failure.exit_code == code
     assert text in failure.text

@@ -78,7 +78,7 @@ def end_in(error, port):
 
     nodes = Nodes(count=1, rendezvous=f"{LOCALHOST}:{port}", rank=0, run="7f")
     with kept_signal_handlers():
-        return run_node_of_hostfile(nodes, placement, None, None)
+        return run_node_of_hostfile(nodes, placement, None)
 
 
 @contextmanager

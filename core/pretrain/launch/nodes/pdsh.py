@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from pretrain.errors import LaunchError
 from pretrain.exit_codes import of_signal
-from pretrain.launch.processes.signals import stop_signals_handled
+from pretrain.launch.processes.supervision import stop_signals_handled
 from pretrain.launch.schedulers import port_variable
 from pretrain.launch.world import port_of
 from pretrain.report.environment_file import COMMAND

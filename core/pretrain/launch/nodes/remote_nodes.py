@@ -24,7 +24,7 @@ from pretrain.launch.nodes.joining import HOSTFILE_TIMEOUT, LINGERING
 from pretrain.launch.nodes.reports import REQUESTS, Reports
 from pretrain.launch.nodes.store_client import connect
 from pretrain.launch.processes.failure import CRASH, USER_ERROR, Failure
-from pretrain.launch.processes.signals import REPORT_SIGNAL
+from pretrain.launch.processes.supervision import REPORT_SIGNAL
 from pretrain.report.plain_text import some_of
 
 if TYPE_CHECKING:

@@ -207,12 +207,10 @@ class Rendezvous:
         failure = self._ended()
         if self._over:  # others may still end their ranks, or fail to; with restarts node 0 has what it needs
             return None if self._restarts else self._attempt.reports.failure()
-        watches = self.serves and self._restarts
-        return (
-            failure
-            or self._attempt.reports.failure()
-            or (self._attempt.lost_node(attempts.SILENCE) if watches else None)
-        )
+        failure = failure or self._attempt.reports.failure()
+        if failure is None and self.serves and self._restarts:
+            return self._attempt.lost_node(attempts.SILENCE)
+        return failure
 
     def settle(self, failure: Failure | None, judge: Callable[[Failure], Decision]) -> tuple[Failure | None, Decision]:
         """Return the failure as node 0 knows it, and what follows on all nodes, which node 0 decides by `judge`."""

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from pretrain.launch.job import ForwardJob
 from pretrain.launch.processes.failure import Failure
 from pretrain.launch.processes.rank import FAILURE_FILE, PARENT, place_file, read_end
-from pretrain.launch.processes.signals import children_ignoring_report_signal
+from pretrain.launch.processes.supervision import REPORT_SIGNAL, children_ignoring_report_signal, supervise
 from pretrain.launch.world import default_variables
 from pretrain.report.environment_file import COMMAND
 from pretrain.report.hang.position import last_place, place_words
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from pretrain.exit_codes import End
     from pretrain.launch.job import AnyJob
+    from pretrain.launch.nodes.rendezvous import Rendezvous
     from pretrain.launch.world import World
 
 
@@ -162,11 +164,49 @@ class Processes:
         return _Child(world.rank, process, failure_file)
 
 
+def run_children(job: AnyJob, worlds: Sequence[World], rendezvous: Rendezvous | None = None) -> Failure | None:
+    """Run the job on every rank of this node, each a child process; returns and raises as `supervise`."""
+    patience = job.patience if isinstance(job, ForwardJob) else None
+    with Processes(job, worlds) if rendezvous is None else _RanksOfNode(job, worlds, rendezvous) as ranks:
+
+        def poll() -> Failure | None:
+            elsewhere = ranks.poll() if isinstance(ranks, _RanksOfNode) else None
+            return elsewhere or (ranks.left_behind(patience) if patience is not None else None)
+
+        failure = supervise(ranks, poll, failure_ends=patience is None)
+    if failure is None or rendezvous is None:
+        return failure
+    return rendezvous.report_stop(failure) if failure.stopped else rendezvous.report(failure)
+
+
+class _RanksOfNode(Processes):
+    """Ranks of one of several nodes: a report that is asked for here is one of the ranks of all nodes."""
+
+    def __init__(self, job: AnyJob, worlds: Sequence[World], rendezvous: Rendezvous) -> None:
+        super().__init__(job, worlds)
+        self._rendezvous = rendezvous
+
+    def send(self, number: int) -> None:
+        """Pass a signal on; a request for a report goes to all nodes."""
+        if number == REPORT_SIGNAL:
+            self._rendezvous.report_requests.ask()
+        else:
+            self._rendezvous.asked_to_stop = True
+            super().send(number)
+
+    def poll(self) -> Failure | None:
+        """Pass on a report that was asked for on any node, and what ranks have told; return another node's failure."""
+        if self._rendezvous.report_requests.came():
+            super().send(REPORT_SIGNAL)
+        self._rendezvous.tell(self.told())
+        return self._rendezvous.poll()
+
+
 _PREFIX, _MARK = "pretrain-ranks-", "lock"
 
 
 class RankFolder:
-    """Folder of this launcher."""
+    """Temporary folder of this launcher's ranks; making it removes those of launchers that were killed."""
 
     def __init__(self) -> None:
         _remove_left()

@@ -18,7 +18,7 @@ from pretrain.exit_codes import WELL, End, of_signal
 from pretrain.launch.job import job_of
 from pretrain.launch.processes.failure import CRASH, Failure
 from pretrain.launch.processes.parent_exit import kill_on_parent_exit
-from pretrain.launch.processes.signals import ignore_report_signal
+from pretrain.launch.processes.supervision import ignore_report_signal
 from pretrain.launch.schedulers import current_world
 
 if TYPE_CHECKING:

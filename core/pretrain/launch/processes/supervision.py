@@ -1,23 +1,25 @@
-"""Supervision of ranks: signals are passed on once, and one failure ends all."""
+"""Supervision of ranks: signals (Ctrl-C, SIGTERM, SIGHUP, SIGUSR1) are passed on, and one failure ends all."""
 
 from __future__ import annotations
 
 import dataclasses
 import signal
+import threading
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-from pretrain.exit_codes import StopRequest, of_signal
+from pretrain.exit_codes import STOP_SIGNALS, StopRequest, of_signal
 from pretrain.launch.processes.failure import root_cause
-from pretrain.launch.processes.signals import REPORT_SIGNAL, stop_signals_handled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
     from types import FrameType
 
     from pretrain.launch.processes.failure import Failure
 
+REPORT_SIGNAL = signal.SIGUSR1  # asks for a report of all ranks
 _PERIOD = 0.05
 _GRACE = 1.0
 """Seconds that the other ranks have to report their failures before they are killed: the first failure seen need not
@@ -108,3 +110,45 @@ def _wait(ranks: Ranks, seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while ranks.running() and time.monotonic() < deadline:
         time.sleep(_PERIOD)
+
+
+def ignore_report_signal() -> None:
+    """Ignore the signal in this process, and in those that it starts, until they handle it; a handler stays."""
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(REPORT_SIGNAL) is signal.SIG_DFL:
+        signal.signal(REPORT_SIGNAL, signal.SIG_IGN)
+
+
+@contextmanager
+def children_ignoring_report_signal() -> Iterator[None]:
+    """Have the processes that are started in a block begin with the signal ignored, before Python runs in them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(REPORT_SIGNAL, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(REPORT_SIGNAL, before)
+
+
+@contextmanager
+def stop_signals_handled(handler: Callable[[int, Any], object]) -> Iterator[None]:
+    """Have Ctrl-C, SIGTERM and SIGHUP call `handler` in a block of the main thread."""
+    # Those that were ignored stay ignored: under nohup, or in a background job of a script, some are.
+    handled = [number for number in STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    before: dict[int, Any] = {number: signal.signal(number, handler) for number in handled}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
+
+
+def stop_signals_exit() -> AbstractContextManager[None]:
+    """Have Ctrl-C, SIGTERM and SIGHUP raise SystemExit in a block: a back-off ends, and all is taken down."""
+    return stop_signals_handled(exit_with_signal)
+
+
+def exit_with_signal(number: int, _: object) -> NoReturn:
+    """Leave this process as a shell reports the end by this signal: 128 + its number."""
+    raise SystemExit(of_signal(number))
