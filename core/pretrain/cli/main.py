@@ -56,7 +56,7 @@ def _code_of(error: PretrainError | click.ClickException) -> ExitCode:
     """Return what a rank under a launcher of ours ends with: a disk that fails and a NaN are no errors of the user."""
     if isinstance(error, click.ClickException):
         return ExitCode.USER_ERROR
-    from pretrain.launch.processes.failure import exit_code_of  # noqa: PLC0415  only for an error
+    from pretrain.launch.process_exit import exit_code_of  # noqa: PLC0415  only for an error
 
     return exit_code_of(error)
 

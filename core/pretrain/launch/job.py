@@ -6,22 +6,23 @@ import dataclasses
 import importlib
 import json
 import os
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pretrain.data.needed import SampleCounts, own_corpus
 from pretrain.errors import DamageError, RunError
-from pretrain.exit_codes import WELL, End
+from pretrain.exit_codes import End
 from pretrain.launch.one_recipe import require_one_recipe
+from pretrain.launch.process_exit import early_exit_fails
 from pretrain.launch.rank0_broadcast import agree_on_restart_count, rank0_decides
 from pretrain.launch.run_directory import check_run_dir, holds_run, new_run_dir
 from pretrain.launch.run_lock import held, require_shared, this_process
 from pretrain.launch.start_checks import Start, folders_of_checkpoints, require_inputs, require_startable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from pretrain.launch.run_directory import Resume
     from pretrain.launch.world import World
@@ -94,7 +95,7 @@ class Job(_SentJob):
     def run(self, world: World) -> End:
         """Train in this process as one rank of `world`; return how that has ended."""
         recipe = self._begin(world)
-        with _early_exit_fails(), ExitStack() as lock:
+        with early_exit_fails(), ExitStack() as lock:
             if self.run_dir and self.prepared:
                 prepared = PreparedRun(Path(self.run_dir), self.resume == "run")
             else:
@@ -141,7 +142,7 @@ class ForwardJob(_SentJob):
     def run(self, world: World) -> End:
         """Call the function in this process as one rank of `world`; return that it has done its work."""
         recipe, call = self._begin(world), _function(self.function)
-        with _early_exit_fails():
+        with early_exit_fails():
             if world.world_size > world.local_world_size and self.function != EXAMINE:  # which says itself what differs
                 require_one_recipe(recipe, self.backend, world, lambda: None, reads_data=self.reads_data)
             call(recipe, backend_name=self.backend, world=world, **self.options)
@@ -161,18 +162,6 @@ def job_of(text: str) -> AnyJob:
 def _function(path: str) -> Any:
     module, _, name = path.partition(":")
     return getattr(importlib.import_module(module), name)
-
-
-@contextmanager
-def _early_exit_fails() -> Iterator[None]:
-    """Make an error of a `sys.exit` of a plugin or a library whose code would say that the work is done."""
-    try:
-        yield
-    except SystemExit as left:
-        if left.code not in {None, *WELL}:
-            raise
-        msg = f"sys.exit({'' if left.code is None else left.code}) was called before this rank had done its work"
-        raise RuntimeError(msg) from left
 
 
 def prepare_run(recipe: Recipe, run_dir: Path | None, lock: ExitStack, resume: Resume) -> PreparedRun:

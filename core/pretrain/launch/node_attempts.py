@@ -18,9 +18,9 @@ from pretrain.launch.nodes.nodes import largest_fitting
 from pretrain.launch.nodes.rendezvous import Rendezvous
 from pretrain.launch.nodes.reports import signalled_node
 from pretrain.launch.nodes.store_client import is_served_again
-from pretrain.launch.processes.children import run_children
+from pretrain.launch.processes.children import Processes
 from pretrain.launch.processes.failure import CRASH, USER_ERROR, Failure
-from pretrain.launch.processes.supervision import exit_with_signal, stop_signals_exit
+from pretrain.launch.processes.supervision import REPORT_SIGNAL, exit_with_signal, stop_signals_exit
 from pretrain.launch.restarts import NO_RESTARTS, Restarts, RunProgress, announce, with_remark
 from pretrain.launch.run_lock import require_shared, this_process
 from pretrain.recipe.layout import lay_out
@@ -136,6 +136,34 @@ def _reported_to_all(rendezvous: Rendezvous, failure: Failure) -> Failure:
     return reported
 
 
+def _run_ranks(job: AnyJob, worlds: Sequence[World], rendezvous: Rendezvous) -> Failure | None:
+    failure = _RanksOfNode(job, worlds, rendezvous).run()
+    return failure and rendezvous.report(failure)
+
+
+class _RanksOfNode(Processes):
+    """Ranks of one of several nodes: a report that is asked for here is one of the ranks of all nodes."""
+
+    def __init__(self, job: AnyJob, worlds: Sequence[World], rendezvous: Rendezvous) -> None:
+        super().__init__(job, worlds)
+        self._rendezvous = rendezvous
+
+    def send(self, number: int) -> None:
+        """Pass a signal on; a request for a report goes to all nodes."""
+        if number == REPORT_SIGNAL:
+            self._rendezvous.report_requests.ask()
+        else:
+            self._rendezvous.asked_to_stop = True
+            super().send(number)
+
+    def poll(self) -> Failure | None:
+        """Pass on a report that was asked for on any node, and what ranks have told; return another node's failure."""
+        if self._rendezvous.report_requests.came():
+            super().send(REPORT_SIGNAL)
+        self._rendezvous.tell(self.told())
+        return self._rendezvous.poll()
+
+
 class _Node:
     def __init__(
         self, rendezvous: Rendezvous, placement: Placement, job: AnyJob, policy: RestartPolicy, lock: ExitStack
@@ -156,7 +184,7 @@ class _Node:
             while True:
                 try:
                     worlds = begin()  # it prepares the job, too
-                    failure = run_children(self._job, worlds, self._rendezvous)
+                    failure = _run_ranks(self._job, worlds, self._rendezvous)
                 except NodesAbsent as absent:
                     failure = absent.failure
                 if not self._policy.limit:

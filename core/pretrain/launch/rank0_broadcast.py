@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from pretrain.errors import LaunchError, LostRanksError, PretrainError, shows_traceback
-from pretrain.launch.processes.failure import exit_code_of
+from pretrain.launch.process_exit import exit_code_of
 from pretrain.report.plain_text import rank_names
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pretrain.launch.job import Job
-from pretrain.launch.processes.children import run_children
+from pretrain.launch.processes.children import Processes
 from pretrain.launch.processes.failure import Failure
 from pretrain.launch.restarts import NO_RESTARTS, Restarts, run_attempts
 from pretrain.launch.world import LOCALHOST, free_port, node_worlds
@@ -47,7 +47,7 @@ def _run_with_restarts(placement: Placement, job: Job, policy: RestartPolicy) ->
 
     def attempt() -> Failure | None:
         worlds = node_worlds([placement.nproc], 0, LOCALHOST, free_port())
-        return run_children(job.started_again() if restarts.count else job, worlds)
+        return Processes(job.started_again() if restarts.count else job, worlds).run()
 
     return run_attempts(attempt, restarts)
 
@@ -57,4 +57,4 @@ def run_ranks(job: AnyJob, worlds: Sequence[World]) -> Failure | None:
     if worlds[0].world_size == 1:
         end = job.run(worlds[0])
         return dataclasses.replace(Failure.of_stop(end), asked=True) if end.code else None
-    return run_children(job, worlds)
+    return Processes(job, worlds).run()

@@ -46,7 +46,7 @@ def run(job, monkeypatch):
 
     def run(node, run_ranks, policy=POLICY):
         placement = Placement(recipe=recipe, backend=None, nodes=node, nproc=1, world_size=2)
-        monkeypatch.setattr(node_attempts, "run_children", run_ranks)
+        monkeypatch.setattr(node_attempts, "_run_ranks", run_ranks)
         return run_node(placement, a_job, policy)
 
     return run
@@ -97,7 +97,7 @@ def test_a_node_that_waits_learns_that_the_run_was_stopped(run, nodes):
     def run_ranks(_job, _worlds, rendezvous):
         threads[1].start()
         wait_for(lambda: spare and spare[0]._spare, "the spare node")
-        return rendezvous.report_stop(stop)
+        return rendezvous.report(stop)
 
     assert run(nodes[0], run_ranks) == stop
     for thread in threads:

@@ -152,7 +152,11 @@ class Rendezvous:
         return number
 
     def report(self, failure: Failure) -> Failure:
-        """Report the failure of this node's ranks; return the failure of the run."""
+        """Report why this node's ranks have failed or stopped; return the failure of the run, or the stop."""
+        if failure.stopped:
+            with suppress(DistError):
+                self._attempt.reports.keep_stop(failure)
+            return failure
         # Ranks that only lost a peer wait a moment for the report of that peer's node.
         deadline = time.monotonic() + _CAUSE_TIMEOUT
         while failure.lost_peer and time.monotonic() < deadline:
@@ -167,12 +171,6 @@ class Rendezvous:
         with suppress(DistError):
             return self._attempt.reports.keep(failure)
         return failure
-
-    def report_stop(self, stop: Failure) -> Failure:
-        """Let all nodes know why the ranks have stopped; return it."""
-        with suppress(DistError):
-            self._attempt.reports.keep_stop(stop)
-        return stop
 
     def tell(self, failures: Sequence[Failure]) -> None:
         """Let all nodes know what ranks here have told that still write a checkpoint; it ends nothing yet."""

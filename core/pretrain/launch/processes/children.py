@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Self
 from pretrain.launch.job import ForwardJob
 from pretrain.launch.processes.failure import Failure
 from pretrain.launch.processes.rank import FAILURE_FILE, PARENT, place_file, read_end
-from pretrain.launch.processes.supervision import REPORT_SIGNAL, children_ignoring_report_signal, supervise
+from pretrain.launch.processes.supervision import children_ignoring_report_signal, supervise
 from pretrain.launch.world import default_variables
 from pretrain.report.environment_file import COMMAND
 from pretrain.report.hang.position import last_place, place_words
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from pretrain.exit_codes import End
     from pretrain.launch.job import AnyJob
-    from pretrain.launch.nodes.rendezvous import Rendezvous
     from pretrain.launch.world import World
 
 
@@ -88,6 +87,20 @@ class Processes:
     def __exit__(self, *_: object) -> None:
         self.kill()
         self._folder.remove()
+
+    def run(self) -> Failure | None:
+        """Start the ranks and wait until all have ended; returns and raises as `supervise`."""
+        patience = self._job.patience if isinstance(self._job, ForwardJob) else None
+
+        def poll() -> Failure | None:
+            return self.poll() or (self.left_behind(patience) if patience is not None else None)
+
+        with self:
+            return supervise(self, poll, failure_ends=patience is None)
+
+    def poll(self) -> Failure | None:
+        """Return why the ranks must end though none of them has failed; asked once a second."""
+        return None
 
     def running(self) -> bool:
         """Say whether any rank still runs."""
@@ -162,44 +175,6 @@ class Processes:
             start_new_session=True,
         )
         return _Child(world.rank, process, failure_file)
-
-
-def run_children(job: AnyJob, worlds: Sequence[World], rendezvous: Rendezvous | None = None) -> Failure | None:
-    """Run the job on every rank of this node, each a child process; returns and raises as `supervise`."""
-    patience = job.patience if isinstance(job, ForwardJob) else None
-    with Processes(job, worlds) if rendezvous is None else _RanksOfNode(job, worlds, rendezvous) as ranks:
-
-        def poll() -> Failure | None:
-            elsewhere = ranks.poll() if isinstance(ranks, _RanksOfNode) else None
-            return elsewhere or (ranks.left_behind(patience) if patience is not None else None)
-
-        failure = supervise(ranks, poll, failure_ends=patience is None)
-    if failure is None or rendezvous is None:
-        return failure
-    return rendezvous.report_stop(failure) if failure.stopped else rendezvous.report(failure)
-
-
-class _RanksOfNode(Processes):
-    """Ranks of one of several nodes: a report that is asked for here is one of the ranks of all nodes."""
-
-    def __init__(self, job: AnyJob, worlds: Sequence[World], rendezvous: Rendezvous) -> None:
-        super().__init__(job, worlds)
-        self._rendezvous = rendezvous
-
-    def send(self, number: int) -> None:
-        """Pass a signal on; a request for a report goes to all nodes."""
-        if number == REPORT_SIGNAL:
-            self._rendezvous.report_requests.ask()
-        else:
-            self._rendezvous.asked_to_stop = True
-            super().send(number)
-
-    def poll(self) -> Failure | None:
-        """Pass on a report that was asked for on any node, and what ranks have told; return another node's failure."""
-        if self._rendezvous.report_requests.came():
-            super().send(REPORT_SIGNAL)
-        self._rendezvous.tell(self.told())
-        return self._rendezvous.poll()
 
 
 _PREFIX, _MARK = "pretrain-ranks-", "lock"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
 import json
 import re
 import signal
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 from pretrain.atomic_files import replacing
 from pretrain.errors import DeviceError, InUseError, LostRanksError, NotFiniteError, OtherRankError, PretrainError
 from pretrain.exit_codes import STOP_SIGNALS, WELL, ExitCode, of_signal
+from pretrain.launch.process_exit import exit_code_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,22 +28,6 @@ _INTERRUPTED = {sign for number in STOP_SIGNALS for sign in (-number, of_signal(
 _LOST_PEER = re.compile(r"connection (was )?(closed|reset|refused)|broken pipe|gloo/transport", re.IGNORECASE)
 _TIMEOUT = re.compile(r"(?:timed out (?:waiting|after)|wait timeout after) (\d+) ?(ms|s)", re.IGNORECASE)
 """Timeout messages of gloo and torch's stores."""
-_OF_STORAGE = {errno.EIO, errno.ENODEV, errno.ENXIO, errno.ESTALE, errno.ESHUTDOWN, errno.ETIMEDOUT}
-_OF_STORAGE |= {errno.ECONNRESET, errno.ENOTCONN, errno.EHOSTDOWN, errno.EHOSTUNREACH}
-"""Errors of a file system or a disk that fails; a full disk and a folder without permission are the user's."""
-
-
-def exit_code_of(error: BaseException) -> ExitCode:
-    """Return the exit code of a process that an exception ends: a user error, or what another attempt may not meet."""
-    may_pass = isinstance(error, NotFiniteError | LostRanksError) or _is_of_storage(error)
-    return USER_ERROR if isinstance(error, PretrainError) and not may_pass else CRASH
-
-
-def _is_of_storage(error: BaseException) -> bool:
-    cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, OSError):
-        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
-    return cause is not None and cause.errno in _OF_STORAGE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

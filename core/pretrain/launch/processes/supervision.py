@@ -26,30 +26,19 @@ _GRACE = 1.0
 be the first in time."""
 
 
-class Ranks(Protocol):
-    """Ranks that this process started, here or on other hosts."""
+class _Ranks(Protocol):
+    """Ranks that this process started: `children.Processes` here, `remote_nodes.RemoteNodes` on other hosts."""
 
-    def running(self) -> bool:
-        """Say whether any rank still runs."""
-
-    def failures(self) -> list[Failure]:
-        """Return the failures of ranks."""
-
-    def told(self) -> list[Failure]:
-        """Return the failures that ranks have told which still run, as they write a checkpoint first, or nodes."""
-
-    def stop(self) -> Failure | None:
-        """Return why ranks that have all ended without a failure have left early; None at the end of the training."""
-
-    def send(self, number: int) -> None:
-        """Pass a signal on."""
-
-    def kill(self) -> None:
-        """End every rank that still runs."""
+    def running(self) -> bool: ...
+    def failures(self) -> list[Failure]: ...
+    def told(self) -> list[Failure]: ...
+    def stop(self) -> Failure | None: ...
+    def send(self, number: int) -> None: ...
+    def kill(self) -> None: ...
 
 
 def supervise(
-    ranks: Ranks, poll: Callable[[], Failure | None] | None = None, *, failure_ends: bool = True
+    ranks: _Ranks, poll: Callable[[], Failure | None] | None = None, *, failure_ends: bool = True
 ) -> Failure | None:
     """Wait until all ranks have ended; return why the run failed, or has `stopped`, None if it is complete.
 
@@ -74,7 +63,7 @@ def supervise(
 
 
 @contextmanager
-def _passing_on(ranks: Ranks) -> Iterator[StopRequest]:
+def _passing_on(ranks: _Ranks) -> Iterator[StopRequest]:
     stop = StopRequest()
 
     def pass_on(number: int, _: FrameType | None) -> None:
@@ -93,7 +82,7 @@ def _passing_on(ranks: Ranks) -> Iterator[StopRequest]:
 
 
 def _wait_for_event(
-    ranks: Ranks, stop: StopRequest, poll: Callable[[], Failure | None], *, failure_ends: bool
+    ranks: _Ranks, stop: StopRequest, poll: Callable[[], Failure | None], *, failure_ends: bool
 ) -> Failure | None:
     """Wait for the end of all ranks, the failure of one, or a second signal; return another node's failure."""
     asked = time.monotonic()
@@ -106,7 +95,7 @@ def _wait_for_event(
     return None
 
 
-def _wait(ranks: Ranks, seconds: float) -> None:
+def _wait(ranks: _Ranks, seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while ranks.running() and time.monotonic() < deadline:
         time.sleep(_PERIOD)
