@@ -127,16 +127,16 @@ def _files(recipe: Recipe, *, reads_data: bool) -> dict[str, str]:
     files = [Path(name) for name in (section.vocab_file, section.merge_file, section.file) if name]
     prefixes = [data.path] if data.path else [part.path for part in data.blend or ()]
     prefixes = prefixes if reads_data else []
-    found = {"tokenizer": _content(lambda: fingerprint_of(section.type, *files))}
+    found = {"tokenizer": _content(fingerprint_of, section.type, *files)}
     for number, prefix in enumerate(prefixes, start=1):
         key = f"token files {number} of {len(prefixes)}"
-        found[key] = _content(lambda prefix=prefix: TokenFile.open(prefix).identity())
+        found[key] = _content(lambda path: TokenFile.open(path).identity(), prefix)
     return found
 
 
-def _content(look: Callable[[], str]) -> str:
+def _content(look: Callable[..., str], *arguments: object) -> str:
     """Return a hash, or why a file cannot be read here; another host may have it."""
     try:
-        return f"content {look()[:_DIGITS]}"
+        return f"content {look(*arguments)[:_DIGITS]}"
     except (DataError, OSError) as error:
         return str(error).splitlines()[0]
