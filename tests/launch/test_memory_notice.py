@@ -70,7 +70,7 @@ def placed(tmp_path, site, memory, availability=FOUND, **options):
 
 def test_a_placement_carries_the_line_without_opening_a_device_context(tmp_path, site):
     placement = placed(tmp_path, site, LEAST - 1)
-    assert placement.memory_notice.startswith("memory: at least 0.0 GiB of weights")
+    assert placement.memory_notice.startswith("memory: weights, gradients and optimizer need at least 0.0 GiB")
     assert placement.notice == ""
 
 

@@ -74,7 +74,7 @@ def test_a_restart_that_cannot_begin_is_tried_again_until_none_is_left():
     verdicts = judged(4, (KILLED, 40, 47), *[(in_use, 40, 47)] * 4)
     assert [verdict.wait for verdict in verdicts] == [1, 2, 4, 8, None]
     assert verdicts[-1].text.startswith("All restarts are used up (--max-restarts 4).")
-    assert judged(9, (KILLED, 40, 47), (in_use, 40, 47), (KILLED, 40, 47))[-1].text.startswith("No restart: the same")
+    assert judged(9, (KILLED, 40, 47), (in_use, 40, 47), (KILLED, 40, 47))[-1].text.startswith("No restart: the run failed twice")
 
 
 def test_a_device_that_is_missing_at_a_restart_is_tried_again():
@@ -141,7 +141,7 @@ def test_the_same_failure_without_progress_ends_the_run_and_both_are_named():
         "then:  rank 0: ValueError: port 9999 at 0x7f99\n"
         "Remove the cause. --resume continues from the checkpoint of iteration 40."
     )
-    assert "twice before the first iteration" in judged(9, (KILLED, None, None), (KILLED, None, None))[1].text
+    assert "the same way before the first iteration" in judged(9, (KILLED, None, None), (KILLED, None, None))[1].text
 
 
 def test_another_failure_or_rank_or_a_later_iteration_is_a_reason_again():
