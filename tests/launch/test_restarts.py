@@ -74,7 +74,8 @@ def test_a_restart_that_cannot_begin_is_tried_again_until_none_is_left():
     verdicts = judged(4, (KILLED, 40, 47), *[(in_use, 40, 47)] * 4)
     assert [verdict.wait for verdict in verdicts] == [1, 2, 4, 8, None]
     assert verdicts[-1].text.startswith("All restarts are used up (--max-restarts 4).")
-    assert judged(9, (KILLED, 40, 47), (in_use, 40, 47), (KILLED, 40, 47))[-1].text.startswith("No restart: the run failed twice")
+    last = judged(9, (KILLED, 40, 47), (in_use, 40, 47), (KILLED, 40, 47))[-1]
+    assert last.text.startswith("No restart: the run failed twice")
 
 
 def test_a_device_that_is_missing_at_a_restart_is_tried_again():
