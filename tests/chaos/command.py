@@ -17,7 +17,7 @@ from pretrain.errors import LaunchError, PretrainError
 from pretrain.exit_codes import ExitCode
 from pretrain.launch.nodes.nodes import Nodes
 from pretrain.launch.placement import make_placement
-from pretrain.launch.processes.signals import stop_signals_exit
+from pretrain.launch.processes.supervision import stop_signals_exit
 from pretrain.launch.schedulers import current_world, own_node
 from pretrain.plugins.host.discovery import find_backend
 from pretrain.plugins.host.manager import load_alone

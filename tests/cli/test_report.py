@@ -1,3 +1,5 @@
+from contextlib import closing
+
 import pytest
 
 from pretrain.cli.main import main
@@ -8,7 +10,7 @@ from pretrain.report.metrics import EvalRecord, MetricsWriter
 def runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("a", "b"):
-        with MetricsWriter(tmp_path / name / "metrics.jsonl") as metrics:
+        with closing(MetricsWriter(tmp_path / name / "metrics.jsonl")) as metrics:
             metrics.write(EvalRecord.of("valid", 20, 2.0))
     return tmp_path
 

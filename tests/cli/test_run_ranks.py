@@ -104,13 +104,17 @@ WIDE = ("--set", "model.num_attention_heads=16", "--set", "model.hidden_size=64"
     ("settings", "ranks", "notice"),
     [
         (["train.global_batch_size=8"], 8, ""),
-        ([], 4, "4 of 8 devices are used: global_batch_size 4 and a model-parallel size of 1 fit no more (--nproc and"),
+        (
+            [],
+            4,
+            "4 of 8 devices are used: global_batch_size 4 with a model-parallel size of 1 cannot be",
+        ),
         (["train.global_batch_size=9", "train.micro_batch_size=3"], 3, "3 of 8 devices are used: global_batch_size 9"),
         (["parallel.tensor_model_parallel_size=2"], 8, ""),
         (
             ["parallel.tensor_model_parallel_size=2", "train.global_batch_size=6"],
             6,
-            "6 of 8 devices are used: global_batch_size 6 and a model-parallel size of 2 fit no more",
+            "6 of 8 devices are used: global_batch_size 6 with a model-parallel size of 2 cannot be divided over more",
         ),
     ],
 )

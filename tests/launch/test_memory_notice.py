@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from plugins.fake_site import reference, site
-from pretrain.launch.memory_notice import KnownDevice, device_in, least_memory, memory_notice
 from pretrain.launch.nodes.nodes import Nodes
-from pretrain.launch.placement import make_placement
+from pretrain.launch.placement import KnownDevice, device_in, least_memory, make_placement, memory_notice
 from pretrain.plugins.host.discovery import find_backend
 from pretrain.plugins.host.manager import load_alone
 from pretrain.recipe import make_recipe, to_yaml
@@ -52,7 +51,8 @@ def test_beyond_it_one_line_says_so_and_names_the_command_that_shows_more():
     large = make_recipe(RECIPE, ["model.hidden_size=12288", "model.num_attention_heads=96"], source="my recipe.yml")
     line = memory_notice(large, ("model.hidden_size=12288",), 8, KnownDevice("Chip 9", 32 * GIB))
     assert line == (
-        "memory: at least 54.0 GiB of weights, gradients and optimizer on a Chip 9 of 32 GiB: it cannot fit; "
+        "memory: weights, gradients and optimizer need at least 54.0 GiB per rank, but a Chip 9 has 32 GiB: "
+        "the run cannot fit; "
         "pretrain plan 'my recipe.yml' --device 'Chip 9' --devices 8 --set model.hidden_size=12288 shows more"
     )
 
@@ -70,7 +70,7 @@ def placed(tmp_path, site, memory, availability=FOUND, **options):
 
 def test_a_placement_carries_the_line_without_opening_a_device_context(tmp_path, site):
     placement = placed(tmp_path, site, LEAST - 1)
-    assert placement.memory_notice.startswith("memory: at least 0.0 GiB of weights")
+    assert placement.memory_notice.startswith("memory: weights, gradients and optimizer need at least 0.0 GiB")
     assert placement.notice == ""
 
 

@@ -83,7 +83,7 @@ def test_a_restart_by_torchrun_continues(tmp_path, monkeypatch):
 
 def test_a_run_that_torchrun_may_restart_must_be_found_again(monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")
-    with pytest.raises(RunError, match=r"the run must be found again\.\nPass --run-dir DIR"):
+    with pytest.raises(RunError, match=r"each start needs the same folder\.\nPass --run-dir DIR"):
         prepare(None)
 
 

@@ -12,9 +12,9 @@ from torch.distributed import TCPStore
 from pretrain.errors import LostRanksError, RunError
 from pretrain.launch import rank0_broadcast
 from pretrain.launch.job import ForwardJob
+from pretrain.launch.processes.children import Processes
 from pretrain.launch.processes.failure import CRASH, Failure
 from pretrain.launch.rank0_broadcast import HOST, gathered_on_rank0, rank0_decides, tell_rank0
-from pretrain.launch.start import run_children
 from pretrain.launch.world import LOCALHOST, free_port, node_worlds
 
 pytestmark = pytest.mark.usefixtures("forked_python")
@@ -86,7 +86,7 @@ def test_the_launcher_shows_which_rank_is_silent_and_waits_for_it_no_longer(reci
     port = free_port()
     worlds = [world for node in range(2) for world in node_worlds([2, 1], node, LOCALHOST, port)]
     job = ForwardJob(recipe=str(recipe_file), backend="cpu", function="silent_rank:evaluate", reads_data=True)
-    failure = run_children(job, worlds)
+    failure = Processes(job, worlds).run()
     assert str(failure).startswith("These ranks have not sent their recipe within 0.002 minutes: rank 2.\n")
     assert failure.exit_code == CRASH
 
@@ -114,7 +114,7 @@ def test_an_error_is_told_or_printed_before_the_other_ranks_hear_that_they_end(m
 def test_rank_0_says_how_many_ranks_have_come(monkeypatch):
     monkeypatch.setattr(rank0_broadcast, "_TIMEOUT", timedelta(seconds=1))
     monkeypatch.setattr(os, "environ", os.environ | node_worlds([2], 0, LOCALHOST, free_port())[0].environment())
-    with pytest.raises(LostRanksError, match=r"only (1 of 2|some) ranks have come within 0:00:01"):
+    with pytest.raises(LostRanksError, match=r"only (1 of 2|some) ranks have joined within 0:00:01"):
         rank0_broadcast.store_of_ranks.__wrapped__()
 
 

@@ -87,7 +87,7 @@ def test_ranks_that_are_stopped_while_they_report_a_failure_print_nothing(job, c
 def test_a_rank_that_leaves_with_exit_code_0_in_the_middle_is_the_failure_and_not_the_one_that_misses_it(job):
     failure = run_ranks(job("rank_1_leaves"), worlds(2))
     assert (failure.rank, failure.exit_code) == (1, CRASH)
-    assert failure.text.startswith("It left with exit code 0 before it had done its work")
+    assert failure.text.startswith("It exited with code 0 before its work was done")
 
 
 def test_ranks_that_all_leave_in_the_middle_are_no_success(job):

@@ -51,7 +51,7 @@ def test_the_same_death_without_progress_is_not_repeated_endlessly(launcher, tmp
     code, errors = ended(launcher("dying_always"))
     assert code == 1
     assert len(attempts(tmp_path / "run", 0)) == 2
-    assert "No restart: the same failure came twice before the first iteration" in errors
+    assert "No restart: the run failed twice in the same way before the first iteration" in errors
 
 
 def test_a_user_error_is_not_repeated(launcher):

@@ -73,8 +73,9 @@ def test_a_restart_that_cannot_begin_is_tried_again_until_none_is_left():
     assert judged(9, (in_use, None, None)) == [Decision()]
     verdicts = judged(4, (KILLED, 40, 47), *[(in_use, 40, 47)] * 4)
     assert [verdict.wait for verdict in verdicts] == [1, 2, 4, 8, None]
-    assert verdicts[-1].text.startswith("No restart is left of 4.")
-    assert judged(9, (KILLED, 40, 47), (in_use, 40, 47), (KILLED, 40, 47))[-1].text.startswith("No restart: the same")
+    assert verdicts[-1].text.startswith("All restarts are used up (--max-restarts 4).")
+    last = judged(9, (KILLED, 40, 47), (in_use, 40, 47), (KILLED, 40, 47))[-1]
+    assert last.text.startswith("No restart: the run failed twice")
 
 
 def test_a_device_that_is_missing_at_a_restart_is_tried_again():
@@ -90,7 +91,7 @@ def test_values_that_are_not_finite_are_tried_once_more_and_end_the_run_at_the_s
 
     again, end = judged(3, (failure(0, 47), 40, 46), (failure(1, 47), 40, 46))
     assert again.text == "restart 1 of 3 in 1 s, from the checkpoint of iteration 40"
-    assert end.text.startswith("No restart: the same failure came twice after iteration 46")
+    assert end.text.startswith("No restart: the run failed twice in the same way after iteration 46")
     assert "\nfirst: not finite from iteration 47 on, first on rank 1 (node7, cuda:3).\n" in end.text
     assert [each.wait for each in judged(3, (failure(0, 47), 40, 46), (failure(0, 52), 40, 51))] == [1, 2]
     assert judged(0, (failure(0, 47), 40, 46)) == [Decision()]
@@ -126,7 +127,7 @@ def test_the_end_says_that_no_restart_is_left_and_how_to_go_on():
     verdict = judged(1, (KILLED, 10, 12), (KILLED, 20, 25))[1]
     assert str(with_remark(KILLED, verdict)) == (
         "rank 1 failed:\nIt was killed by SIGKILL.\nThe usual cause is memory.\n"
-        "No restart is left of 1. --resume continues from the checkpoint of iteration 20."
+        "All restarts are used up (--max-restarts 1). --resume continues from the checkpoint of iteration 20."
     )
     assert judged(0, (KILLED, 10, 12)) == [Decision()]
 
@@ -136,12 +137,12 @@ def test_the_same_failure_without_progress_ends_the_run_and_both_are_named():
     first, second = judged(9, (BUG, 40, 47), (again, 40, 47))
     assert first.wait == 1
     assert second == Decision(
-        text="No restart: the same failure came twice after iteration 47, without progress in between.\n"
+        text="No restart: the run failed twice in the same way after iteration 47, without progress in between.\n"
         "first: rank 0: ValueError: port 4711 at 0x7f12\n"
         "then:  rank 0: ValueError: port 9999 at 0x7f99\n"
         "Remove the cause. --resume continues from the checkpoint of iteration 40."
     )
-    assert "twice before the first iteration" in judged(9, (KILLED, None, None), (KILLED, None, None))[1].text
+    assert "the same way before the first iteration" in judged(9, (KILLED, None, None), (KILLED, None, None))[1].text
 
 
 def test_another_failure_or_rank_or_a_later_iteration_is_a_reason_again():

@@ -251,7 +251,7 @@ def test_outside_of_pods_rank_and_world_size_alone_count_nodes_only_if_options_s
 
 
 def test_an_elastic_job_has_no_fixed_number_of_nodes():
-    with pytest.raises(LaunchError, match="PET_NNODES is '1:4'; a number was expected"):
+    with pytest.raises(LaunchError, match="PET_NNODES is '1:4', not a number"):
         node(PYTORCHJOB | {"PET_NNODES": "1:4"})
 
 
@@ -275,5 +275,5 @@ def test_ranks_that_are_started_on_a_machine_of_skypilot_are_ranks():
 def test_a_node_whose_variables_lack_the_address_of_node_0_is_told_how_to_give_it(monkeypatch):
     for name, value in MPIRUN_NODE.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(LaunchError, match=r"do not tell node 0's address\.\nGive --rdzv HOST:PORT"):
+    with pytest.raises(LaunchError, match=r"but not the address of node 0\.\nPass --rdzv HOST:PORT"):
         place_of_process(RankCounts(nproc=1, nnodes=None, rdzv=None, node_rank=None))

@@ -1,6 +1,7 @@
 import io
 import subprocess
 import sys
+from contextlib import closing
 
 import pytest
 
@@ -10,7 +11,7 @@ from pretrain.report.metrics import EvalRecord, duration
 
 def printed(*calls, total=100, **options):
     stream = io.StringIO()
-    with Console(total, stream=stream, **options) as console:
+    with closing(Console(total, stream=stream, **options)) as console:
         for call in calls:
             call(console)
     return stream.getvalue()
@@ -81,7 +82,7 @@ def test_a_stream_that_only_looks_like_a_terminal_gets_lines(train_record, monke
 
     monkeypatch.setenv(name, "0")
     stream = Terminal()
-    with Console(100, stream=stream) as console:
+    with closing(Console(100, stream=stream)) as console:
         console.train(train_record())
     assert stream.getvalue().startswith("iteration  10/100 | ")
 

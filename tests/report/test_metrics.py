@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+from contextlib import closing
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,7 @@ from report.conftest import room_for
 
 
 def write(path, records, **options):
-    with MetricsWriter(path, **options) as writer:
+    with closing(MetricsWriter(path, **options)) as writer:
         for record in records:
             writer.write(record)
 
@@ -47,7 +48,7 @@ def test_a_record_outlives_kill_9_right_after_it_was_written(tmp_path):
 @pytest.mark.parametrize("room", [0, 10])
 def test_a_record_for_which_there_is_no_room_leaves_nothing_of_it(tmp_path, train_record, room):
     path = tmp_path / "metrics.jsonl"
-    with MetricsWriter(path) as writer:
+    with closing(MetricsWriter(path)) as writer:
         writer.write(train_record(10))
         with room_for(path, room), pytest.raises(OSError, match=r"space|large"):
             writer.write(train_record(20))
@@ -104,7 +105,7 @@ def test_nothing_is_rewritten_where_nothing_changes(tmp_path, train_record):
 
 def test_a_training_that_goes_back_drops_the_later_lines_and_writes_on(tmp_path, train_record):
     path = tmp_path / "metrics.jsonl"
-    with MetricsWriter(path) as writer:
+    with closing(MetricsWriter(path)) as writer:
         for iteration in (10, 20, 30):
             writer.write(train_record(iteration))
             writer.write(EvalRecord.of("valid", iteration, 4.0))
@@ -119,7 +120,7 @@ def test_a_training_that_goes_back_drops_the_later_lines_and_writes_on(tmp_path,
 
 def test_a_training_that_goes_back_writes_on_where_its_file_was_removed(tmp_path, train_record):
     path = tmp_path / "metrics.jsonl"
-    with MetricsWriter(path) as writer:
+    with closing(MetricsWriter(path)) as writer:
         writer.write(train_record(10))
         path.unlink()
         writer.go_back(0)
@@ -147,7 +148,7 @@ def test_a_rollback_that_the_checkpoint_does_not_know_of_is_dropped_and_comes_ag
 
 def test_a_training_that_goes_back_once_more_keeps_its_earlier_rollbacks(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    with MetricsWriter(path) as writer:
+    with closing(MetricsWriter(path)) as writer:
         writer.write(rollback(20, 21, 25))
         writer.go_back(20, [[21, 25], [27, 29]])
         writer.write(rollback(20, 27, 29))

@@ -1,5 +1,6 @@
 import json
 import re
+from contextlib import closing
 
 import pytest
 
@@ -26,7 +27,7 @@ def run(tmp_path, train_record):
 
     def make(name, lr=1e-3, loss=4.0):
         run_dir = tmp_path / name
-        with MetricsWriter(run_dir / "metrics.jsonl") as metrics:
+        with closing(MetricsWriter(run_dir / "metrics.jsonl")) as metrics:
             for iteration in (10, 20, 30):
                 metrics.write(train_record(iteration, lm_loss=loss - iteration / 100, learning_rate=lr))
             metrics.write(EvalRecord.of("valid", 20, loss))
@@ -87,7 +88,7 @@ def test_a_run_of_which_only_metrics_are_left_is_shown(tmp_path, run):
 
 
 def test_a_run_that_only_evaluated_is_shown(tmp_path):
-    with MetricsWriter(tmp_path / "run/metrics.jsonl") as metrics:
+    with closing(MetricsWriter(tmp_path / "run/metrics.jsonl")) as metrics:
         metrics.write(EvalRecord.of("valid", 20, 2.0))
     assert "<td>2.0000</td>" in report(tmp_path, tmp_path / "run")
 
@@ -117,7 +118,7 @@ def test_a_damaged_environment_is_named(tmp_path, run):
 def test_events_are_listed(tmp_path, run):
     run_dir = run("first")
     assert "Events" not in report(tmp_path, run_dir)
-    with MetricsWriter(run_dir / "metrics.jsonl") as metrics:
+    with closing(MetricsWriter(run_dir / "metrics.jsonl")) as metrics:
         metrics.write(EventRecord(event="rollback", iteration=1020, text="loss 9 in iteration 1030: back"))
     page = report(tmp_path, run_dir)
     assert "Events" in page

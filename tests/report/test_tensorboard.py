@@ -1,4 +1,5 @@
 import time
+from contextlib import closing
 
 import pytest
 from tensorboard.summary.writer import event_file_writer
@@ -18,7 +19,7 @@ def curves(folder):
 
 def test_scalars_have_megatrons_names(tmp_path, train_record):
     record = train_record(loss_scale=1024.0, mfu=0.5, memory_peak_bytes=7, params_norm=2.0, num_zeros_in_grad=3)
-    with TensorBoard(tmp_path, warn=pytest.fail) as board:
+    with closing(TensorBoard(tmp_path, warn=pytest.fail)) as board:
         board.train(record)
         board.evaluation(EvalRecord.of("valid", 10, 2.0), 80)
         board.evaluation(EvalRecord.of("test", 10, 3.0), 80)
@@ -51,7 +52,7 @@ def test_scalars_have_megatrons_names(tmp_path, train_record):
 
 
 def test_unmeasured_values_are_not_shown(tmp_path, train_record):
-    with TensorBoard(tmp_path, warn=pytest.fail) as board:
+    with closing(TensorBoard(tmp_path, warn=pytest.fail)) as board:
         board.train(train_record(mfu=None, loss_scale=None, lm_loss=None))
     assert {"mfu", "loss-scale", "lm loss"}.isdisjoint(curves(tmp_path))
 
@@ -61,7 +62,7 @@ def test_a_resumed_run_shows_one_curve_over_iterations_and_over_samples(tmp_path
     monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(0))
 
     def run(iterations, **resumed):
-        with TensorBoard(tmp_path, warn=pytest.fail, **resumed) as board:
+        with closing(TensorBoard(tmp_path, warn=pytest.fail, **resumed)) as board:
             for iteration in iterations:
                 board.train(train_record(iteration, consumed_samples=100 * iteration))
 
@@ -73,7 +74,7 @@ def test_a_resumed_run_shows_one_curve_over_iterations_and_over_samples(tmp_path
 
 def test_a_training_that_goes_back_hides_the_later_points(tmp_path, train_record, monkeypatch):
     monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(0))
-    with TensorBoard(tmp_path, warn=pytest.fail) as board:
+    with closing(TensorBoard(tmp_path, warn=pytest.fail)) as board:
         for iteration in (10, 20, 30):
             board.train(train_record(iteration, consumed_samples=8 * iteration))
         board.go_back(10, 80)
@@ -88,7 +89,7 @@ def test_a_folder_that_cannot_be_written_any_more_is_told_once_and_has_a_gap(
     monkeypatch.setattr(tensorboard, "_FIRST_WAIT", 0.0)
     monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(0))
     folder, away, told = tmp_path / "tensorboard", tmp_path / "away", []
-    with TensorBoard(folder, warn=told.append) as board:
+    with closing(TensorBoard(folder, warn=told.append)) as board:
         board.train(train_record(1))
         folder.rename(away)
         folder.touch()
@@ -109,9 +110,9 @@ def test_a_folder_that_cannot_be_written_any_more_is_told_once_and_has_a_gap(
 def test_a_folder_that_cannot_be_made_or_is_lost_before_the_end_ends_nothing(tmp_path, train_record):
     told = []
     (tmp_path / "file").touch()
-    with TensorBoard(tmp_path / "file", warn=told.append) as board:
+    with closing(TensorBoard(tmp_path / "file", warn=told.append)) as board:
         board.train(train_record(1))
-    with TensorBoard(tmp_path / "folder", warn=told.append) as board:
+    with closing(TensorBoard(tmp_path / "folder", warn=told.append)) as board:
         (tmp_path / "folder").rename(tmp_path / "away")
         (tmp_path / "folder").touch()
         board.train(train_record(1))

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 @click.command(name="backends")
 def command() -> None:
-    """List every backend: version, provider, available or why not.
+    """List every backend, with its version, and whether it is available.
 
-    A broken plugin is a line of this list and never breaks the list.
+    A broken plugin is a line of the list, with its error.
     """
     installed = discovery.installed_backends()
     rows = [_backend(name, list(found)) for name, found in groupby(installed, key=lambda backend: backend.name)]

@@ -15,7 +15,7 @@ COMMANDS = {
     "run": "Train a recipe (the default command).",
     "data": "Build, merge and inspect token files.",
     "tokenizer": "Train a tokenizer.",
-    "backends": "List every backend: version, provider, available or why not.",
+    "backends": "List every backend, with its version, and whether it is available.",
     "evaluate": "Compute loss and perplexity of a checkpoint.",
     "generate": "Generate text from a checkpoint.",
     "explain": "Show which kernel each operation gets, and why the others do not.",
@@ -57,11 +57,10 @@ class LazyCommands(click.Group):
         command: click.Command = importlib.import_module(module_of(cmd_name)).command
         return command
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  as above
         """Write the list of commands without importing them."""
-        if lines := [(name, COMMANDS[name]) for name in self.list_commands(ctx)]:
-            with formatter.section("Commands"):
-                formatter.write_dl(lines)
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Put the default command before a recipe or an option that is not the group's own."""
@@ -75,9 +74,8 @@ class LazyCommands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command, or suggest the nearest name."""
-        known = self.list_commands(ctx)
-        if args[0] not in known:
-            meant = " Did you mean 'run'?" if args[0] in _RUN_ELSEWHERE else did_you_mean(args[0], known)
+        if args[0] not in COMMANDS:
+            meant = " Did you mean 'run'?" if args[0] in _RUN_ELSEWHERE else did_you_mean(args[0], COMMANDS)
             msg = f"'{args[0]}' is neither a command nor a recipe file.{meant}"
             raise click.UsageError(msg, ctx)
         return super().resolve_command(ctx, args)

@@ -14,19 +14,19 @@ from pretrain.errors import BackendError
 
 @click.command(name="conformance")
 @click.option("--backend", metavar="NAME", required=True, help="The device plugin to test.")
-@click.option("-k", "expression", metavar="EXPRESSION", default="", help="Only tests that match, as in pytest -k.")
+@click.option("-k", "expression", metavar="EXPRESSION", default="", help="Run only tests that match, as in pytest -k.")
 @click.option(
-    "--tier", "tiers", type=click.Choice(list(TIERS)), multiple=True, help="This tier only; several may be given."
+    "--tier", "tiers", type=click.Choice(list(TIERS)), multiple=True, help="Run only this tier; may be repeated."
 )
-@click.option("--kernels-only", is_flag=True, help="Leave out the tier training: --tier device --tier kernels.")
-@click.option("-v", "verbose", is_flag=True, help="One line for each test.")
+@click.option("--kernels-only", is_flag=True, help="The same as --tier device --tier kernels.")
+@click.option("-v", "verbose", is_flag=True, help="Print one line for each test.")
 def command(backend: str, expression: str, tiers: tuple[str, ...], kernels_only: bool, verbose: bool) -> None:
     """Test a backend's device, compare its kernels with the float64 reference, and train on it.
 
-    There are three tiers, and the first that fails is the last that is run: `device` (torch's module, memory, copies,
-    two ranks), `kernels`, and `training`: a few iterations on one device and on two, which resume from each other's
-    checkpoints on the cpu. What each kernel takes, why it declines the rest, and the time of each tier are listed at
-    the end. The exit code is 0 where nothing failed, 1 where something did, and 5 where no test was chosen.
+    There are three tiers, and the run stops after the first that fails: `device` (torch's module, memory, copies, two
+    ranks), `kernels`, and `training`: a few iterations on one device and on two, and on the cpu from their checkpoints
+    and back. At the end it lists what each kernel takes, why it declines the rest, and the time of each tier. The exit
+    code is 0 if nothing failed, 1 if something did, and 5 if no test was chosen.
     """
     if find_spec("pytest") is None:
         msg = "the conformance kit needs pytest.\nInstall it: pip install 'pretrain[conformance]'"

@@ -30,7 +30,10 @@ _SPLITS = ("train", "valid", "test")
     "--split", type=click.Choice(_SPLITS[1:]), help="Held-out text to evaluate.  [default: all that data.split has]"
 )
 @click.option(
-    "--iters", type=click.IntRange(min=1), metavar="N", help="Global batches.  [default: the recipe's evaluation.iters]"
+    "--iters",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Global batches to take.  [default: the recipe's evaluation.iters]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--backend", default="cpu", show_default=True, metavar="NAME", help="The device plugin.")
@@ -80,7 +83,7 @@ def _named(recipe: Recipe) -> Path:
     if recipe.checkpoint.load is None:
         msg = (
             f"{recipe.source} names no checkpoint to evaluate (checkpoint.load).\n"
-            "Pass --load with a run directory, its checkpoints or one of them; or give a run instead of the recipe."
+            "Pass --load with a run directory, its checkpoints or one of them, or give a run instead of the recipe."
         )
         raise CheckpointError(msg)
     return Path(recipe.checkpoint.load)
@@ -95,7 +98,7 @@ def _splits(recipe: Recipe, wanted: str | None) -> list[str]:
         what = {None: "validation and test", "valid": "validation", "test": "the test"}[wanted]
         msg = (
             f"{recipe.source}: data.split {recipe.data.split} leaves no document for {what}.\n"
-            "Choose another --split; or --set data.split, if the training has not read all documents."
+            "Choose another --split, or --set data.split if the training has not read all documents."
         )
         raise RecipeError(msg)
     return splits

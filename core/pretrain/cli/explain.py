@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 @click.command(name="explain")
 @click.argument("recipe", type=LocalPath())
 @click.option("--backend", metavar="NAME", default="cpu", show_default=True, help="The device plugin to ask.")
-@click.option("--device", metavar="NAME", help="Answer for this device, which need not be installed.")
-@click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a value of the recipe.")
+@click.option("--device", metavar="NAME", help="Show the kernels for this device, which need not be here.")
+@click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Change a key of the recipe.")
 def command(recipe: Path, backend: str, device: str | None, overrides: tuple[str, ...]) -> None:
     """Show which kernel each operation of RECIPE gets, and why the others do not.
 
-    Nothing is built or started. The device need not be installed, as long as its plugin can answer without it, or
-    knows the one that --device names ("NVIDIA A100-SXM4-80GB").
+    Nothing is built or started. The device need not be here if its plugin can answer without it, or knows the one that
+    --device names ("NVIDIA A100-SXM4-80GB").
     """
     # A mistake in the recipe is reported before torch is imported.
     from pretrain.data.tokenizers.load import expected_vocab_size  # noqa: PLC0415

@@ -53,7 +53,7 @@ def _require(is_valid: Callable[[Any], bool], problem: str) -> Callable[[click.C
     type=float,
     default=1.0,
     show_default=True,
-    callback=_require(lambda value: 0 <= value < math.inf, "{:g} is not 0 (the most probable token) or more."),
+    callback=_require(lambda value: 0 <= value < math.inf, "{:g} is not 0 (for the most probable token) or more."),
     metavar="T",
     help="Divisor of the logits; 0 takes the most probable token.",
 )
@@ -62,7 +62,7 @@ def _require(is_valid: Callable[[Any], bool], problem: str) -> Callable[[click.C
     type=float,
     default=1.0,
     show_default=True,
-    callback=_require(lambda value: 0 < value <= 1, "{:g} is not over 0 and at most 1 (all tokens)."),
+    callback=_require(lambda value: 0 < value <= 1, "{:g} is not allowed: give more than 0, at most 1 (all tokens)."),
     metavar="P",
     help="Draw from the fewest tokens that together have this probability.",
 )
@@ -75,7 +75,7 @@ def _require(is_valid: Callable[[Any], bool], problem: str) -> Callable[[click.C
     help="The same seed gives the same text.",
 )
 @click.option("--backend", default="cpu", show_default=True, metavar="NAME", help="The device plugin.")
-@click.option("--recipe", type=LocalPath(), metavar="FILE", help="For checkpoints outside of a run directory.")
+@click.option("--recipe", type=LocalPath(), metavar="FILE", help="Recipe of a checkpoint outside of a run directory.")
 @click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Change a key of the recipe.")
 def command(
     *,

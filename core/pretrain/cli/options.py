@@ -67,7 +67,7 @@ _LAUNCHERS = {
     "slurm": f"it was removed; use srun --ntasks-per-node=1 {_ONE_PROCESS_A_NODE}",
     "openmpi": f"it was removed; use mpirun -npernode 1 -x MASTER_ADDR=HOST {_ONE_PROCESS_A_NODE}",
 }
-"""Answers to values that --launcher had, with which `pretrain` called srun or mpirun itself."""
+"""Replacements for the former values of --launcher, with which `pretrain` called srun or mpirun itself."""
 
 
 class RunCommand(_TranslatingCommand):
@@ -149,16 +149,16 @@ _OPTIONS = (
         "--nproc",
         callback=_count,
         metavar="N|auto",
-        help="Ranks to start on this node. auto (the default): one for each device, as far as the batch can be divided;"
-        " on the cpu tensor x pipeline size.",
+        help="Ranks to start on this node. auto (the default): one per device, or fewer if the batch cannot be divided "
+        "among them; on the cpu tensor x pipeline size.",
     ),
-    click.option("--nnodes", type=click.IntRange(min=1), metavar="N", help="Nodes; the same command is given on each."),
+    click.option("--nnodes", type=click.IntRange(min=1), metavar="N", help="Nodes; give the same command on each."),
     click.option("--rdzv", metavar="HOST:PORT", help="Address of the rendezvous; HOST is one of the nodes."),
     click.option(
         "--node-rank",
         type=click.IntRange(min=0),
         metavar="K",
-        help="This node's rank, if it must be fixed; HOST has 0.",
+        help="Rank of this node, if it must be fixed; HOST is 0.",
     ),
 )
 COUNTS = "--nproc, --nnodes, --rdzv and --node-rank"

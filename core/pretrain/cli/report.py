@@ -12,7 +12,7 @@ from pretrain.cli.options import LocalPath
 @click.command()
 @click.argument("runs", nargs=-1, required=True, type=LocalPath(), metavar="RUN [RUN ...]")
 @click.option(
-    "--output", type=LocalPath(), metavar="FILE", help="Default: RUN/report.html, for several runs report.html here."
+    "--output", type=LocalPath(), metavar="FILE", help="Default: RUN/report.html; for several runs report.html here."
 )
 def command(runs: tuple[Path, ...], output: Path | None) -> None:
     """Write one HTML page about run directories: curves, throughput, kernels, environment.

@@ -14,10 +14,9 @@ from pretrain.launch.nodes.nodes import HOSTFILE_NODE, HOSTFILE_SLOTS, Nodes, re
 from pretrain.launch.schedulers import current_world, own_node
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
-    from pretrain.launch.job import AnyJob, Job
+    from pretrain.launch.job import AnyJob
     from pretrain.launch.nodes.nodes import Hosts
     from pretrain.launch.placement import Placement
     from pretrain.launch.processes.failure import Failure
@@ -42,8 +41,8 @@ if TYPE_CHECKING:
     "--resume",
     type=click.Choice(["run", "auto"]),
     metavar="[auto]",
-    help="Continue the run of --run-dir from its last checkpoint; with the word auto start it if there is none, so "
-    "that one command can be repeated.",
+    help="Continue the run of --run-dir from its last checkpoint; --resume auto starts it if there is none, so that "
+    "one command can be repeated.",
 )
 @click.option(
     "--max-restarts",
@@ -57,10 +56,10 @@ if TYPE_CHECKING:
     "--allow-fewer-nodes",
     type=click.IntRange(min=1),
     metavar="M",
-    help="Restart without nodes that do not come back, with at least M: their launchers were killed, or are silent.",
+    help="Restart with at least M nodes, without those whose launchers were killed or are silent.",
 )
 @click.option(
-    "--dry-run", is_flag=True, help="Show the complete recipe and its layout, check its files; start nothing."
+    "--dry-run", is_flag=True, help="Show the complete recipe and its layout, and check its files; start nothing."
 )
 def command(
     *,
@@ -77,13 +76,13 @@ def command(
 ) -> int:
     """Train RECIPE, a YAML file.
 
-    It starts its own ranks, or is one of torchrun's, srun's or mpirun's. Started once on each of several nodes it
-    starts those of its node: with --nnodes, or by the variables of PyTorchJob and SkyPilot. Ctrl-C saves a checkpoint
-    and exits, a second one exits at once.
+    It starts its own ranks, or is one of torchrun's, srun's or mpirun's. With --nnodes, or in a PyTorchJob or a
+    SkyPilot task, it is started once on each node and starts that node's ranks. Ctrl-C saves a checkpoint and exits, a
+    second one exits at once.
     """
     from pretrain.launch.job import Job  # noqa: PLC0415  --help needs none of these
     from pretrain.launch.placement import make_hosted_placement, make_placement  # noqa: PLC0415
-    from pretrain.launch.processes.signals import ignore_report_signal  # noqa: PLC0415
+    from pretrain.launch.processes.supervision import ignore_report_signal  # noqa: PLC0415
     from pretrain.launch.restarts import RestartPolicy  # noqa: PLC0415
 
     ignore_report_signal()
@@ -110,7 +109,9 @@ def command(
         resume=resume or "no",
     )
     if nodes.of_hostfile:
-        return _start_node_of_hostfile(nodes, place_run, job)
+        from pretrain.launch.node_attempts import run_node_of_hostfile  # noqa: PLC0415  it imports torch
+
+        return show_failure(run_node_of_hostfile(nodes, place_run, job))
     placement = place_run()
     if dry_run:
         _show(placement, run_dir, resume or "no")
@@ -121,7 +122,7 @@ def command(
 
 
 def _prepare(run_dir: Path | None, resume: Resume, *, has_nodes: bool) -> None:
-    """Do what comes before anything that takes time, such as the import of torch."""
+    """Do what must come before the import of torch."""
     from pretrain.launch.run_directory import check_run_dir  # noqa: PLC0415
     from pretrain.launch.world import warn_of_no_lost_connection  # noqa: PLC0415
 
@@ -158,16 +159,9 @@ def _hosts(hostfile: Path | None, *, counted: bool) -> Hosts | None:
     if hostfile is None:
         return None
     if counted:
-        msg = f"--hostfile says where ranks run and how many: {COUNTS} have no effect.\nLeave out either side."
+        msg = f"--hostfile says where ranks run and how many: {COUNTS} have no effect.\nLeave out one or the other."
         raise LaunchError(msg)
     return read_hostfile(hostfile)
-
-
-def _start_node_of_hostfile(nodes: Nodes, place_run: Callable[[], Placement], job: Job) -> int:
-    from pretrain.launch.node_attempts import run_node_of_hostfile  # noqa: PLC0415
-    from pretrain.launch.start import run_children  # noqa: PLC0415
-
-    return show_failure(run_node_of_hostfile(nodes, place_run, job, run_children))
 
 
 def place_of_process(counts: RankCounts, *, hosted: bool = False) -> tuple[World | None, Nodes, int | None]:
@@ -181,8 +175,8 @@ def place_of_process(counts: RankCounts, *, hosted: bool = False) -> tuple[World
         rank = node.rank if counts.node_rank is None else counts.node_rank
         rendezvous = counts.rdzv or node.rendezvous
         if not rendezvous:
-            msg = f"node {rank} of {node.count}, by the variables of {node.by}, which do not tell node 0's address.\n"
-            raise LaunchError(msg + "Give --rdzv HOST:PORT, or set MASTER_ADDR (mpirun -x MASTER_ADDR=HOST).")
+            msg = f"the variables of {node.by} say node {rank} of {node.count}, but not the address of node 0.\n"
+            raise LaunchError(msg + "Pass --rdzv HOST:PORT, or set MASTER_ADDR (mpirun -x MASTER_ADDR=HOST).")
         nodes = Nodes(count=node.count, rendezvous=rendezvous, rank=rank)
         text = f"node {rank} of {node.count}, by the variables of {node.by}; rendezvous {nodes.rendezvous}"
         click.echo(text, err=True)

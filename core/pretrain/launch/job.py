@@ -9,7 +9,7 @@ import os
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pretrain.data.needed import SampleCounts, own_corpus
 from pretrain.errors import DamageError, RunError
@@ -27,12 +27,6 @@ if TYPE_CHECKING:
     from pretrain.launch.run_directory import Resume
     from pretrain.launch.world import World
     from pretrain.recipe import Recipe
-
-
-class TrainFn(Protocol):
-    """A training, called once on every rank, as `Job.train` names it; returns how it has ended."""
-
-    def __call__(self, recipe: Recipe, *, backend_name: str, run_dir: Path, resume: bool, world: World) -> End: ...  # noqa: D102
 
 
 TRAIN = "pretrain.training.run:train"
@@ -75,7 +69,7 @@ class Job(_SentJob):
     run_dir: str | None  # None: a new one below runs/
     resume: Resume = "no"  # value of `--resume`; "run" or "no" once the job is prepared
     prepared: bool = False  # the launcher has called `prepare_run`; otherwise rank 0 does
-    train: str = TRAIN  # "module:function"
+    train: str = TRAIN  # "module:function" of recipe, backend_name, run_dir, resume and world; it returns an `End`
 
     def arguments(self) -> list[str]:
         """Return the job as arguments of `pretrain`; without `prepared` and `train`, which have none."""
@@ -107,9 +101,10 @@ class Job(_SentJob):
             else:
                 prepared = prepare_together(recipe, self._given_dir(), world, lock, self.resume)
             self._require_start(recipe, prepared, world)
-            run_dir, resume = prepared.run_dir, prepared.resume
-            train: TrainFn = _function(self.train)
-            return train(recipe, backend_name=self.backend, run_dir=run_dir, resume=resume, world=world)
+            end: End = _function(self.train)(
+                recipe, backend_name=self.backend, run_dir=prepared.run_dir, resume=prepared.resume, world=world
+            )
+            return end
 
     def _given_dir(self) -> Path | None:
         return Path(self.run_dir) if self.run_dir else None
@@ -175,8 +170,8 @@ def prepare_run(recipe: Recipe, run_dir: Path | None, lock: ExitStack, resume: R
 
     if run_dir is None and os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0":
         msg = (
-            "torchrun --max-restarts starts this command again after a failure: the run must be found again.\n"
-            "Pass --run-dir DIR; a restart then continues from the last checkpoint there."
+            "torchrun --max-restarts repeats this command after a failure, and each start needs the same folder.\n"
+            "Pass --run-dir DIR: a restart then continues from the last checkpoint there."
         )
         raise RunError(msg)
     if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":  # torchrun has restarted the ranks after a failure

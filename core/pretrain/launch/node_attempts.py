@@ -18,8 +18,9 @@ from pretrain.launch.nodes.nodes import largest_fitting
 from pretrain.launch.nodes.rendezvous import Rendezvous
 from pretrain.launch.nodes.reports import signalled_node
 from pretrain.launch.nodes.store_client import is_served_again
+from pretrain.launch.processes.children import Processes
 from pretrain.launch.processes.failure import CRASH, USER_ERROR, Failure
-from pretrain.launch.processes.signals import exit_with_signal, stop_signals_exit
+from pretrain.launch.processes.supervision import REPORT_SIGNAL, exit_with_signal, stop_signals_exit
 from pretrain.launch.restarts import NO_RESTARTS, Restarts, RunProgress, announce, with_remark
 from pretrain.launch.run_lock import require_shared, this_process
 from pretrain.recipe.layout import lay_out
@@ -34,34 +35,28 @@ if TYPE_CHECKING:
     from pretrain.launch.restarts import RestartPolicy
     from pretrain.launch.world import World
 
-    RunRanks = Callable[[AnyJob, Sequence[World], Rendezvous], Failure | None]
 
-_CUT_OFF = "node 0 cannot be reached from here; this node tries for 15 minutes, and takes part again when it can."
-
-
-def run_node(placement: Placement, job: AnyJob, policy: RestartPolicy, run_ranks: RunRanks) -> Failure | None:
+def run_node(placement: Placement, job: AnyJob, policy: RestartPolicy) -> Failure | None:
     """Run the job on this node, again as node 0 decides; return why the run failed or stopped."""
     # With restarts node 0 prepares the run and holds its directory; without, rank 0 does.
     loss: Failure | None = None
     with ExitStack() as lock, stop_signals_exit():
         while True:
             try:
-                return _take_part(placement, job, policy, lock, run_ranks, loss)
+                return _take_part(placement, job, policy, lock, loss)
             except RunEnded as ended:  # of the loss of node 0, or of the way to it
                 loss = ended.failure
-                notice = f"--rdzv {placement.nodes.rendezvous}: {_CUT_OFF}\n"
+                notice = (
+                    f"--rdzv {placement.nodes.rendezvous}: node 0 cannot be reached from here; "
+                    "this node tries for 15 minutes and joins again when it can.\n"
+                )
                 endpoint = placement.nodes.endpoint()
                 if not policy.limit or not is_served_again(endpoint, ARRIVAL_TIMEOUT, notice):
                     return loss
 
 
 def _take_part(
-    placement: Placement,
-    job: AnyJob,
-    policy: RestartPolicy,
-    lock: ExitStack,
-    run_ranks: RunRanks,
-    loss: Failure | None,
+    placement: Placement, job: AnyJob, policy: RestartPolicy, lock: ExitStack, loss: Failure | None
 ) -> Failure | None:
     """Join the run until it has ended; after a `loss` of node 0 return that where the run has ended meanwhile."""
     try:
@@ -71,7 +66,7 @@ def _take_part(
             raise
         return loss
     try:
-        failure = _Node(rendezvous, placement, job, policy, lock).run(run_ranks)
+        failure = _Node(rendezvous, placement, job, policy, lock).run()
     except SystemExit as ended:
         rendezvous.end(signalled_node(rendezvous.place, ended.code if isinstance(ended.code, int) else CRASH))
         raise
@@ -91,16 +86,14 @@ def _take_part(
         rendezvous.leave()
 
 
-def run_node_of_hostfile(
-    nodes: Nodes, make_placement: Callable[[], Placement], job: Job, run_ranks: RunRanks
-) -> Failure | None:
+def run_node_of_hostfile(nodes: Nodes, make_placement: Callable[[], Placement], job: Job) -> Failure | None:
     """Run the job on one node of a hostfile, once; return or raise only what the launcher of all nodes has not read."""
     rendezvous = Rendezvous(nodes)  # until it has joined a signal ends this process at once
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, exit_with_signal)
     code: int = CRASH
     try:
-        failure = _run_node_of_hostfile(rendezvous, make_placement, job, run_ranks)
+        failure = _run_node_of_hostfile(rendezvous, make_placement, job)
         if rendezvous.serves:
             rendezvous.end(failure)
         code = failure.exit_code if failure else ExitCode.COMPLETE
@@ -116,13 +109,11 @@ def run_node_of_hostfile(
         rendezvous.leave(code)
 
 
-def _run_node_of_hostfile(
-    rendezvous: Rendezvous, make_placement: Callable[[], Placement], job: Job, run_ranks: RunRanks
-) -> Failure | None:
+def _run_node_of_hostfile(rendezvous: Rendezvous, make_placement: Callable[[], Placement], job: Job) -> Failure | None:
     """Return the failure of this node; whatever ends it is reported, so that no other node waits for it."""
     try:
         rendezvous.wait_for_launcher()
-        return _Node(rendezvous, make_placement(), job, NO_RESTARTS, ExitStack()).run(run_ranks)
+        return _Node(rendezvous, make_placement(), job, NO_RESTARTS, ExitStack()).run()
     except RunEnded as ended:
         return ended.failure
     except PretrainError as error:
@@ -145,6 +136,34 @@ def _reported_to_all(rendezvous: Rendezvous, failure: Failure) -> Failure:
     return reported
 
 
+def _run_ranks(job: AnyJob, worlds: Sequence[World], rendezvous: Rendezvous) -> Failure | None:
+    failure = _RanksOfNode(job, worlds, rendezvous).run()
+    return failure and rendezvous.report(failure)
+
+
+class _RanksOfNode(Processes):
+    """Ranks of one of several nodes: a report that is asked for here is one of the ranks of all nodes."""
+
+    def __init__(self, job: AnyJob, worlds: Sequence[World], rendezvous: Rendezvous) -> None:
+        super().__init__(job, worlds)
+        self._rendezvous = rendezvous
+
+    def send(self, number: int) -> None:
+        """Pass a signal on; a request for a report goes to all nodes."""
+        if number == REPORT_SIGNAL:
+            self._rendezvous.report_requests.ask()
+        else:
+            self._rendezvous.asked_to_stop = True
+            super().send(number)
+
+    def poll(self) -> Failure | None:
+        """Pass on a report that was asked for on any node, and what ranks have told; return another node's failure."""
+        if self._rendezvous.report_requests.came():
+            super().send(REPORT_SIGNAL)
+        self._rendezvous.tell(self.told())
+        return self._rendezvous.poll()
+
+
 class _Node:
     def __init__(
         self, rendezvous: Rendezvous, placement: Placement, job: AnyJob, policy: RestartPolicy, lock: ExitStack
@@ -156,7 +175,7 @@ class _Node:
         self._lock = lock
         self._restarts = Restarts(policy, self._progress)
 
-    def run(self, run_ranks: RunRanks) -> Failure | None:
+    def run(self) -> Failure | None:
         """Return why the last attempt failed, or why the run ended while this node waited; None if it ended well."""
         begin = self._begin if self._rendezvous.serves else self._join
         if self._placement.needs_own_machine:
@@ -165,7 +184,7 @@ class _Node:
             while True:
                 try:
                     worlds = begin()  # it prepares the job, too
-                    failure = run_ranks(self._job, worlds, self._rendezvous)
+                    failure = _run_ranks(self._job, worlds, self._rendezvous)
                 except NodesAbsent as absent:
                     failure = absent.failure
                 if not self._policy.limit:

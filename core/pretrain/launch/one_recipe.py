@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import socket
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -121,27 +120,23 @@ def _versions(recipe: Recipe, backend_name: str) -> dict[str, str]:
 
 def _files(recipe: Recipe, *, reads_data: bool) -> dict[str, str]:
     """Return a hash of the tokenizer's files and of each pair of token files, or why one cannot be read."""
-    from pretrain.data.tokenizers.tokenizer import fingerprint_of  # noqa: PLC0415  --help needs none of it
+    from pretrain.data.token_files.reading import TokenFile  # noqa: PLC0415  --help needs none of it
+    from pretrain.data.tokenizers.tokenizer import fingerprint_of  # noqa: PLC0415
 
     section, data = recipe.tokenizer, recipe.data
     files = [Path(name) for name in (section.vocab_file, section.merge_file, section.file) if name]
     prefixes = [data.path] if data.path else [part.path for part in data.blend or ()]
     prefixes = prefixes if reads_data else []
-    looks: dict[str, Callable[[], str]] = {"tokenizer": partial(fingerprint_of, section.type, *files)}
+    found = {"tokenizer": _content(fingerprint_of, section.type, *files)}
     for number, prefix in enumerate(prefixes, start=1):
-        looks[f"token files {number} of {len(prefixes)}"] = partial(_identity, prefix)
-    return {key: _content(look) for key, look in looks.items()}
+        key = f"token files {number} of {len(prefixes)}"
+        found[key] = _content(lambda path: TokenFile.open(path).identity(), prefix)
+    return found
 
 
-def _content(look: Callable[[], str]) -> str:
+def _content(look: Callable[..., str], *arguments: object) -> str:
     """Return a hash, or why a file cannot be read here; another host may have it."""
     try:
-        return f"content {look()[:_DIGITS]}"
+        return f"content {look(*arguments)[:_DIGITS]}"
     except (DataError, OSError) as error:
         return str(error).splitlines()[0]
-
-
-def _identity(prefix: str) -> str:
-    from pretrain.data.token_files.reading import TokenFile  # noqa: PLC0415  as above
-
-    return TokenFile.open(prefix).identity()

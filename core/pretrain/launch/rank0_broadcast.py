@@ -64,8 +64,8 @@ def gathered_on_rank0(subject: str, world: World, timeout: timedelta) -> list[st
         msg = (
             f"These ranks have not sent their {subject} within {minutes:g} minute{'s' * (minutes != 1)}: "
             f"{_with_hosts(silent, store)}.\n"
-            "They have died, hang, or read their files too slowly. Look at their output and processes; slow ones need "
-            "more parallel.distributed_timeout_minutes."
+            "They died, hang, or read their files too slowly. Look at their output and processes; for slow ones raise "
+            "parallel.distributed_timeout_minutes."
         )
         raise LostRanksError(msg, len(silent)) from error
     return [told.decode() for told in store.multi_get(keys)]
@@ -159,8 +159,8 @@ def store_of_ranks() -> Store:
     except DistStoreError as error:
         come = re.search(r"\d+/\d+", str(error))
         msg = (
-            f"only {come[0].replace('/', ' of ') if come else 'some'} ranks have come within {_TIMEOUT}.\n"
-            "Look at the output and processes of the others: they have died, or hang while they start."
+            f"only {come[0].replace('/', ' of ') if come else 'some'} ranks have joined within {_TIMEOUT}.\n"
+            "Look at the output and processes of the others: they died, or hang while they start."
         )
         raise LostRanksError(msg) from error
     return store
@@ -185,7 +185,7 @@ def _answer(store: Store, others: int) -> int:
         for number in range(answered + 1, asked + 1):  # those of ranks that have died are answered, too
             store.set(f"{_ANSWER}/{number}", str(count))
         if time.monotonic() > deadline:
-            msg = f"only {come} of the other {others} ranks have come within {_TIMEOUT}."
+            msg = f"only {come} of the other {others} ranks have joined within {_TIMEOUT}."
             raise LaunchError(msg)
         answered = asked
         time.sleep(0.05)

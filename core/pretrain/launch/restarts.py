@@ -16,7 +16,7 @@ import click
 
 from pretrain.errors import LaunchError, PretrainError
 from pretrain.launch.processes.failure import CRASH
-from pretrain.launch.processes.signals import stop_signals_exit
+from pretrain.launch.processes.supervision import stop_signals_exit
 from pretrain.report.metrics import FILE as METRICS
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class RestartPolicy:
     def __post_init__(self) -> None:
         if self.fewest_nodes is not None and not self.limit:
             msg = (
-                f"--allow-fewer-nodes {self.fewest_nodes} is about restarts, of which there are none.\n"
+                f"--allow-fewer-nodes {self.fewest_nodes} has no effect without restarts.\n"
                 "Pass --max-restarts N as well, or leave it out."
             )
             raise LaunchError(msg)
@@ -56,7 +56,7 @@ class RestartPolicy:
         if self.fewest_nodes is not None and self.fewest_nodes >= count:
             msg = (
                 f"--allow-fewer-nodes {self.fewest_nodes} is not below the number of nodes, {count}.\n"
-                "The run continues with that many: pass fewer, or leave it out."
+                "Pass a smaller number, or leave it out."
             )
             raise LaunchError(msg)
 
@@ -66,7 +66,7 @@ NO_RESTARTS = RestartPolicy()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunProgress:
-    """Iterations up to which a run has come, as its files show it; what is missing or damaged counts as not there."""
+    """How far a run has come, by its files; None for one that is missing or damaged."""
 
     saved: int | None  # iteration of the latest checkpoint
     logged: int | None  # last iteration in metrics.jsonl
@@ -150,7 +150,7 @@ class Restarts:
         if before is not None and not passing and seen.repeats(before):
             return Decision(text=_repeated(before, seen))
         if self.count >= self._limit:
-            left = f"No restart is left of {self._limit}. {_remedy(seen.progress)}"
+            left = f"All restarts are used up (--max-restarts {self._limit}). {_remedy(seen.progress)}"
             return Decision(text=left if self._limit else "")
         gained = before is None or seen.progress.saved != before.progress.saved
         self._in_a_row = 0 if gained else self._in_a_row + 1
@@ -184,7 +184,7 @@ def _repeated(before: _JudgedFailure, seen: _JudgedFailure) -> str:
     logged = seen.progress.logged
     where = "before the first iteration" if logged is None else f"after iteration {logged}"
     return (
-        f"No restart: the same failure came twice {where}, without progress in between.\n"
+        f"No restart: the run failed twice in the same way {where}, without progress in between.\n"
         f"first: {_shortest(before.failure)}\n"
         f"then:  {_shortest(seen.failure)}\n"
         f"Remove the cause. {_remedy(seen.progress)}"

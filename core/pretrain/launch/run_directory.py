@@ -14,7 +14,7 @@ from pretrain.errors import RunError
 from pretrain.recipe import load_recipe
 
 Resume = Literal["no", "run", "auto"]
-"""Value of `--resume`: not given; given alone, so that the run must be there; or `auto`, to go on or to start."""
+"""Value of `--resume`: not given; given alone, so that the run must be there; or `auto`, to continue or to start."""
 RUNS = Path("runs")
 RECIPE = "recipe.yml"
 _OF_A_RUN = (RECIPE, "metrics.jsonl", "checkpoints")
@@ -35,7 +35,7 @@ def check_run_dir(run_dir: Path | None, resume: Resume) -> bool:
         if resume != "no":
             msg = "--resume auto needs a folder that is the same each time: pass --run-dir DIR."
             if resume == "run":
-                msg = f"--resume needs the run to continue: pass --run-dir DIR.{_latest()}"
+                msg = f"--resume needs the folder of the run to continue: pass --run-dir DIR.{_latest()}"
             raise RunError(msg)
         return False
     if run_dir.exists() and not run_dir.is_dir():

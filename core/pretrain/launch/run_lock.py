@@ -1,11 +1,8 @@
-"""Lock of a folder that one run writes into; other runs are refused, on any machine.
+"""Lock of a folder that one run writes into, and a heartbeat in its file; other runs are refused, on any machine."""
 
-A POSIX lock (`fcntl.lockf`) on `.lock` in the folder ends with the process, even if that is killed. Child processes do
-not inherit it. It holds on other nodes where the file system's locks do (NFS, GPFS, Lustre mounted with `flock`). Where
-they do not, a heartbeat in the file shows that its process runs: a lock of another machine is watched for a while, and
-taken over if its heartbeat has stopped. So a killed run blocks later starts for that time only, and on the same machine
-not at all.
-"""
+# The POSIX lock on `.lock` ends with its process, even a killed one, and is not inherited. It holds on other nodes
+# where the file system's locks do (NFS, GPFS, Lustre mounted with `flock`). Elsewhere a lock of another machine is
+# watched for a while, and taken over if its heartbeat has stopped.
 
 from __future__ import annotations
 

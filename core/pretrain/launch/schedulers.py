@@ -39,7 +39,7 @@ def integer_variable(environ: Mapping[str, str], name: str, default: int | None 
     text = environ.get(name, "" if default is None else str(default))
     if not text.isdecimal():
         msg = (
-            f"the environment variable {name} is '{text}'; a number was expected.\n"
+            f"the environment variable {name} is '{text}', not a number.\n"
             "Start the ranks with torchrun, srun or mpirun, or unset their variables: pretrain then starts its own."
         )
         raise LaunchError(msg)
@@ -57,11 +57,10 @@ def port_variable(environ: Mapping[str, str], default: int | None = None, name: 
     return port
 
 
-def current_world(environ: Mapping[str, str] | None = None) -> World | None:
+def current_world(environ: Mapping[str, str] = os.environ) -> World | None:
     """Return this process's place if another program started it as a rank, else None."""
     # torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT) win over Open MPI's and Slurm's,
     # because torchrun is often started by srun; Open MPI's win over Slurm's, because mpirun reaches its hosts by srun.
-    environ = os.environ if environ is None else environ
     if _kubeflow_node(environ, wanted=False):
         return None
     if "RANK" in environ and "WORLD_SIZE" in environ:
@@ -69,10 +68,9 @@ def current_world(environ: Mapping[str, str] | None = None) -> World | None:
     return _mpi_world(environ) or _slurm_world(environ)
 
 
-def own_node(*, wanted: bool, environ: Mapping[str, str] | None = None) -> OwnNode | None:
+def own_node(*, wanted: bool, environ: Mapping[str, str] = os.environ) -> OwnNode | None:
     """Return the node on which this process starts the ranks itself, if a scheduler started it on each of several."""
     # A process that mpirun or srun has started alone on its node is a rank, unless a node is `wanted`, by options.
-    environ = os.environ if environ is None else environ
     if {"RANK", "WORLD_SIZE", "LOCAL_RANK"} <= environ.keys():
         return None
     node = _kubeflow_node(environ, wanted=wanted)
@@ -269,6 +267,6 @@ def _tasks_of_nodes(environ: Mapping[str, str]) -> list[int]:
     """Read "2(x3),1": three nodes with two tasks each, then one with one."""
     given = environ.get("SLURM_STEP_TASKS_PER_NODE") or environ.get("SLURM_TASKS_PER_NODE", "")
     if not re.fullmatch(r"\d+(\(x\d+\))?(,\d+(\(x\d+\))?)*", given):
-        msg = f"the environment variable SLURM_STEP_TASKS_PER_NODE is '{given}'; a list such as 2(x3),1 was expected."
+        msg = f"the environment variable SLURM_STEP_TASKS_PER_NODE is '{given}', not a list such as 2(x3),1."
         raise LaunchError(msg)
     return [int(tasks) for tasks, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", given) for _ in range(int(times or 1))]

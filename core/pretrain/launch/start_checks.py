@@ -1,4 +1,4 @@
-"""Checks of a run before its first iteration: one list, which the run, --dry-run and the doctor walk.
+"""Checks of a run before its first iteration: one list for the run, --dry-run and the doctor.
 
 A check raises the error with which the run ends, and changes nothing. What needs the device, the built model or all
 ranks is checked where it is used: abilities of the device, kernels, the content of a checkpoint and its schedule.
@@ -99,7 +99,7 @@ def _checkpoint_folder(start: Start) -> None:
 def _kill_switch(start: Start) -> None:
     path = start.recipe.train.kill_switch_path
     if path is not None and Path(path).exists():
-        msg = f"train.kill_switch_path: {path} exists, which ends a training.\nRemove it to start one."
+        msg = f"train.kill_switch_path: {path} exists, so a training would stop at once.\nRemove it first."
         raise RunError(msg)
 
 
@@ -182,4 +182,4 @@ def built_inputs(recipe: Recipe) -> str:
     if own_corpus().is_complete(recipe.data.path, recipe.tokenizer):
         return ""
     tokenizer = f" and {recipe.tokenizer.file}" if recipe.tokenizer.file else ""
-    return f"data: the run builds {recipe.data.path}{tokenizer} from {recipe.data.corpus.source}, since they are absent"
+    return f"data: the run first builds {recipe.data.path}{tokenizer} from {recipe.data.corpus.source}"

@@ -153,9 +153,3 @@ class Console:
         """Stop the progress bar; may be called twice."""
         if self._bar is not None:
             self._bar.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

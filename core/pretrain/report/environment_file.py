@@ -11,11 +11,11 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from datetime import datetime
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from pretrain.atomic_files import replacing
 from pretrain.errors import RunError
+from pretrain.plugins.installed import version
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,7 +38,7 @@ _SECRET = ("TOKEN", "SECRET", "PASSWORD", "KEY", "CREDENTIAL")
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Time of a start or resumption, in seconds since the epoch, and the iteration from which it continues."""
+    """Time of a start or resumption, in seconds since the epoch, and the last iteration before it."""
 
     started: float
     after: int
@@ -62,7 +62,7 @@ def describe_environment(
         "git_commit": git_commit(),
         "hostname": socket.gethostname(),
         "platform": platform.platform(),
-        "versions": _versions(),
+        "versions": {"python": platform.python_version(), **_versions()},
         "backend": {"name": backend.name, "provider": provider, **backend.describe()},
         "devices": list(devices),
         "layout": dict(layout),
@@ -97,10 +97,4 @@ def git_commit() -> str | None:
 
 
 def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version()}
-    for name in _DISTRIBUTIONS:
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return versions
+    return {name: installed for name in _DISTRIBUTIONS if (installed := version(name))}

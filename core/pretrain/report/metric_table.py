@@ -226,10 +226,10 @@ def checked(values: Values) -> Values:
     """Return the values in the table's order; ValueError if the table lacks a row, or a row has no value."""
     unknown, unmeasured = values.keys() - set(NAMES), set(NAMES) - values.keys()
     if unknown:
-        msg = f"no row of report/metric_table.py: {', '.join(sorted(unknown))}.\nAdd one, as CONTRIBUTING.md says."
+        msg = f"report/metric_table.py has no row {', '.join(sorted(unknown))}.\nAdd one, as CONTRIBUTING.md says."
         raise ValueError(msg)
     if unmeasured:
-        msg = f"without a value: {', '.join(sorted(unmeasured))}.\ntraining/reporting/meter.py gives None for none."
+        msg = f"no value for {', '.join(sorted(unmeasured))}.\ntraining/reporting/meter.py must give one, or None."
         raise ValueError(msg)
     return {name: values[name] for name in NAMES}
 

@@ -8,7 +8,7 @@ import json
 import math
 import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 from pretrain.atomic_files import replacing
 from pretrain.errors import RunError
@@ -172,12 +172,6 @@ class MetricsWriter:
     def close(self) -> None:
         """Close the file; may be called twice."""
         self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def appended(path: Path) -> FileIO:

@@ -38,7 +38,7 @@ class RunData:
     def curve(self, key: str) -> list[Point]:
         """Return a metric over iterations, None where a line has no value; ValueError without a row of the table."""
         if key not in NAMES:
-            msg = f"no row of report/metric_table.py: {key}"
+            msg = f"report/metric_table.py has no row {key}"
             raise ValueError(msg)
         return [(line["iteration"], line.get(key)) for line in self.train]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from pretrain.report.metric_table import METRICS
 
@@ -44,9 +44,8 @@ class TensorBoard:
         self._open(iteration, samples)
 
     def _open(self, resume_at: int | None, resume_samples: int) -> None:
-        is_new = resume_at is None
-        self._iterations.open(None if is_new else (resume_at or 0) + 1)
-        self._samples.open(None if is_new else resume_samples + 1)
+        self._iterations.open(None if resume_at is None else resume_at + 1)
+        self._samples.open(None if resume_at is None else resume_samples + 1)
 
     def train(self, record: TrainRecord) -> None:
         """Add a logged interval."""
@@ -71,19 +70,13 @@ class TensorBoard:
         self._iterations.close()
         self._samples.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _lose(self, error: Exception) -> None:
         if not self._has_warned:
             self._has_warned = True
             reason = getattr(error, "strerror", None) or error
             self._warn(
-                f"warning: {self._directory} cannot be written ({reason}): TensorBoard's curves have a gap until it "
-                "can be. The training continues."
+                f"warning: {self._directory} cannot be written ({reason}). The training continues; TensorBoard's "
+                "curves have a gap until it can be."
             )
 
     def _add(self, tag: str, value: float | None, iteration: int, samples: int | None = None) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pretrain.report.hang.position import Position
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
     import torch
 
@@ -70,8 +70,15 @@ def across_ranks(
     seconds: Mapping[str, float], iterations: int, *, device: torch.device | str = "cpu"
 ) -> dict[str, Spread]:
     """Return the spread over all ranks of phases that took any time, from `PhaseTimers.take`'s seconds. Collective."""
+    import torch  # noqa: PLC0415  the console's text needs no torch
+    from torch import distributed  # noqa: PLC0415
+
     own = [1000 * seconds[name] / (iterations if name in STEP_PHASES else 1) for name in PHASES]
-    slowest = _reduce_max([*own, *(-value for value in own)], device)
+    slowest = [*own, *(-value for value in own)]
+    if distributed.is_available() and distributed.is_initialized():
+        tensor = torch.tensor(slowest, dtype=torch.float32, device=device)  # not every device reduces fp64
+        distributed.all_reduce(tensor, op=distributed.ReduceOp.MAX)
+        slowest = tensor.tolist()
     spreads = zip(PHASES, (-value for value in slowest[len(PHASES) :]), slowest[: len(PHASES)], strict=True)
     return {name: (fastest, slowest) for name, fastest, slowest in spreads if slowest > 0}
 
@@ -80,17 +87,3 @@ def timers_line(spreads: Mapping[str, Spread]) -> str:
     """Return the spreads as one line for the log."""
     phases = (f"{name}: ({fastest:.1f}, {slowest:.1f})" for name, (fastest, slowest) in spreads.items())
     return "(min, max) time across ranks (ms): " + " | ".join(phases)
-
-
-def _reduce_max(values: Sequence[float], device: torch.device | str) -> list[float]:
-    """Return the largest value of any rank, entry by entry."""
-    import torch  # noqa: PLC0415  the console's text needs no torch
-    from torch import distributed  # noqa: PLC0415
-
-    if not (distributed.is_available() and distributed.is_initialized()):
-        return list(values)
-    # fp32: not every device reduces fp64.
-    tensor = torch.tensor(values, dtype=torch.float32, device=device)
-    distributed.all_reduce(tensor, op=distributed.ReduceOp.MAX)
-    reduced: list[float] = tensor.tolist()
-    return reduced

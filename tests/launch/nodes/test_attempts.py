@@ -122,7 +122,7 @@ def test_a_node_that_is_silent_for_long_ends_the_attempt(first, port, monkeypatc
     second._heartbeat.stop()
     second._heartbeat.join()
     first.poll()
-    monkeypatch.setattr(attempt, "_SILENCE", 0.0)
+    monkeypatch.setattr(attempt, "SILENCE", 0.0)
     assert "has sent no heartbeat" in first.poll().text
     second._heartbeat = Heartbeat(second._store, second._launcher)
     wait_for(lambda: first.poll() is None, "a new sign")
@@ -216,7 +216,7 @@ def test_a_node_more_than_the_run_needs_waits_for_a_restart_and_the_end_releases
     thread.start()
     said = []
     wait_for(lambda: said.append(capsys.readouterr().err) or any(said), "the spare node's notice")
-    assert "the run continues with 2 nodes; this one takes part after the next restart" in "".join(said)
+    assert "the run continues with 2 nodes; this one joins at the next restart" in "".join(said)
     first.end(stop)
     thread.join(30)
     assert ended == [stop]
@@ -227,7 +227,7 @@ def test_a_node_more_than_the_run_needs_waits_for_a_restart_and_the_end_releases
 def test_nodes_that_do_not_come_are_a_mistake_at_first_and_a_loss_as_any_other_at_a_restart(first, monkeypatch):
     monkeypatch.setattr(attempt, "ARRIVAL_TIMEOUT", timedelta(0))
     for exit_code in (USER_ERROR, CRASH):
-        with pytest.raises(NodesAbsent, match="1 of 2 nodes have come within") as absent:
+        with pytest.raises(NodesAbsent, match="1 of 2 nodes have joined within") as absent:
             first.meet(1, all_of)
         assert (absent.value.failure.exit_code, absent.value.failure.passing) == (exit_code, False)
         assert ("--allow-fewer-nodes" in absent.value.failure.text) == (exit_code == CRASH)
@@ -270,7 +270,7 @@ def test_a_short_silence_of_node_0_costs_only_time(first, port, monkeypatch, end
 
 def test_a_node_whose_launcher_is_lost_after_the_end_is_named_in_a_warning(first, port, monkeypatch, capsys):
     begin(first, member(port))
-    monkeypatch.setattr(attempt, "_SILENCE", -1.0)
+    monkeypatch.setattr(attempt, "SILENCE", -1.0)
     assert first.settle(None, None) == (None, Decision())
     assert capsys.readouterr().err.startswith("warning: Node 1 (")
 

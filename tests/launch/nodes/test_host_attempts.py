@@ -49,7 +49,7 @@ def attempts(monkeypatch, tmp_path):
     def attempt(ends, *, names="abc", fewest=None, batch=12, run_dir="run", use=lambda run_dir: None):
         seen, left = [], iter(ends)
 
-        def run_on_hosts(hosts, job, attempt, patience):
+        def run_on_hosts(hosts, job, attempt, patience=None, *, may_restart):
             seen.append(("".join(host.name for host in hosts.members), job.resume, attempt, patience))
             use(Path(job.run_dir))
             end = next(left)
@@ -61,7 +61,8 @@ def attempts(monkeypatch, tmp_path):
         recipe = make_recipe(SMALLEST, [f"train.global_batch_size={batch}"])
         job = Job(recipe="tiny.yml", backend="cpu", run_dir=run_dir)
         policy = RestartPolicy(limit=3, fewest_nodes=fewest)
-        return run_host_attempts(hosts, job, recipe, policy, run_on_hosts), seen
+        monkeypatch.setattr("pretrain.launch.nodes.hosts.run_on_hosts", run_on_hosts)
+        return run_host_attempts(hosts, job, recipe, policy), seen
 
     return attempt
 

@@ -69,12 +69,12 @@ def test_a_host_has_one_line(read):
     with pytest.raises(LaunchError) as raised:
         read("node1 slots=4\nnode2 slots=4\nnode1 slots=2\n")
     assert str(raised.value) == (
-        "hosts, line 3: node1 is there already, in line 1.\nGive each host one line with all its ranks: node1 slots=6"
+        "hosts, line 3: node1 is listed already, in line 1.\nGive each host one line with all its ranks: node1 slots=6"
     )
 
 
 def test_a_host_without_ranks_is_an_error(read):
-    with pytest.raises(LaunchError, match=r"hosts, line 1: node1 has no slots, .*\nGive it ranks, or put # before"):
+    with pytest.raises(LaunchError, match=r"hosts, line 1: node1 has no slots, .*\nGive it slots, or put # before"):
         read("node1 slots=0")
 
 
@@ -90,5 +90,5 @@ def test_what_cannot_be_read_is_an_error(tmp_path):
     with pytest.raises(LaunchError, match="cannot be read: Is a directory"):
         read_hostfile(tmp_path)
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(LaunchError, match="cannot be read: it is no text file"):
+    with pytest.raises(LaunchError, match="cannot be read: it is not a text file"):
         read_hostfile(tmp_path / "binary")

@@ -17,6 +17,7 @@ from pretrain.launch.nodes.remote_nodes import LauncherMember, RemoteNodes
 from pretrain.launch.nodes.rendezvous import Rendezvous
 from pretrain.launch.processes.failure import CRASH, USER_ERROR
 from pretrain.launch.processes.supervision import supervise
+from pretrain.launch.restarts import NO_RESTARTS
 from pretrain.launch.world import LOCALHOST, free_port
 
 pytestmark = pytest.mark.usefixtures("forked_python")
@@ -121,7 +122,7 @@ def test_a_run_directory_that_is_taken_is_an_error_before_anything_starts(job, p
     (tmp_path / "run/recipe.yml").touch()
     (tmp_path / "hosts").write_text("localhost slots=2\n")
     with pytest.raises(RunError, match="already holds a run"):
-        start_hosts(read_hostfile(tmp_path / "hosts"), job("report"))
+        start_hosts(read_hostfile(tmp_path / "hosts"), job("report"), None, NO_RESTARTS)
 
 
 def test_a_signal_before_there_are_nodes_ends_the_launcher(monkeypatch):
@@ -230,6 +231,6 @@ def test_variables_of_one_host_stay_here_and_those_of_the_backend_go_to_all(
     assert "OTHER" in environment
     assert "HCCL_IF_IP" not in environment
     assert capsys.readouterr().err.splitlines() == [
-        "--hostfile keeps HCCL_IF_IP from the ranks: true of one host alone.",
-        "Set it on each host, or in .deepspeed_env where it is the same on all.",
+        "--hostfile does not pass HCCL_IF_IP to the ranks: such values are valid on one host only.",
+        "Set it on each host, or in .deepspeed_env if it is the same on all.",
     ]

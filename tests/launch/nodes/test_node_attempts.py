@@ -46,7 +46,8 @@ def run(job, monkeypatch):
 
     def run(node, run_ranks, policy=POLICY):
         placement = Placement(recipe=recipe, backend=None, nodes=node, nproc=1, world_size=2)
-        return run_node(placement, a_job, policy, run_ranks)
+        monkeypatch.setattr(node_attempts, "_run_ranks", run_ranks)
+        return run_node(placement, a_job, policy)
 
     return run
 
@@ -69,9 +70,9 @@ def test_nodes_that_are_down_at_two_restarts_in_a_row_end_the_run_which_says_how
     failure = run(nodes[0], run_ranks, policy)
     thread.join(30)
     first, *_, last = failure.text.splitlines()
-    assert first.endswith("0 of 2 nodes have come within 0:00:00.")
+    assert first.endswith("0 of 2 nodes have joined within 0:00:00.")
     assert "--allow-fewer-nodes restarts without some" in failure.text
-    assert "No restart: the same failure came twice" in failure.text
+    assert "No restart: the run failed twice in the same way" in failure.text
     assert last == "Remove the cause. There is no checkpoint yet."
     assert failure.exit_code == CRASH
 
@@ -96,7 +97,7 @@ def test_a_node_that_waits_learns_that_the_run_was_stopped(run, nodes):
     def run_ranks(_job, _worlds, rendezvous):
         threads[1].start()
         wait_for(lambda: spare and spare[0]._spare, "the spare node")
-        return rendezvous.report_stop(stop)
+        return rendezvous.report(stop)
 
     assert run(nodes[0], run_ranks) == stop
     for thread in threads:
@@ -143,7 +144,7 @@ def test_a_node_that_was_cut_off_takes_part_again_when_the_network_is_back(run, 
     with socket.create_server(nodes[1].endpoint()):
         assert run(nodes[1], None) is None
     assert len(cut_off) == 2
-    text = "node 0 cannot be reached from here; this node tries for 15 minutes, and takes part again when it can."
+    text = "node 0 cannot be reached from here; this node tries for 15 minutes and joins again when it can."
     assert capsys.readouterr().err == f"--rdzv {nodes[1].rendezvous}: {text}\n"
 
 
@@ -201,7 +202,7 @@ def test_whatever_ends_a_node_of_a_hostfile_before_its_ranks_is_reported_to_the_
 
     rendezvous = Reported()
     with nullcontext() if not isinstance(error, SystemExit) else pytest.raises(SystemExit):
-        node_attempts._run_node_of_hostfile(rendezvous, placement, None, None)
+        node_attempts._run_node_of_hostfile(rendezvous, placement, None)
     (failure,) = rendezvous.failures
     assert failure.exit_code == code
     assert text in failure.text

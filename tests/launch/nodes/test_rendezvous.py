@@ -78,7 +78,7 @@ def end_in(error, port):
 
     nodes = Nodes(count=1, rendezvous=f"{LOCALHOST}:{port}", rank=0, run="7f")
     with kept_signal_handlers():
-        return run_node_of_hostfile(nodes, placement, None, None)
+        return run_node_of_hostfile(nodes, placement, None)
 
 
 @contextmanager
@@ -165,7 +165,7 @@ def test_only_the_serving_node_says_whose_rendezvous_it_is(port):
 @pytest.mark.parametrize("run", ["80", ""], ids=["of another hostfile", "by hand"])
 def test_a_node_of_another_run_at_the_same_port_is_refused(node, port, run):
     with pytest.raises(
-        LaunchError, match=rf"--rdzv {LOCALHOST}:{port}: another run meets there\.\nWait for its end, or"
+        LaunchError, match=rf"--rdzv {LOCALHOST}:{port}: another run uses this address\.\nWait until it ends, or"
     ):
         Rendezvous(Nodes(count=2, rendezvous=f"{LOCALHOST}:{port}", rank=1, run=run))
 
@@ -173,7 +173,7 @@ def test_a_node_of_another_run_at_the_same_port_is_refused(node, port, run):
 def test_a_launcher_of_another_run_at_the_same_port_fails(node, port):
     with running(LauncherMember((LOCALHOST, port), ["host-a"], "80")) as launcher:
         wait_for(lambda: launcher.failure, "the failure")
-        assert str(launcher.failure).startswith(f"--rdzv {LOCALHOST}:{port}: another run meets there.")
+        assert str(launcher.failure).startswith(f"--rdzv {LOCALHOST}:{port}: another run uses this address.")
         assert not launcher.joined
 
 
@@ -327,7 +327,7 @@ def test_a_port_that_a_node_of_an_attempt_before_still_has_is_waited_for(port, m
         assert launcher.failure is None
         node.leave()
     monkeypatch.setattr(joining, "LINGERING", 0.0)
-    with pytest.raises(LaunchError, match="no rendezvous"):
+    with pytest.raises(LaunchError, match="the rendezvous failed"):
         Rendezvous(Nodes(count=1, rendezvous=f"{LOCALHOST}:{port}", rank=0, run="80"))
     monkeypatch.setattr(remote_nodes, "LINGERING", 0.0)
     with running(LauncherMember((LOCALHOST, port), ["host-a"], "80", at_restart=True)) as launcher:
@@ -355,7 +355,7 @@ def test_a_node_too_many_is_refused_in_a_run_without_restarts_and_ends_nothing(p
     thread.start()
     first.begin(first.meet(1, lambda nodes, _: nodes))
     thread.join(30)
-    with pytest.raises(LaunchError, match=r"all 2 nodes are there already\.\nEach node gives the same --nnodes"):
+    with pytest.raises(LaunchError, match=r"all 2 nodes have joined already\.\nGive each node the same --nnodes"):
         third.join(1)
     third.end(Failure(rank=0, when=1.0, exit_code=USER_ERROR, text="too many"))
     third.leave()
@@ -399,6 +399,6 @@ def test_a_node_does_not_wait_for_others_without_end_in_a_run_without_restarts(p
     monkeypatch.setattr(module, "LOSS_AFTER", 0.1)
     nodes = [Nodes(count=2, rendezvous=f"{LOCALHOST}:{port}", rank=rank) for rank in range(2)]
     first, second = map(Rendezvous, nodes)
-    with pytest.raises(LaunchError, match=r"not all 2 nodes have come within 0:00:00\.3"):
+    with pytest.raises(LaunchError, match=r"not all 2 nodes have joined within 0:00:00\.3"):
         second.join(1)  # node 0 opens nothing
     del first

@@ -64,7 +64,7 @@ def test_a_failure_without_progress_ends_all_nodes(node):
     for process in nodes:
         code, errors = ended(process)
         assert code == 1
-        assert "No restart: the same failure came twice before the first iteration" in errors
+        assert "No restart: the run failed twice in the same way before the first iteration" in errors
 
 
 def lose_node_1(node, tmp_path, *options):

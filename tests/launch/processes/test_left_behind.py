@@ -48,7 +48,7 @@ def test_a_rank_that_stays_is_ended_and_named(ranks):
     assert time.monotonic() - begun < 300
     assert failure.rank == 1
     assert not failure.expected
-    assert failure.text.startswith("It still runs 0.2 s after another rank of this node has ended, and was ended")
+    assert failure.text.startswith("It still ran 0.2 s after another rank of this node had ended, and was killed")
     assert not processes.running()
 
 

@@ -2,6 +2,7 @@
 
 from pretrain.plugins.collective_record import CalledCollective
 from pretrain.report.hang.awaited_collective import Frame, Stack
+from pretrain.report.hang.position import TrainingPlace
 from pretrain.report.hang.rank_state import RankProcess, RankState
 
 TP, DP, PP = "TENSOR_MODEL_PARALLEL_GROUP", "DATA_PARALLEL_GROUP", "PIPELINE_MODEL_PARALLEL_GROUP"
@@ -22,7 +23,8 @@ def state(rank, waits_in=None, *, done=(), at="", **values):
     place, _, function = at.partition(" ")
     file, _, line = place.partition(":")
     frames = (Frame(file, int(line), function),) if at else ()
-    values = {"activity": STEP, "iteration": 8, "layer": 2, "layers": 4, "direction": "forward", **values}
+    where = {"activity": STEP, "iteration": 8, "micro_batch": 1, "layer": 2, "direction": "forward"}
+    where |= {name: values.pop(name) for name in TrainingPlace._fields if name in values}
     return RankState(
         rank=rank,
         host="node1",
@@ -30,9 +32,8 @@ def state(rank, waits_in=None, *, done=(), at="", **values):
         waits_in=waits_in,
         called=(*done, *([waits_in] if waits_in and not waits_in.is_message else ())),
         stacks=(Stack("MainThread", frames),),
-        seconds=61.0,
-        micro_batch=1,
-        **values,
+        **{"seconds": 61.0, "layers": 4, **values},
+        at=TrainingPlace(**where),
     )
 
 

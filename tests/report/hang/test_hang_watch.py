@@ -255,7 +255,7 @@ def test_a_rank_that_ends_with_the_report_of_another_one_tells_a_consequence_som
     (rank.folder / REPORT).touch()
     with rank.watch:
         assert rank.left.wait(60)
-    assert rank.told == [f"It was ended because the run hangs: see {rank.folder / REPORT}"]
+    assert rank.told == [f"It ended because the run hangs: see {rank.folder / REPORT}"]
     assert rank.causes == [False]
     assert 1.5 in slept
 
@@ -305,7 +305,7 @@ def test_a_rank_that_began_the_report_and_died_is_named_where_nobody_can_take_it
     rank.watch._writing = 0.1
     with rank.watch:
         assert rank.left.wait(60)
-    assert rank.told[0].endswith("no answer from the other ranks: rank 3 began the report and did not write it")
+    assert rank.told[0].endswith("no answer from the other ranks: rank 3 began the report and did not finish it")
 
 
 def test_a_rank_that_began_the_report_and_died_is_replaced(rank):
@@ -328,7 +328,7 @@ def test_each_signal_to_a_rank_gets_an_answer(tmp_path, capsys):
             assert rank.waits_for(tmp_path / f"now-asked-{number}" / REPORT)
             time.sleep(0.1)  # its own thread looks for the folder
     printed = capsys.readouterr().err
-    assert printed.count("where the ranks are, asked by SIGUSR1:\nrank 0 is in the optimizer, iteration 5; ") == 2
+    assert printed.count("positions of the ranks (SIGUSR1):\nrank 0 is in the optimizer, iteration 5; ") == 2
 
 
 def test_a_signal_that_another_rank_has_just_asked_for_is_not_answered_again(tmp_path):

@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 
 from pretrain.report.hang import position as words
-from pretrain.report.hang.position import Position, last_place, read_position, shared_memory
+from pretrain.report.hang.position import Position, last_place, place_words, shared_memory
 
 
 def test_a_step_moves_through_its_activities():
@@ -36,13 +36,13 @@ def test_another_process_reads_where_a_rank_was_last(tmp_path, in_folder):
         position = Position(memory)
         with position.step(12):
             position.move(5, "", words.FORWARD, 1)
-            assert last_place(path, 8) == "layer 5 of 8, forward, iteration 12"
+            assert place_words(last_place(path), 8) == "layer 5 of 8, forward, iteration 12"
             position.move(0, words.EMBEDDING, words.BACKWARD, 1)
-            assert last_place(path) == "embedding, backward, iteration 12"
+            assert place_words(last_place(path)) == "embedding, backward, iteration 12"
             position.move(0, "", words.FORWARD, 1)
-            assert last_place(path) == "its step, forward, iteration 12"
+            assert place_words(last_place(path)) == "its step, forward, iteration 12"
         with position.during("save"):
-            assert last_place(path) == "saving, iteration 12"
+            assert place_words(last_place(path)) == "saving, iteration 12"
     assert bool(last_place(path)) == in_folder
     position.enter(words.LOG)  # memory that nobody reads any more can still be written
 
@@ -78,11 +78,11 @@ def test_what_follows_is_the_end_with_and_without_an_error(error):
 def test_what_is_no_position_is_none(tmp_path):
     (tmp_path / "short").write_bytes(b"x")
     (tmp_path / "odd").write_bytes(b"\x7f" * 24)
-    assert [read_position(tmp_path / name) for name in ("short", "odd", "missing")] == [None] * 3
+    assert [last_place(tmp_path / name) for name in ("short", "odd", "missing")] == [None] * 3
 
 
 def test_an_activity_without_a_number_is_empty_elsewhere(tmp_path):
     position = Position()
     with position.during("a later one"):
         (tmp_path / "place").write_bytes(position.shared)
-        assert read_position(tmp_path / "place").activity == ""
+        assert last_place(tmp_path / "place").activity == ""

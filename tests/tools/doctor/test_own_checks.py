@@ -263,7 +263,7 @@ CASES = [
     ("run directory", lambda _: ["--run-dir", "/proc/nowhere/run"], "/proc/nowhere/run cannot be written: "),
     ("metrics", damaged_metrics, "run/metrics.jsonl:1: not a JSON object with an iteration."),
     ("metrics", metrics_folder, "run/metrics.jsonl cannot be written: Is a directory."),
-    ("kill switch", kill_switch, "train.kill_switch_path: stop exists, which ends a training."),
+    ("kill switch", kill_switch, "train.kill_switch_path: stop exists, so a training would stop at once."),
     ("checkpoint folder", folder_of_another_run, "checkpoint.save: theirs has the checkpoints of another run: 5."),
     ("checkpoint folder", lambda _: ["--set", "checkpoint.save=/proc/nowhere"], "/proc/nowhere cannot be written: "),
     ("data", lambda _: ["--set", "data.path=absent"], "token file absent.idx is missing."),

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import pretrain.tools.plan.plan
 from pretrain.errors import BackendError, RecipeError
-from pretrain.launch.memory_notice import least_memory
+from pretrain.launch.placement import least_memory
 from pretrain.recipe import load_recipe
 from pretrain.recipe.layout import lay_out
 from pretrain.tools.plan.command import MemorySize, command

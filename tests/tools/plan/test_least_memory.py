@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pretrain.launch.memory_notice import least_memory
+from pretrain.launch.placement import least_memory
 from pretrain.recipe import make_recipe
 from pretrain.recipe.layout import lay_out
 from pretrain.report.flops import parameter_count
@@ -104,5 +104,5 @@ def test_all_ranks_together_never_need_more_than_the_states_of_the_whole_model(l
 
 
 def test_it_needs_no_torch():
-    check = "import sys, pretrain.launch.memory_notice; sys.exit('torch' in sys.modules)"
+    check = "import sys, pretrain.launch.placement; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0

@@ -52,7 +52,7 @@ def test_a_record_has_the_metrics_of_the_table_in_its_order():
 
 
 def test_an_engine_that_does_not_name_its_metrics_is_an_error():
-    with pytest.raises(ValueError, match="without a value: num_zeros_in_grad"):
+    with pytest.raises(ValueError, match="no value for num_zeros_in_grad"):
         logged(metrics={})
 
 

@@ -33,7 +33,7 @@ follows."""
 _PERIOD = 0.2
 _BEAT = 1.0  # seconds between two heartbeats of a launcher
 _ABSENCE = 3.0  # seconds without a heartbeat after which a launcher does not take part
-_SILENCE = 60.0  # seconds without a heartbeat after which the node of a launcher is lost
+SILENCE = 60.0  # seconds without a heartbeat after which the node of a launcher is lost
 _SHORT_SILENCE = 4.0
 """Seconds without a heartbeat after which a node is the cause where ranks have lost a rank and no node has said why:
 they wait a little longer for such a word."""
@@ -67,7 +67,7 @@ class AttemptPlan:
 
 
 class NodesAbsent(Exception):  # noqa: N818  it may be followed by a restart, as the end of an attempt is
-    """An attempt could not begin: nodes have not come. `failure` is judged as one of ranks."""
+    """An attempt could not begin: nodes are missing. `failure` is judged as one of ranks."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(str(failure))
@@ -84,10 +84,7 @@ class RunEnded(Exception):  # noqa: N818  it is no error where the run was asked
 
 
 class Heartbeat(threading.Thread):
-    """Heartbeats of this launcher, one a second, whatever it is doing: ending ranks or a file system takes long.
-
-    They begin at once, and end with `stop`, with the store, or with the connection.
-    """
+    """Heartbeats of this launcher, one a second, whatever it is doing, until `stop` or the end of the store."""
 
     def __init__(self, store: StoreClient, launcher: str) -> None:
         super().__init__(daemon=True, name="heartbeat")
@@ -140,8 +137,8 @@ class Attempt:
     def __init__(self, store: StoreClient, number: int, watch: HeartbeatWatch) -> None:
         self.number = number  # from 0; a restart is one above
         self.there = 0  # nodes of those wanted that have come
-        self.reports = Reports(store.within(attempt_prefix(number)))
         self._store = store.within(attempt_prefix(number))
+        self.reports = Reports(self._store)
         self._watch = watch
         self._others: list[Arrival] = []
         self._crowded: float | None = None
@@ -194,14 +191,14 @@ class Attempt:
 
     def _notice(self, wanted: Nodes, fewest: int | None) -> str:
         seconds = ARRIVAL_TIMEOUT.total_seconds() if fewest is None else _SHORT_TIMEOUT
-        after = "waits no longer" if fewest is None else f"continues with {fewest} or more"
+        after = "gives up" if fewest is None else f"continues with {fewest} or more"
         return (
-            f"restart: {self.there} of {wanted.count} nodes are there; the run {after} after {seconds:g} s. "
-            "The same command on a node that is missing lets it come back.\n"
+            f"restart: {self.there} of {wanted.count} nodes are there; the run waits {seconds:g} s for the others, "
+            f"then {after}. To bring a missing node back, give the same command there.\n"
         )
 
     def begin(self, members: Sequence[Arrival], plan: AttemptPlan | None) -> None:
-        """Let it begin with these nodes; node 0 calls it."""
+        """Begin it with these nodes, on node 0."""
         record = {"nodes": [asdict(node) for node in members], "port": free_port(), "plan": plan and asdict(plan)}
         self._store.set(_MEMBERS, json.dumps(record))
 
@@ -224,11 +221,8 @@ class Attempt:
         self._others = members[1:]  # node 0 judges
         return node_worlds([node.ranks for node in members], place, host, self._record()["port"])
 
-    def lost_node(self) -> Failure | None:
-        """Return the loss of a node whose launcher has given no heartbeat for long."""
-        return self._silent(_SILENCE)
-
-    def _silent(self, seconds: float) -> Failure | None:
+    def lost_node(self, seconds: float) -> Failure | None:
+        """Return the loss of a node whose launcher has sent no heartbeat for so long."""
         for place, node in enumerate(self._others, 1):
             silence = self._watch.silence(node.launcher)
             if silence > seconds:
@@ -264,7 +258,7 @@ class Attempt:
         """Return the cause of a failure that is only a consequence, where it is known or soon becomes so."""
         deadline = time.monotonic() + _ANSWER_TIMEOUT
         while failure.lost_peer:
-            failure = self._silent(_SHORT_SILENCE) or self.reports.failure() or failure
+            failure = self.lost_node(_SHORT_SILENCE) or self.reports.failure() or failure
             if time.monotonic() > deadline:
                 break
             time.sleep(_PERIOD)
@@ -281,15 +275,14 @@ class Attempt:
                 silence = self._watch.silence(node.launcher)
                 if self._store.check([f"{_DONE}/{place}"]):
                     del left[place]
-                elif silence > _SILENCE:
+                elif silence > SILENCE:
                     del left[place]
                     sys.stderr.write(f"warning: {silent_node(place, node.host, silence)}\n")
             time.sleep(_PERIOD if left else 0)
         return None
 
-    def _record(self) -> dict[str, Any]:
-        record: dict[str, Any] = json.loads(self._store.get(_MEMBERS))
-        return record
+    def _record(self) -> Any:
+        return json.loads(self._store.get(_MEMBERS))
 
 
 def with_one_place(arrivals: Sequence[Arrival]) -> list[Arrival]:

@@ -15,12 +15,11 @@ import click
 
 from pretrain.atomic_files import existing_folder
 from pretrain.errors import LaunchError
-from pretrain.launch.nodes.host_environment import exported_variables, remove, variables_file, warn_of_own_variables
+from pretrain.launch.nodes import pdsh
 from pretrain.launch.nodes.nodes import HOSTFILE_NODE, HOSTFILE_SLOTS, largest_fitting
-from pretrain.launch.nodes.pdsh import UnreachedError, pdsh_command, rendezvous_endpoint, require_pdsh
 from pretrain.launch.processes.failure import CRASH, Failure
 from pretrain.launch.processes.supervision import supervise
-from pretrain.launch.restarts import NO_RESTARTS, Restarts, run_attempts
+from pretrain.launch.restarts import Restarts, run_attempts
 from pretrain.launch.run_directory import RUNS, check_run_dir, new_run_dir
 from pretrain.launch.run_lock import remove_unused
 from pretrain.plugins.host.discovery import find_backend
@@ -35,22 +34,16 @@ if TYPE_CHECKING:
     from pretrain.launch.restarts import RestartPolicy
     from pretrain.recipe import Recipe
 
-    RunOnHosts = Callable[[Hosts, Job, int, float | None], Failure | None]
-
 _PATIENCE = 60.0
 """Seconds that hosts get to join at a restart that may leave them out: they have started Python and imported
 torch a while ago."""
 
 
-def start_hosts(
-    hosts: Hosts, job: Job, recipe: Recipe | None = None, policy: RestartPolicy = NO_RESTARTS
-) -> Failure | None:
+def start_hosts(hosts: Hosts, job: Job, recipe: Recipe, policy: RestartPolicy) -> Failure | None:
     """Check what can be checked here, and run the job on every host, whose rank 0 prepares the run."""
-    require_pdsh()
+    pdsh.require_pdsh()
     check_run_dir(Path(job.run_dir) if job.run_dir else None, job.resume)
-    if policy.limit and recipe is not None:
-        return run_host_attempts(hosts, job, recipe, policy, partial(run_on_hosts, may_restart=True))
-    return run_on_hosts(hosts, job)
+    return run_host_attempts(hosts, job, recipe, policy) if policy.limit else run_on_hosts(hosts, job)
 
 
 def run_on_hosts(
@@ -62,9 +55,9 @@ def run_on_hosts(
     backend = load_alone(find_backend(job.backend)).backend
     identity = secrets.token_hex(8)
     slots = ",".join(str(host.slots) for host in hosts.members)
-    variables = exported_variables(os.environ, backend) | {HOSTFILE_NODE: identity, HOSTFILE_SLOTS: slots}
-    warn_of_own_variables(os.environ, backend)
-    endpoint = rendezvous_endpoint(hosts, os.environ, attempt)
+    variables = pdsh.exported_variables(os.environ, backend) | {HOSTFILE_NODE: identity, HOSTFILE_SLOTS: slots}
+    pdsh.warn_of_own_variables(os.environ, backend)
+    endpoint = pdsh.rendezvous_endpoint(hosts, os.environ, attempt)
     nodes = ["--nnodes", str(len(hosts.members)), "--rdzv", ":".join(map(str, endpoint))]
     run = [sys.executable, "-P", "-m", "pretrain.cli.main", *job.arguments(), *nodes]
     # ssh may be configured to hand variables on.
@@ -72,18 +65,16 @@ def run_on_hosts(
     from pretrain.launch.nodes.remote_nodes import LauncherMember, RemoteNodes  # noqa: PLC0415  torch is slow
 
     folder = existing_folder(Path(job.run_dir) if job.run_dir else RUNS)
-    with variables_file(folder, variables) as file:
-        command = pdsh_command(hosts, run, file)
+    with pdsh.variables_file(folder, variables) as file:
+        command = pdsh.pdsh_command(hosts, run, file)
         # Every node has read its variables before it joins.
-        all_came = partial(remove, file)
+        all_came = partial(pdsh.remove, file)
         member = LauncherMember(endpoint, hosts.names, identity, all_came, patience, at_restart=attempt > 0)
         with RemoteNodes(command, environment, member, may_restart=may_restart) as remote:
             return supervise(remote)
 
 
-def run_host_attempts(
-    hosts: Hosts, job: Job, recipe: Recipe, policy: RestartPolicy, run_on_hosts: RunOnHosts
-) -> Failure | None:
+def run_host_attempts(hosts: Hosts, job: Job, recipe: Recipe, policy: RestartPolicy) -> Failure | None:
     """Run the job on the hosts, again after a failure; this process names the run directory if the user does not."""
     made = None if job.run_dir else new_run_dir(Path(recipe.source).stem)
     job = job if made is None else dataclasses.replace(job, run_dir=str(made))
@@ -91,11 +82,11 @@ def run_host_attempts(
 
     def attempt() -> Failure | None:
         if not restarts.count:
-            return run_on_hosts(hosts, job, next(starts), None)
+            return run_on_hosts(hosts, job, next(starts), may_restart=True)
         again, left = dataclasses.replace(job, resume="auto"), hosts
         patience = None if policy.fewest_nodes is None else _PATIENCE
         while True:
-            failure = _run_again(partial(run_on_hosts, left, again, next(starts), patience))
+            failure = _run_again(partial(run_on_hosts, left, again, next(starts), patience, may_restart=True))
             if failure is None or not failure.absent or policy.fewest_nodes is None:
                 return failure
             click.echo(failure.text.splitlines()[0], err=True)
@@ -112,7 +103,7 @@ def _run_again(run: Callable[[], Failure | None]) -> Failure | None:
     """Run on the hosts; that some cannot be reached is no user's mistake now: the run had begun."""
     try:
         failure = run()
-    except UnreachedError as error:
+    except pdsh.UnreachedError as error:
         failure = Failure(text=str(error), absent=error.hosts)
     return dataclasses.replace(failure, exit_code=CRASH) if failure is not None and failure.passing else failure
 

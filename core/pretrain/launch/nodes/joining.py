@@ -1,4 +1,4 @@
-"""Way into the rendezvous: node 0 serves the store, the others connect, and all compare which run they are of."""
+"""Joins a node to the rendezvous: node 0 serves the store, the others connect, and all check that it is their run."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def join_store(nodes: Nodes, policy: RestartPolicy, patience: float) -> tuple[St
                 store.set(RUN, own)
             _require_same(nodes.rendezvous, _run_of(store, nodes), own)
             if (serves or nodes.of_hostfile) and store.add(taken_key(rank), 1) > 1:
-                raise LaunchError(too_many_nodes(nodes, f"node {rank} of {nodes.count} is"))
+                raise LaunchError(too_many_nodes(nodes, f"node {rank} of {nodes.count} has"))
     except DistError as exc:
-        msg = f"--rdzv {nodes.rendezvous}: no rendezvous with the other nodes ({str(exc).splitlines()[0]})."
+        msg = f"--rdzv {nodes.rendezvous}: the rendezvous failed ({str(exc).splitlines()[0]})."
         raise LaunchError(msg) from exc
     return store, serves
 
@@ -68,16 +68,16 @@ def is_of_run(store: TCPStore, run: str) -> bool:
 def another_run(endpoint: str) -> str:
     """Return the error of a rendezvous at which another run meets."""
     return (
-        f"--rdzv {endpoint}: another run meets there.\n"
-        "Wait for its end, or give this one another port: --rdzv HOST:PORT, or MASTER_PORT with --hostfile."
+        f"--rdzv {endpoint}: another run uses this address.\n"
+        "Wait until it ends, or give this one another port: --rdzv HOST:PORT, or MASTER_PORT with --hostfile."
     )
 
 
 def too_many_nodes(nodes: Nodes, who: str) -> str:
     """Return the error of a node that finds its place, or all of them, taken."""
     return (
-        f"--rdzv {nodes.rendezvous}: {who} there already.\n"
-        "Each node gives the same --nnodes, and its own --node-rank or none; or another run has this port."
+        f"--rdzv {nodes.rendezvous}: {who} joined already.\n"
+        "Give each node the same --nnodes, and its own --node-rank or none. Or another run uses this port."
     )
 
 
@@ -99,7 +99,7 @@ def _open(nodes: Nodes) -> tuple[TCPStore, bool]:
 
 
 def _run_of(store: StoreClient, nodes: Nodes) -> str:
-    """Return which run the store is of, once the serving node has said it."""
+    """Wait until the serving node has said which run the store is of; return that."""
     timeout = _timeout(nodes)
     deadline = time.monotonic() + timeout.total_seconds()
     while True:
@@ -123,6 +123,6 @@ def _require_same(endpoint: str | None, theirs: str, own: str) -> None:
         raise LaunchError(another_run(str(endpoint)))
     msg = (
         f"--rdzv {endpoint}: node 0 was started with{theirs.removeprefix(_BY_HAND)}, this one "
-        f"with{own.removeprefix(_BY_HAND)}.\nGive the same command on every node; or another run meets there."
+        f"with{own.removeprefix(_BY_HAND)}.\nGive the same command on every node. Or another run uses this port."
     )
     raise LaunchError(msg)

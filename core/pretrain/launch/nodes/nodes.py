@@ -48,7 +48,7 @@ class Nodes:
 
     @property
     def of_hostfile(self) -> bool:
-        """`--hostfile` started this node: its launcher joins the rendezvous too, also that of a single node."""
+        """True if `--hostfile` started this node; its launcher joins the rendezvous too, also that of a single node."""
         return bool(self.run)
 
     def endpoint(self) -> tuple[str, int]:
@@ -115,7 +115,7 @@ def read_hostfile(path: Path) -> Hosts:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text file"
+        reason = error.strerror if isinstance(error, OSError) else "it is not a text file"
         msg = f"--hostfile {path} cannot be read: {reason}.\nIt has a line for each host, with its ranks: node1 slots=8"
         raise LaunchError(msg) from error
     members: dict[str, Host] = {}
@@ -127,7 +127,7 @@ def read_hostfile(path: Path) -> Hosts:
         host = _host(f"{path}, line {number}", entry)
         if host.name in members:
             msg = (
-                f"{path}, line {number}: {host.name} is there already, in line {lines[host.name]}.\n"
+                f"{path}, line {number}: {host.name} is listed already, in line {lines[host.name]}.\n"
                 f"Give each host one line with all its ranks: {host.name} slots={members[host.name].slots + host.slots}"
             )
             raise LaunchError(msg)
@@ -148,6 +148,6 @@ def _host(where: str, entry: str) -> Host:
         msg = f"{where}: '{entry}' is not HOST slots=RANKS.\n{hint}"
         raise LaunchError(msg)
     if int(found[2]) == 0:
-        msg = f"{where}: {found[1]} has no slots, so nothing would run there.\nGive it ranks, or put # before the line."
+        msg = f"{where}: {found[1]} has no slots, so no rank would run there.\nGive it slots, or put # before the line."
         raise LaunchError(msg)
     return Host(found[1], int(found[2]))

@@ -1,4 +1,4 @@
-"""pdsh, which starts a node on every host of a hostfile over ssh, and asks the hosts for their addresses."""
+"""pdsh, which starts a node on every host of a hostfile over ssh, with this process's environment variables."""
 
 from __future__ import annotations
 
@@ -8,22 +8,26 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
+import tempfile
 import time
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pretrain.errors import LaunchError
 from pretrain.exit_codes import of_signal
-from pretrain.launch.nodes.host_environment import with_variables
-from pretrain.launch.processes.signals import stop_signals_handled
+from pretrain.launch.processes.supervision import stop_signals_handled
 from pretrain.launch.schedulers import port_variable
 from pretrain.launch.world import port_of
+from pretrain.report.environment_file import COMMAND
 from pretrain.report.plain_text import some_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pretrain.launch.nodes.nodes import Hosts
+    from pretrain.plugins.backend import Backend
 
 _MAX_FANOUT = 1024  # hosts that pdsh reaches at the same time; the others would start only when those have ended
 _RANK = "%n"  # pdsh's word for the number of a host among those of -w
@@ -139,3 +143,108 @@ def _reason(name: str, errors: str) -> str:
     lines = (line.partition(": ") for line in errors.splitlines())
     said = [words for label, _, words in lines if label in {host, host.partition(".")[0]}]
     return said[-1] if said else "no answer"
+
+
+# Values of variables may be secrets, and every user of a machine can read the command lines of its processes. ssh hands
+# on neither an environment nor an input here: a file brings them, in the folder of the run, which all hosts share.
+_APPEARANCE_TIMEOUT = 60  # seconds that a network file system gets to show the file on another host
+_OPEN = """\
+fail() { echo "$(uname -n): $1" >&2; exit 2; }
+(n=SECONDS; until [ -e "$0" ] || [ $n -le 0 ]; do n=$((n - 1)); sleep 1; done)
+[ -e "$0" ] || fail "$0 is not there: all hosts must see the folder of the run."
+[ -r "$0" ] || fail "$(id -un) cannot read $0: log in there as the user who starts the run."
+exec 3<"$0"
+"""
+_REQUIRE_OWNER = """\
+[ -O /dev/fd/3 ] || fail "$0 is not owned by $(id -un): log in there as the user who starts the run."
+"""
+_SET_AND_EXECUTE = '. /dev/fd/3; exec 3<&-; exec "$@"'
+NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)  # names that a shell can set
+_PREFIXES = ("PRETRAIN_", "PYTHON", "UCX", "MLFLOW", "MV2")
+
+
+def exported_variables(environ: Mapping[str, str], backend: Backend) -> dict[str, str]:
+    """Return the variables for all nodes: those of .deepspeed_env win over those of this process."""
+    prefixes = (*_PREFIXES, *backend.exported_variables)
+    found = {
+        name: value
+        for name, value in environ.items()
+        if name.startswith(prefixes) and name not in backend.own_variables
+    }
+    found |= {COMMAND: shlex.join(sys.argv), "PYTHONUNBUFFERED": "1"}
+    return found | _variables_of_files(environ)
+
+
+def warn_of_own_variables(environ: Mapping[str, str], backend: Backend) -> None:
+    """Name on stderr the variables that stay here because they are valid on one host only."""
+    kept = [name for name in backend.own_variables if name in environ]
+    if kept:
+        sys.stderr.write(
+            f"--hostfile does not pass {', '.join(kept)} to the ranks: such values are valid on one host only.\n"
+            "Set it on each host, or in .deepspeed_env if it is the same on all.\n"
+        )
+
+
+def _variables_of_files(environ: Mapping[str, str]) -> dict[str, str]:
+    """Read lines NAME=VALUE of .deepspeed_env in the home and in the working directory; the latter wins."""
+    found: dict[str, str] = {}
+    name = environ.get("DS_ENV_FILE", ".deepspeed_env")
+    for path in (Path(os.path.expanduser("~"), name), Path(name)):  # noqa: PTH111  Path.home() fails without a home
+        if not path.is_file():
+            continue
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            if not line.strip() or line.lstrip().startswith("#"):
+                continue
+            variable, equals, value = line.partition("=")
+            if not equals or not NAME.fullmatch(variable.strip()):
+                msg = (
+                    f"{path}, line {number}: '{line}' is not NAME=VALUE.\n"
+                    "Write one variable per line, without `export`; a name has the letters A to Z, digits and _."
+                )
+                raise LaunchError(msg)
+            found[variable.strip()] = value.strip()
+    return found
+
+
+@contextmanager
+def variables_file(folder: Path, variables: Mapping[str, str]) -> Iterator[Path]:
+    """Write a shell script that exports the variables, for its owner alone; remove it when the block ends."""
+    try:
+        path = _write(folder.absolute(), variables)
+    except OSError as error:
+        msg = (
+            f"{folder} cannot be written: {error.strerror}.\nThe hosts read their variables there: pass --run-dir DIR."
+        )
+        raise LaunchError(msg) from error
+    try:
+        yield path
+    finally:
+        remove(path)
+
+
+def remove(path: Path) -> None:
+    """Remove the file, if it is still there; a file system that fails now must not hide how the run ended."""
+    with suppress(OSError):
+        path.unlink(missing_ok=True)
+
+
+def with_variables(path: Path, command: list[str]) -> list[str]:
+    """Return the command with the variables of the file; a shell sets them, since some count when Python starts."""
+    # On some network file systems root's files belong to nobody, on this host too.
+    owned = not path.exists() or path.stat().st_uid == os.geteuid()
+    check = _REQUIRE_OWNER if owned else ""
+    script = _OPEN.replace("SECONDS", str(_APPEARANCE_TIMEOUT)) + check + _SET_AND_EXECUTE
+    return ["sh", "-c", "; ".join(script.splitlines()), str(path), *command]
+
+
+def _write(folder: Path, variables: Mapping[str, str]) -> Path:
+    descriptor, path = tempfile.mkstemp(prefix=".variables-", dir=folder)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as stream:
+            stream.writelines(
+                f"export {name}={shlex.quote(value)}\n" for name, value in variables.items() if NAME.fullmatch(name)
+            )
+    except OSError:
+        remove(Path(path))
+        raise
+    return Path(path)

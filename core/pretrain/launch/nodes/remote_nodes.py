@@ -24,7 +24,7 @@ from pretrain.launch.nodes.joining import HOSTFILE_TIMEOUT, LINGERING
 from pretrain.launch.nodes.reports import REQUESTS, Reports
 from pretrain.launch.nodes.store_client import connect
 from pretrain.launch.processes.failure import CRASH, USER_ERROR, Failure
-from pretrain.launch.processes.signals import REPORT_SIGNAL
+from pretrain.launch.processes.supervision import REPORT_SIGNAL
 from pretrain.report.plain_text import some_of
 
 if TYPE_CHECKING:
@@ -49,9 +49,8 @@ _BY_SIGNAL = 128  # exit codes of nodes above this: a signal has asked one to en
 class LauncherMember(threading.Thread):
     """Thread that talks to the nodes: a node that does not answer must not block the launcher's signal handling.
 
-    `start` joins the rendezvous of a node on each of `hosts` as soon as it is there; `all_came` is called once, by this
-    thread. Hosts get `patience` seconds to join, None: `HOSTFILE_TIMEOUT` from the first one on, for which there is no
-    limit. At a restart a node of an attempt before may still serve that one's rendezvous.
+    It calls `all_came` once. Hosts get `patience` seconds to join, None: `HOSTFILE_TIMEOUT` after the first one, for
+    which there is no limit. At a restart a node of an attempt before may still serve that one's rendezvous.
     """
 
     def __init__(
@@ -180,8 +179,7 @@ class LauncherMember(threading.Thread):
     def _loss(self) -> Failure:
         text = (
             f"--hostfile: {self._hosts[0]}, which serves the rendezvous {self._address}, cannot be reached any more.\n"
-            "The node there was killed, the host is down, or the network between is: look at the output above, and at "
-            "the host."
+            "Its node was killed, or the host or the network is down: look at the output above and at the host."
         )
         return Failure(text=text, of_launcher=True)
 
@@ -210,11 +208,9 @@ class LauncherMember(threading.Thread):
 
 
 class RemoteNodes:
-    """Nodes that are started on entering a with-block; none is left when it ends, unless a host does not answer.
+    """Nodes that are started on entering a with-block; none is left when it ends, unless a host does not answer."""
 
-    `command` is pdsh with its arguments; `member`, of the nodes' rendezvous, is not started yet. Where the nodes may be
-    started again, they must not meet those that are left of these.
-    """
+    # If the nodes may be started again, those must not meet any that are left of these.
 
     def __init__(
         self,

@@ -129,7 +129,7 @@ class Rendezvous:
         # With restarts node 0 prepares the run before the attempt begins: there is no limit for that.
         limit = attempts.ARRIVAL_TIMEOUT + timedelta(seconds=LOSS_AFTER)  # node 0, which can count them, says it before
         deadline = math.inf if self._restarts else time.monotonic() + limit.total_seconds()
-        late = f"--rdzv {self._nodes.rendezvous}: not all {self._nodes.count} nodes have come within {limit}."
+        late = f"--rdzv {self._nodes.rendezvous}: not all {self._nodes.count} nodes have joined within {limit}."
         self._wait_until(lambda: self._opened() >= self._next, deadline, late)
         attempt = self._enter(self._opened())
         number = 0 if attempt.has_begun() else self._arrive(ranks)
@@ -152,7 +152,11 @@ class Rendezvous:
         return number
 
     def report(self, failure: Failure) -> Failure:
-        """Report the failure of this node's ranks; return the failure of the run."""
+        """Report why this node's ranks have failed or stopped; return the failure of the run, or the stop."""
+        if failure.stopped:
+            with suppress(DistError):
+                self._attempt.reports.keep_stop(failure)
+            return failure
         # Ranks that only lost a peer wait a moment for the report of that peer's node.
         deadline = time.monotonic() + _CAUSE_TIMEOUT
         while failure.lost_peer and time.monotonic() < deadline:
@@ -167,12 +171,6 @@ class Rendezvous:
         with suppress(DistError):
             return self._attempt.reports.keep(failure)
         return failure
-
-    def report_stop(self, stop: Failure) -> Failure:
-        """Let all nodes know why the ranks have stopped; return it."""
-        with suppress(DistError):
-            self._attempt.reports.keep_stop(stop)
-        return stop
 
     def tell(self, failures: Sequence[Failure]) -> None:
         """Let all nodes know what ranks here have told that still write a checkpoint; it ends nothing yet."""
@@ -207,8 +205,10 @@ class Rendezvous:
         failure = self._ended()
         if self._over:  # others may still end their ranks, or fail to; with restarts node 0 has what it needs
             return None if self._restarts else self._attempt.reports.failure()
-        watches = self.serves and self._restarts
-        return failure or self._attempt.reports.failure() or (self._attempt.lost_node() if watches else None)
+        failure = failure or self._attempt.reports.failure()
+        if failure is None and self.serves and self._restarts:
+            return self._attempt.lost_node(attempts.SILENCE)
+        return failure
 
     def settle(self, failure: Failure | None, judge: Callable[[Failure], Decision]) -> tuple[Failure | None, Decision]:
         """Return the failure as node 0 knows it, and what follows on all nodes, which node 0 decides by `judge`."""
@@ -281,10 +281,10 @@ class Rendezvous:
         self.place = self._nodes.rank
         self._set_spare(spare=True)
         if not self._restarts:
-            raise LaunchError(joining.too_many_nodes(self._nodes, f"all {members} nodes are"))
+            raise LaunchError(joining.too_many_nodes(self._nodes, f"all {members} nodes have"))
         sys.stderr.write(
             f"--rdzv {self._nodes.rendezvous}: the run continues with {members} node{'s' * (members > 1)}; "
-            "this one takes part after the next restart.\n"
+            "this one joins at the next restart.\n"
         )
 
     def _set_spare(self, *, spare: bool) -> None:

@@ -107,7 +107,7 @@ def silent_node(place: int, host: str, seconds: float) -> Failure:
     """Return the loss of a node whose launcher has sent no heartbeat for so long."""
     text = (
         f"Node {place} ({host}) has sent no heartbeat for {seconds:.0f} s: "
-        "its launcher was killed, or the host or the network between is down."
+        "its launcher was killed, or its host or the network is down."
     )
     return Failure(text=text, of_launcher=True, place=place, host=host)
 
@@ -125,10 +125,10 @@ def lost_node_0(nodes: Nodes, *, trains: bool) -> Failure:
 
 
 def absent_nodes(nodes: Nodes, there: int, waited: timedelta, *, at_restart: bool) -> Failure:
-    """Return the failure of nodes that have not come: a user error at first, a loss at a restart."""
+    """Return the failure of nodes that are missing: a user error at first, a loss at a restart."""
     fewer = "; --allow-fewer-nodes restarts without some" if at_restart else ""
     text = (
-        f"--rdzv {nodes.rendezvous}: {there} of {nodes.count} nodes have come within {waited}.\n"
+        f"--rdzv {nodes.rendezvous}: {there} of {nodes.count} nodes have joined within {waited}.\n"
         f"Give the same command on every node{fewer}."
     )
     return Failure(exit_code=CRASH if at_restart else USER_ERROR, text=text, of_launcher=True)

@@ -147,7 +147,7 @@ def connect_within(endpoint: tuple[str, int], timeout: timedelta) -> TCPStore:
             return connect(endpoint, timeout)
         except DistError as error:
             if time.monotonic() > deadline:
-                msg = f"nothing has answered within {timeout}: {str(error).splitlines()[0]}"
+                msg = f"no answer within {timeout}: {str(error).splitlines()[0]}"
                 raise DistError(msg) from error
         time.sleep(_PERIOD)
 
@@ -174,7 +174,7 @@ def is_here(host: str) -> bool:
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
     except OSError as exc:
-        msg = f"--rdzv: the host '{host}' is not known here ({exc.strerror})."
+        msg = f"--rdzv: this machine does not know the host '{host}' ({exc.strerror})."
         raise LaunchError(msg) from exc
     with socket.socket(family, kind) as probe:
         try:

@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from pretrain.launch.job import ForwardJob
 from pretrain.launch.processes.failure import Failure
 from pretrain.launch.processes.rank import FAILURE_FILE, PARENT, place_file, read_end
-from pretrain.launch.processes.signals import children_ignoring_report_signal
+from pretrain.launch.processes.supervision import children_ignoring_report_signal, supervise
 from pretrain.launch.world import default_variables
 from pretrain.report.environment_file import COMMAND
-from pretrain.report.hang.position import last_place
+from pretrain.report.hang.position import last_place, place_words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,8 +37,8 @@ _AFTER_REPORT = 0.9
 before it reports too (`pretrain.tools.doctor.ranks.step_sequence`)."""
 _LETTING_GO = 60.0  # seconds that a device has to let go of a process that was killed
 _ENDLESS = (
-    "rank {rank} still runs {seconds:g} s after SIGKILL (process {pid}): a file system or a driver does not answer it. "
-    "It may hold its device until it ends, or the host is started again.\n"
+    "rank {rank} still runs {seconds:g} s after SIGKILL (process {pid}): it is blocked in a file system or a driver. "
+    "It may hold its device until it ends or the host is rebooted.\n"
 )
 
 
@@ -58,7 +59,8 @@ class _Child:
         if code is None or ((end := self.end()) is not None and end.code == code):
             return None
         last = last_place(place_file(self.failure_file))
-        return Failure.read(self.failure_file) or Failure.from_exit_code(self.rank, code, last)
+        where = place_words(last) if last else ""
+        return Failure.read(self.failure_file) or Failure.from_exit_code(self.rank, code, where)
 
 
 class Processes:
@@ -85,6 +87,20 @@ class Processes:
     def __exit__(self, *_: object) -> None:
         self.kill()
         self._folder.remove()
+
+    def run(self) -> Failure | None:
+        """Start the ranks and wait until all have ended; returns and raises as `supervise`."""
+        patience = self._job.patience if isinstance(self._job, ForwardJob) else None
+
+        def poll() -> Failure | None:
+            return self.poll() or (self.left_behind(patience) if patience is not None else None)
+
+        with self:
+            return supervise(self, poll, failure_ends=patience is None)
+
+    def poll(self) -> Failure | None:
+        """Return why the ranks must end though none of them has failed; asked once a second."""
+        return None
 
     def running(self) -> bool:
         """Say whether any rank still runs."""
@@ -165,7 +181,7 @@ _PREFIX, _MARK = "pretrain-ranks-", "lock"
 
 
 class RankFolder:
-    """Folder of this launcher."""
+    """Temporary folder of this launcher's ranks; making it removes those of launchers that were killed."""
 
     def __init__(self) -> None:
         _remove_left()

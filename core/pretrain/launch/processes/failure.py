@@ -74,8 +74,8 @@ class Failure:
         """Describe a rank that left no failure file; a negative code is a signal, as of `subprocess.Popen`."""
         if returncode in WELL:
             text = (
-                f"It left with exit code {returncode} before it had done its work: a plugin or a library has ended the "
-                "process (exit, os._exit)."
+                f"It exited with code {returncode} before its work was done: a plugin or a library ended the process "
+                "(exit, os._exit)."
             )
         elif returncode >= 0:
             text = f"It ended with exit code {returncode} and no Python error: look at its output above."
@@ -90,15 +90,15 @@ class Failure:
     @classmethod
     def of_report(cls, rank: int) -> Failure:
         """Describe a rank that has printed what is wrong; a failure of another rank is shown rather than it."""
-        text = "It has reported what is wrong: look at its output above."
+        text = "It has printed what is wrong: look at its output above."
         return cls(rank=rank, text=text, lost_peer=True, reported=True)
 
     @classmethod
     def left_behind(cls, rank: int, pid: int, seconds: float) -> Failure:
         """Describe a rank that still runs so many seconds after another has ended."""
         text = (
-            f"It still runs {seconds:g} s after another rank of this node has ended, and was ended (process {pid}).\n"
-            "It was stopped (`kill -STOP`, a debugger), or a library of its device hangs at the end of a process."
+            f"It still ran {seconds:g} s after another rank of this node had ended, and was killed (process {pid}).\n"
+            "It was stopped (`kill -STOP`, a debugger), or a library of its device hangs when a process ends."
         )
         return cls(rank=rank, text=text)
 

@@ -18,7 +18,7 @@ from pretrain.exit_codes import WELL, End, of_signal
 from pretrain.launch.job import job_of
 from pretrain.launch.processes.failure import CRASH, Failure
 from pretrain.launch.processes.parent_exit import kill_on_parent_exit
-from pretrain.launch.processes.signals import ignore_report_signal
+from pretrain.launch.processes.supervision import ignore_report_signal
 from pretrain.launch.schedulers import current_world
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 PARENT = "PRETRAIN_LAUNCHER_PID"
 FAILURE_FILE = "PRETRAIN_FAILURE_FILE"
 _END = ".end"
-_NO_ROOM = "a reason that the temporary folder had no room for"
+_NO_ROOM = "an unknown reason (the temporary folder is full)"
 
 
 def main() -> None:

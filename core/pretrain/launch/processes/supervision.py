@@ -1,62 +1,50 @@
-"""Supervision of ranks: signals are passed on once, and one failure ends all."""
+"""Supervision of ranks: signals (Ctrl-C, SIGTERM, SIGHUP, SIGUSR1) are passed on, and one failure ends all."""
 
 from __future__ import annotations
 
 import dataclasses
 import signal
+import threading
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-from pretrain.exit_codes import StopRequest, of_signal
+from pretrain.exit_codes import STOP_SIGNALS, StopRequest, of_signal
 from pretrain.launch.processes.failure import root_cause
-from pretrain.launch.processes.signals import REPORT_SIGNAL, stop_signals_handled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
     from types import FrameType
 
     from pretrain.launch.processes.failure import Failure
 
+REPORT_SIGNAL = signal.SIGUSR1  # asks for a report of all ranks
 _PERIOD = 0.05
 _GRACE = 1.0
 """Seconds that the other ranks have to report their failures before they are killed: the first failure seen need not
 be the first in time."""
 
 
-class Ranks(Protocol):
-    """Ranks that this process started, here or on other hosts."""
+class _Ranks(Protocol):
+    """Ranks that this process started: `children.Processes` here, `remote_nodes.RemoteNodes` on other hosts."""
 
-    def running(self) -> bool:
-        """Say whether any rank still runs."""
-
-    def failures(self) -> list[Failure]:
-        """Return the failures of ranks."""
-
-    def told(self) -> list[Failure]:
-        """Return the failures that ranks have told which still run, as they write a checkpoint first, or nodes."""
-
-    def stop(self) -> Failure | None:
-        """Return why ranks that have all ended without a failure have left early; None at the end of the training."""
-
-    def send(self, number: int) -> None:
-        """Pass a signal on."""
-
-    def kill(self) -> None:
-        """End every rank that still runs."""
+    def running(self) -> bool: ...
+    def failures(self) -> list[Failure]: ...
+    def told(self) -> list[Failure]: ...
+    def stop(self) -> Failure | None: ...
+    def send(self, number: int) -> None: ...
+    def kill(self) -> None: ...
 
 
 def supervise(
-    ranks: Ranks, poll: Callable[[], Failure | None] | None = None, *, failure_ends: bool = True
+    ranks: _Ranks, poll: Callable[[], Failure | None] | None = None, *, failure_ends: bool = True
 ) -> Failure | None:
     """Wait until all ranks have ended; return why the run failed, or has `stopped`, None if it is complete.
 
-    Ctrl-C, SIGTERM or SIGHUP is passed on to the ranks, which save and exit; a second one (`StopRequest`) kills them,
-    and raises SystemExit with 128 + its number. SIGUSR1 is passed on each time. A failure while the ranks save because
-    they were asked to end is one that is `asked`; a rank that another process ended is not. Called in the main thread.
-
-    `poll`, called once a second, returns why another node has failed, which ends the ranks here, or None. Without
-    `failure_ends` the other ranks go on after a failure until `poll` ends them.
+    Ctrl-C, SIGTERM or SIGHUP is passed on to the ranks, which save and exit; a second one kills them, and raises
+    SystemExit with 128 + its number. A failure of ranks that were asked to end is `asked`. `poll`, called once a
+    second, returns why another node has failed, which ends the ranks here; without `failure_ends` only that does.
     """
     with _passing_on(ranks) as stop:
         elsewhere = _wait_for_event(ranks, stop, poll or (lambda: None), failure_ends=failure_ends)
@@ -75,7 +63,7 @@ def supervise(
 
 
 @contextmanager
-def _passing_on(ranks: Ranks) -> Iterator[StopRequest]:
+def _passing_on(ranks: _Ranks) -> Iterator[StopRequest]:
     stop = StopRequest()
 
     def pass_on(number: int, _: FrameType | None) -> None:
@@ -94,7 +82,7 @@ def _passing_on(ranks: Ranks) -> Iterator[StopRequest]:
 
 
 def _wait_for_event(
-    ranks: Ranks, stop: StopRequest, poll: Callable[[], Failure | None], *, failure_ends: bool
+    ranks: _Ranks, stop: StopRequest, poll: Callable[[], Failure | None], *, failure_ends: bool
 ) -> Failure | None:
     """Wait for the end of all ranks, the failure of one, or a second signal; return another node's failure."""
     asked = time.monotonic()
@@ -107,7 +95,49 @@ def _wait_for_event(
     return None
 
 
-def _wait(ranks: Ranks, seconds: float) -> None:
+def _wait(ranks: _Ranks, seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while ranks.running() and time.monotonic() < deadline:
         time.sleep(_PERIOD)
+
+
+def ignore_report_signal() -> None:
+    """Ignore the signal in this process, and in those that it starts, until they handle it; a handler stays."""
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(REPORT_SIGNAL) is signal.SIG_DFL:
+        signal.signal(REPORT_SIGNAL, signal.SIG_IGN)
+
+
+@contextmanager
+def children_ignoring_report_signal() -> Iterator[None]:
+    """Have the processes that are started in a block begin with the signal ignored, before Python runs in them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(REPORT_SIGNAL, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(REPORT_SIGNAL, before)
+
+
+@contextmanager
+def stop_signals_handled(handler: Callable[[int, Any], object]) -> Iterator[None]:
+    """Have Ctrl-C, SIGTERM and SIGHUP call `handler` in a block of the main thread."""
+    # Those that were ignored stay ignored: under nohup, or in a background job of a script, some are.
+    handled = [number for number in STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    before: dict[int, Any] = {number: signal.signal(number, handler) for number in handled}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
+
+
+def stop_signals_exit() -> AbstractContextManager[None]:
+    """Have Ctrl-C, SIGTERM and SIGHUP raise SystemExit in a block: a back-off ends, and all is taken down."""
+    return stop_signals_handled(exit_with_signal)
+
+
+def exit_with_signal(number: int, _: object) -> NoReturn:
+    """Leave this process as a shell reports the end by this signal: 128 + its number."""
+    raise SystemExit(of_signal(number))

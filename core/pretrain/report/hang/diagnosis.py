@@ -41,9 +41,9 @@ _SILENT = {
     ENDED: "gone",
     BLOCKED: "in an uninterruptible wait: a file system or a driver does not answer",
     ALIVE: "alive, but its Python does not run: a library holds Python's lock (`py-spy dump --native --pid {pid}`)",
-    UNKNOWN: "out of sight of the other hosts: look at it there",
+    UNKNOWN: "not visible from the other hosts: look at it there",
 }
-"""State of a process that does not answer -> words that follow "process N on host H is"."""
+"""State of a process that does not answer -> words after "process N on host H is"."""
 
 
 def report(head: str, states: Mapping[int, RankState], processes: Mapping[int, RankProcess], file: Path) -> str:
@@ -127,7 +127,7 @@ class _Diagnosis:
             kinds = dict.fromkeys(collective_words(alike[0].collective) for alike in self._alike(rest))
             ranks = sorted(rank for wait in rest for rank in wait.ranks)
             verb = _verb(ranks, "waits", "wait")
-            sentences.append(f"{rank_names(ranks)} {verb} for those in turn: {', '.join(kinds)}")
+            sentences.append(f"{rank_names(ranks)} in turn {verb} for these ranks: {', '.join(kinds)}")
         return sentences
 
     def _complete(self, wait: Wait, waits: Sequence[Wait]) -> list[str]:

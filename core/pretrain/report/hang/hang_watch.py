@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pretrain.report.hang.rank_state import RankProcess, RankState
 
 
-_ASKED = "where the ranks are, asked by SIGUSR1:"
+_ASKED = "positions of the ranks (SIGUSR1):"
 _PATIENCE = 5.0  # seconds that other ranks have to write their states
 _SAME_SIGNAL = 2.0  # seconds within which SIGUSR1 to several ranks counts as one request
 _LOOK_AGAIN = 5.0  # seconds between two readings of the whole flight recorder; fewer near the limit
@@ -204,7 +204,7 @@ class HangWatch:
         return problems[0]
 
     def _gather(self, state: RankState) -> str:
-        """Write the report or wait for another rank's; return why there is none, or an empty string."""
+        """Write the report or wait for another rank's; return why there is none, or ""."""
         gathering = self._gathering(self._watched.folder)
         gathering.ask()
         if gathering.write_report(state, _headline, self._patience, self._tell_report):
@@ -214,10 +214,10 @@ class HangWatch:
             if gathering.take_over(_headline, self._tell_report):
                 return ""
             if not gathering.wait_for_report(self._writing):
-                return f"{gathering.writer()} began the report and did not write it"
+                return f"{gathering.writer()} began the report and did not finish it"
         time.sleep(_AFTER_REPORT)
         if self._watched.tell_launcher is not None:  # else every rank would print it
-            self._tell(f"It was ended because the run hangs: see {gathering.folder / REPORT}", is_cause=False)
+            self._tell(f"It ended because the run hangs: see {gathering.folder / REPORT}", is_cause=False)
         return ""
 
     def _tell_report(self, text: str, states: Mapping[int, RankState]) -> None:

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,25 +35,39 @@ SIZE = _LAYOUT.size  # bytes of a position that other processes read
 _KEPT = 20  # steps of which the median is taken
 
 
-@dataclass(slots=True, eq=False)
-class Position:
-    """The place in the training, written by the main thread and read by the one that watches it.
+class TrainingPlace(NamedTuple):
+    """A place in the training. Iteration, micro-batch and layer (over all stages) count from 1; 0 is none."""
 
-    A write is a few plain stores, since there is one for each layer of each micro-batch. Iteration, micro-batch and
-    layer (over all stages) count from 1; 0 is none. `beats` grows with every movement. Each write goes to `shared` too,
-    `SIZE` bytes that other processes read, even when this one is dead. `error` ended the block of `until_end`.
-    """
-
-    shared: Any = field(default_factory=lambda: bytearray(SIZE), repr=False)
     iteration: int = 0
     micro_batch: int = 0
     layer: int = 0
     part: str = ""  # `EMBEDDING` or `OUTPUT` outside of a layer
     direction: str = ""
     activity: str = START
+
+
+@dataclass(slots=True, eq=False)
+class Position:
+    """The place in the training, written by the main thread and read by the one that watches it.
+
+    A write is a few plain stores, since there is one for each layer of each micro-batch. `beats` grows with each, and
+    each goes to `shared` too, `SIZE` bytes that other processes read, even when this one is dead.
+    """
+
+    shared: Any = field(default_factory=lambda: bytearray(SIZE), repr=False)
+    iteration: int = 0
+    micro_batch: int = 0
+    layer: int = 0
+    part: str = ""
+    direction: str = ""
+    activity: str = START
     beats: int = 0
-    error: str = ""
+    error: str = ""  # that ended the block of `until_end`
     _steps: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT), repr=False)
+
+    def place(self) -> TrainingPlace:
+        """Return the place at this moment."""
+        return TrainingPlace(self.iteration, self.micro_batch, self.layer, self.part, self.direction, self.activity)
 
     def enter(self, activity: str) -> str:
         """Begin an activity; return the one before, which `leave` takes."""
@@ -145,35 +159,20 @@ _ACTIVITIES = {
 """Activities of a position -> words that follow "it is in"."""
 
 
-class Placed(Protocol):
-    """A place in the training: a position, or a rank's state."""
-
-    @property
-    def iteration(self) -> int: ...  # noqa: D102  see `pretrain.report.hang.position.Position`
-    @property
-    def layer(self) -> int: ...  # noqa: D102
-    @property
-    def part(self) -> str: ...  # noqa: D102
-    @property
-    def direction(self) -> str: ...  # noqa: D102
-    @property
-    def activity(self) -> str: ...  # noqa: D102
-
-
-def place_of(placed: Placed, layers: int) -> str:
+def place_words(place: TrainingPlace, layers: int = 0) -> str:
     """Return "layer 7 of 12, backward, iteration 812", or the activity outside of the model; 0 layers: not known."""
-    iteration = f"iteration {placed.iteration}" if placed.iteration else ""
-    return ", ".join(filter(None, (_spot(placed, layers), iteration)))
+    iteration = f"iteration {place.iteration}" if place.iteration else ""
+    return ", ".join(filter(None, (_spot(place, layers), iteration)))
 
 
-def _spot(placed: Placed, layers: int) -> str:
-    words = _ACTIVITIES.get(placed.activity, placed.activity)
-    if placed.activity not in {FORWARD_BACKWARD, STEP, "evaluation", GENERATE}:
+def _spot(place: TrainingPlace, layers: int) -> str:
+    words = _ACTIVITIES.get(place.activity, place.activity)
+    if place.activity not in {FORWARD_BACKWARD, STEP, "evaluation", GENERATE}:
         return words
     of = f" of {layers}" if layers else ""
-    where = f"layer {placed.layer}{of}" if placed.layer else placed.part
-    inner = ", ".join(filter(None, (where, placed.direction)))
-    if where and placed.activity in {FORWARD_BACKWARD, STEP}:
+    where = f"layer {place.layer}{of}" if place.layer else place.part
+    inner = ", ".join(filter(None, (where, place.direction)))
+    if where and place.activity in {FORWARD_BACKWARD, STEP}:
         return inner
     return ", ".join(filter(None, (words, inner)))
 
@@ -199,18 +198,11 @@ def shared_memory(file: Path | None) -> Iterator[tuple[Any, str]]:
         yield memory, path
 
 
-def read_position(path: str | Path) -> Position | None:
-    """Return the last position of another process of this host; None if it cannot be read."""
-    position = Position()
+def last_place(path: str | Path) -> TrainingPlace | None:
+    """Return the last place of another process of this host; None if it cannot be read."""
     try:
-        position.iteration, position.micro_batch, position.layer, *codes = _LAYOUT.unpack_from(Path(path).read_bytes())
-        position.activity, position.part, position.direction = (_WORDS[code] for code in codes)
+        iteration, micro_batch, layer, *codes = _LAYOUT.unpack_from(Path(path).read_bytes())
+        activity, part, direction = (_WORDS[code] for code in codes)
     except (OSError, struct.error, IndexError):
         return None
-    return position
-
-
-def last_place(path: str | Path, layers: int = 0) -> str:
-    """Return the last place of another process as text, of a model with so many layers; "" if it cannot be read."""
-    position = read_position(path)
-    return place_of(position, layers) if position is not None else ""
+    return TrainingPlace(iteration, micro_batch, layer, part, direction, activity)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pretrain.machine import machine
 from pretrain.plugins.collective_record import CalledCollective
 from pretrain.report.hang.awaited_collective import Frame, Stack, all_stacks, awaited
-from pretrain.report.hang.position import REDUCTION, last_place, place_of
+from pretrain.report.hang.position import REDUCTION, TrainingPlace, last_place, place_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -24,18 +24,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankState:
-    """State of a rank, as it reports it itself; its place as `pretrain.report.hang.position.Position` has it."""
+    """State of a rank, as it reports it itself."""
 
     rank: int
     host: str
     pid: int  # as that host numbers it
-    iteration: int = 0
-    micro_batch: int = 0
-    layer: int = 0
-    layers: int = 0
-    part: str = ""
-    direction: str = ""
-    activity: str = ""
+    at: TrainingPlace
+    layers: int = 0  # of its model
     seconds: float = 0.0  # since it has last moved
     error: str = ""
     waits_in: CalledCollective | None = None
@@ -66,6 +61,7 @@ class RankState:
         values = json.loads(text)
         groups = [_only_one(tuple(ranks)) for ranks in values.pop("groups")]
         read = {
+            "at": TrainingPlace(*values["at"]),
             "waits_in": _collective(values["waits_in"], groups) if values["waits_in"] else None,
             "called": tuple(_collective(each, groups) for each in values["called"]),
             "processes": {int(rank): state for rank, state in values["processes"].items()},
@@ -100,7 +96,7 @@ def own_state(
 ) -> RankState:
     """Return the state of this rank, seen from another thread; `since` is in seconds since the epoch."""
     here = list(neighbours)
-    last_seen = {each.rank: last_place(each.position, identity["layers"]) for each in here if each.position}
+    last_seen = {each.rank: last_place(each.position) for each in here if each.position}
     stacks = all_stacks()
     # A reduction of gradients, which is inside a step, is told by the stack.
     reduces = any(frame.function in _REDUCTIONS for stack in stacks[:2] for frame in stack.frames)
@@ -108,18 +104,13 @@ def own_state(
     waits_in = awaited(frames, called, identity["rank"], groups, seconds=seconds, since=since)
     return RankState(
         **identity,
-        iteration=position.iteration,
-        micro_batch=position.micro_batch,
-        layer=position.layer,
-        part=position.part,
-        direction=position.direction,
-        activity=REDUCTION if reduces else position.activity,
+        at=position.place()._replace(activity=REDUCTION) if reduces else position.place(),
         seconds=round(seconds, 1),
         error=position.error,
         waits_in=waits_in,
         called=tuple(kept(called)),
         processes={each.rank: each.state() for each in here},
-        last_seen={rank: words for rank, words in last_seen.items() if words},
+        last_seen={rank: place_words(seen, identity["layers"]) for rank, seen in last_seen.items() if seen},
         stacks=tuple(stacks),
     )
 
@@ -204,7 +195,7 @@ _FOREIGN = ("torch/", "threading.py", "queue.py", "contextlib.py", "megatron/", 
 
 def place(state: RankState) -> str:
     """Return the place of a state as text."""
-    return place_of(state, state.layers)
+    return place_words(state.at, state.layers)
 
 
 def doing(state: RankState) -> str:

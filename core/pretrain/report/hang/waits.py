@@ -98,21 +98,21 @@ def is_ahead(state: RankState, other: RankState) -> bool:
     phases = _phase(state), _phase(other)
     if phases[0] != phases[1]:
         return phases[0] > phases[1]
-    if not (state.direction and other.direction and state.micro_batch == other.micro_batch):
+    if not (state.at.direction and other.at.direction and state.at.micro_batch == other.at.micro_batch):
         return False
     return _place(state) > _place(other)
 
 
 def _phase(state: RankState) -> tuple[int, int]:
-    if state.activity in _IN_STEP:
-        return state.iteration, 0
-    return state.iteration, _LATER.get(state.activity, len(_LATER) + 1)
+    if state.at.activity in _IN_STEP:
+        return state.at.iteration, 0
+    return state.at.iteration, _LATER.get(state.at.activity, len(_LATER) + 1)
 
 
 def _place(state: RankState) -> int:
     """Return the place in one micro-batch, forward and back: embedding, layers, output layer, layers, embedding."""
-    depth = state.layers + 1 if state.part == OUTPUT else state.layer
-    return depth if state.direction == FORWARD else 2 * (state.layers + 1) - depth + 1
+    depth = state.layers + 1 if state.at.part == OUTPUT else state.at.layer
+    return depth if state.at.direction == FORWARD else 2 * (state.layers + 1) - depth + 1
 
 
 _WORDS = {

@@ -19,7 +19,7 @@ from pretrain.launch.job import ForwardJob
 from pretrain.launch.nodes.nodes import Nodes
 from pretrain.launch.placement import make_placement
 from pretrain.launch.processes.failure import CRASH
-from pretrain.launch.processes.signals import stop_signals_exit
+from pretrain.launch.processes.supervision import stop_signals_exit
 from pretrain.plugins.host.discovery import find_backend
 from pretrain.plugins.host.manager import load_alone
 from pretrain.plugins.host.members import require_device

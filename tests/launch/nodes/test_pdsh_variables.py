@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from pretrain.errors import LaunchError
-from pretrain.launch.nodes import host_environment as module
-from pretrain.launch.nodes.host_environment import exported_variables, variables_file, with_variables
+from pretrain.launch.nodes import pdsh as module
+from pretrain.launch.nodes.pdsh import exported_variables, variables_file, with_variables
 
 
 def call(path, *command):
