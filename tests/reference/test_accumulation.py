@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pretrain.plugins.requests import LinearRequest
 from pretrain.reference import accumulation
@@ -100,6 +101,13 @@ def test_elsewhere_each_matmul_is_rounded_once(dtype, tolerance):
     add_matmul(total, a, b)
     expected = a.double() @ b.double()
     assert (total.double() - expected).abs().max() < tolerance * expected.abs().max()
+
+
+def test_fake_tensors_choose_no_way_for_the_device_they_stand_for():
+    accumulation_for.cache_clear()
+    with FakeTensorMode():
+        add_matmul(torch.zeros(2, 2), torch.zeros(2, 3, dtype=torch.bfloat16), torch.zeros(3, 2, dtype=torch.bfloat16))
+    assert accumulation_for.cache_info().currsize == 0
 
 
 def test_equal_dtypes_need_no_probe(monkeypatch):

@@ -94,6 +94,7 @@ class TestFake:
             real = _peak_of_device(subject, built, placed)
             assert abs(real - fake) <= TOLERANCE * real + SLACK, f"{kernel}: peak {real}, of its stand-in {fake}"
         else:
+            peak_bytes(built, placed)  # the first call may try what the device can do
             real = peak_bytes(built, placed)
             assert real == fake, f"{kernel}: peak {real}, of its stand-in {fake}"
 

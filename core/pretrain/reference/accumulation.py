@@ -15,6 +15,7 @@ from functools import cache
 from typing import TYPE_CHECKING, TypeAlias
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,6 +34,8 @@ def add_matmul(total: Tensor, a: Tensor, b: Tensor) -> None:
     """Add a @ b to `total` in place, for a [m, k], b [k, n], total [m, n]; unrounded if the device supports that."""
     if total.dtype == a.dtype:
         total.addmm_(a, b)
+    elif isinstance(total, FakeTensor):  # a sum of these says nothing of the device, and the answer would be kept
+        rounded(total, a, b)
     else:
         accumulation_for(total.device, total.dtype, a.dtype)(total, a, b)
 
