@@ -63,7 +63,7 @@ def assert_near(actual: Tensor | None, expected: Tensor, dtype: torch.dtype, wha
     `expected` is fp64 on the CPU, `what` its name in the message. The tolerance is relative to the largest entry, or to
     `floor` if that is larger, as entries may be differences of terms of this size.
     """
-    assert actual is not None, f"{what}: there is none"
+    assert actual is not None, f"{what} is missing"
     assert actual.shape == expected.shape, f"{what}: shape {list(actual.shape)}, expected {list(expected.shape)}"
     error, largest = largest_error(actual, expected)
     assert math.isfinite(error), f"{what}: {int((~actual.isfinite()).sum())} entries are not finite"

@@ -146,7 +146,7 @@ def test_a_folder_without_a_recording_is_an_error(tmp_path):
 def test_a_recording_that_was_interrupted_is_an_error(copy):
     (copy / "rank0" / "rank.json").unlink()
 
-    with pytest.raises(RunError, match="is not complete"):
+    with pytest.raises(RunError, match="is incomplete"):
         Recording.open(copy)
 
 
@@ -199,7 +199,7 @@ def test_a_difference_in_a_call_that_is_not_checked_is_said(tmp_path):
 
     lines = headline(outcome_of(usual, copy), [Recording.open(usual), Recording.open(copy)])
 
-    assert lines[1].startswith("  this call was not checked by itself: it is of micro-batch 2 of the first side")
+    assert lines[1].startswith("  this call was not checked against float64: it is in micro-batch 2 of the first side")
 
 
 def of(parameters, name, which):

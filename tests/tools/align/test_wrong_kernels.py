@@ -183,5 +183,7 @@ def test_a_kernel_that_both_sides_have_wrong_makes_no_difference(tmp_path):
     assert outcome.is_aligned
     assert {each.place.position for each in outcome.alike} == {7}
     lines = headline(outcome, [Recording.open(side) for side in both])
-    assert lines[1] == "all that was compared is equal"
-    assert lines[2].startswith("both sides are off from float64 alike: step 1, layer 7 of 12, forward: output of ")
+    assert lines[1] == "everything that was compared is equal"
+    assert lines[2].startswith(
+        "both sides differ from float64 by about the same: step 1, layer 7 of 12, forward: output of "
+    )

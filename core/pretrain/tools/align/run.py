@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pretrain.cli.run import start_ranks
-from pretrain.errors import RunError
+from pretrain.errors import PretrainError, RunError
 from pretrain.exit_codes import ExitCode
 from pretrain.launch.job import ForwardJob
 from pretrain.launch.nodes.nodes import Nodes
@@ -24,9 +24,11 @@ from pretrain.plugins.host.discovery import find_backend
 from pretrain.plugins.host.manager import load_alone
 from pretrain.plugins.host.members import require_device
 from pretrain.recipe.layout import lay_out
+from pretrain.report.html import write_page
 from pretrain.tools.align.comparing.compare import compare, different, differing_keys
+from pretrain.tools.align.comparing.outcome import SIDES
 from pretrain.tools.align.comparing.recording import Recording
-from pretrain.tools.align.outcome_views import outcome_json, outcome_text, write_page
+from pretrain.tools.align.outcome_views import outcome_json, outcome_text, page
 from pretrain.tools.align.recording.folder import weights_folder
 from pretrain.tools.align.recording.record_rank import require_space
 from pretrain.tools.align.side import Side, is_this_installation, run_pretrain
@@ -39,7 +41,6 @@ if TYPE_CHECKING:
 
     from pretrain.recipe import Recipe
 
-FOLDERS = ("first", "second")
 RECORD = "pretrain.tools.align.recording.record_rank:record"
 
 
@@ -62,7 +63,7 @@ def compare_sides(
     shown = json.dumps(outcome_json(outcome, recordings), indent=2) if as_json else outcome_text(outcome, recordings)
     click.echo(shown)
     if html is not None:
-        write_page(outcome, recordings, html)
+        write_page(page(outcome, recordings), html, PretrainError)
         click.echo(f"\npage: {html}", err=as_json)
     return ExitCode.COMPLETE if outcome.is_aligned else ExitCode.FAILURE
 
@@ -72,7 +73,7 @@ def _record(
 ) -> tuple[int, list[Recording]]:
     source = recorded.folder if recorded else None
     recordings = []
-    to_record = [(side, name) for side, name in zip(sides, FOLDERS, strict=True) if isinstance(side, Side)]
+    to_record = [(side, name) for side, name in zip(sides, SIDES, strict=True) if isinstance(side, Side)]
     if code := _prepare([side for side, _ in to_record], recorded, folder, steps=steps, positions=positions):
         return code, []
     for side, name in to_record:
@@ -90,14 +91,14 @@ def _record(
 def _prepare(sides: Sequence[Side], recorded: Recording | None, folder: Path, *, steps: int, positions: int) -> int:
     """Find the mistakes of both sides before the first is recorded, and make their folders; return the exit code."""
     require_ready(sides, recorded)
-    for side, name in zip(sides, FOLDERS, strict=False):
+    for side, name in zip(sides, SIDES, strict=False):
         make_folder(folder / name)
         if side.python is not None and is_this_installation(side.python):
-            click.echo(f"warning: {side.python} has the pretrain and the torch of this installation", err=True)
+            click.echo(f"warning: {side.python} runs the same pretrain and torch as this installation", err=True)
     require_space(folder, [side.load() for side in sides], steps, positions)
-    for side, name in list(zip(sides, FOLDERS, strict=False))[1:]:  # the first one's are found as it is recorded
+    for side in sides[1:]:  # mistakes of the first one are found as it is recorded
         if code := explain_in_process(side):
-            return _not_recorded(name, code)
+            return _not_recorded(SIDES[1], code)
     return 0
 
 
@@ -128,7 +129,7 @@ def make_folder(folder: Path) -> None:
             msg = f"{folder} is not empty.\nName another folder, or remove it."
             raise RunError(msg)
     except OSError as error:
-        msg = f"{folder} cannot be made: {error.strerror}\nName another folder."
+        msg = f"{folder} cannot be created: {error.strerror}\nName another folder."
         raise RunError(msg) from error
 
 
@@ -183,8 +184,11 @@ def require_ready(sides: Sequence[Side], recorded: Recording | None) -> None:
 def _require_weights(sides: Sequence[Side], recipes: Sequence[Recipe], *, is_recorded: bool) -> None:
     """Check the checkpoints that the sides begin with: the recipe's is taken by the first, unless one is recorded."""
     if len({recipe.checkpoint.load for recipe in recipes}) > 1:
-        msg = "--set-against checkpoint.load would have no effect: both sides begin with the same weights.\n"
-        raise RunError(msg + "The second side's are given by --checkpoint-against.")
+        msg = (
+            "--set-against checkpoint.load would have no effect: both sides begin with the same weights.\n"
+            "Give the second side's weights by --checkpoint-against."
+        )
+        raise RunError(msg)
     for number, (side, recipe) in enumerate(zip(sides, recipes, strict=True)):
         of_recipe = recipe.checkpoint.load if number == 0 and not is_recorded else None
         if side.checkpoint is not None or of_recipe is not None:

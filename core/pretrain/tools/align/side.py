@@ -157,7 +157,7 @@ def is_this_installation(python: Path) -> bool:
         raise _not_started(command[0], error) from error
     if done.returncode:
         why = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        msg = f"{python} has no `pretrain align`: {why}\nGive --against-python the interpreter of an installation."
+        msg = f"{python} has no `pretrain align`: {why}\nGive --against-python that of an installation of pretrain."
         raise RunError(msg)
     here = [spec.origin for name in _NAMES if (spec := importlib.util.find_spec(name)) and spec.origin]
     return list(map(os.path.realpath, done.stdout.split("\n")[: len(_NAMES)])) == list(map(os.path.realpath, here))
@@ -174,5 +174,5 @@ def _environment(python: Path | None) -> dict[str, str] | None:
 
 def _not_started(python: str, error: OSError) -> RunError:
     return RunError(
-        f"{python} cannot be started: {error.strerror}\nGive --against-python an interpreter: .venv/bin/python."
+        f"{python} cannot be started: {error.strerror}\nGive --against-python an interpreter, such as .venv/bin/python."
     )

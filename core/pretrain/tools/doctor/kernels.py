@@ -28,9 +28,8 @@ if TYPE_CHECKING:
 CHECK = "kernels"  # name of the finding that lists them
 OTHER = "Name another kernel in the recipe (kernels.{operation}; `pretrain explain` lists them)"
 REMEDIES = {
-    Verdict.WRONG: f"The training would compute something else. {OTHER}, and run `pretrain conformance --backend "
-    "{backend}`.",
-    Verdict.LOOK: f"Less exact than kernels of this dtype are. {OTHER} where losses must be compared.",
+    Verdict.WRONG: f"The training would be wrong. {OTHER}, and run `pretrain conformance --backend {{backend}}`.",
+    Verdict.LOOK: f"Less exact than other kernels of this dtype. {OTHER} if losses must be comparable.",
 }
 
 

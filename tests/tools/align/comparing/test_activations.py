@@ -30,7 +30,7 @@ def test_an_operation_that_one_side_calls_more_often_is_listed_once():
 
     uneven = _uneven(ours, theirs)
 
-    assert _not_compared(ours, theirs, uneven) == ["bias_dropout_add in the layer, which only one side calls like this"]
+    assert _not_compared(ours, theirs, uneven) == ["bias_dropout_add in the layer: the sides make different calls"]
 
 
 def test_gradients_that_overflowed_in_a_skipped_step_are_not_compared():

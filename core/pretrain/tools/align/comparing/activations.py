@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from pretrain.tools.align.comparing.distance import Distance
-from pretrain.tools.align.comparing.outcome import BACKWARD, FORWARD, Compared
+from pretrain.tools.align.comparing.outcome import BACKWARD, FORWARD, SIDES, Compared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -90,7 +90,7 @@ def _not_compared(
 ) -> list[str]:
     sites = set(uneven)
     lines = {
-        f"{operation or 'output'} in {getattr(place, 'module', '') or 'the layer'}, which only one side calls like this"
+        f"{operation or 'output'} in {getattr(place, 'module', '') or 'the layer'}: the sides make different calls"
         for _, place, operation in sites
     }
     alone = {name for name in set(ours) ^ set(theirs) if _call_site(name) not in sites}
@@ -105,12 +105,12 @@ def unchecked(first: Compared, sides: Sequence[Recording], points: tuple[Points,
     orders = points[0].order().items()
     name = next(name for name, order in orders if (order_of(name, order), name.place, name.operation) == wanted)
     differing = _differing_samples(name, points, explained)
-    for number, side in enumerate(("first", "second")):
+    for number, side in enumerate(SIDES):
         least = min(points[number].micro_batches(name)[sample] for sample in differing)
         if least:
-            return f"it is of micro-batch {least + 1} of the {side} side, and only those of the first are checked"
+            return f"it is in micro-batch {least + 1} of the {side} side, and only the first one's calls are checked"
         if name.operation and not _is_checked(name, sides[number]):
-            return f"the {side} side has no check of it"
+            return f"the {side} side did not check it"
     return ""
 
 

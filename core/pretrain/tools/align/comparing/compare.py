@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from pretrain.errors import RunError
 from pretrain.recipe import Recipe
@@ -30,7 +30,11 @@ def compare(first: Recording, second: Recording) -> AlignResult:
     parameters = ParameterSteps(sides)
     allowed = 0.0 if first.dtype == second.dtype else _OF_BF16
     if differing := parameters.names_of_one() or parameters.differing_start(allowed):
-        _refuse_start(differing)
+        msg = (
+            f"the sides start from different weights: {some_of(differing, _SHOWN)}.\n"
+            "Give both the same --checkpoint, or let the second take the first one's (leave out --checkpoint-against)."
+        )
+        raise RunError(msg)
     dtype = coarser(first.dtype, second.dtype)
 
     @cache
@@ -171,7 +175,7 @@ def differing_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> tuple
     differing, notes = [], []
     for key, ours, theirs in _pairs(first, second, must_match=True):
         if _UNKNOWN in (ours, theirs):
-            notes.append(f"{key} is a key of one side's version of pretrain alone: it was not compared")
+            notes.append(f"{key} was not compared: only one side's version of pretrain knows it")
         elif ours != theirs:
             differing.append(f"{key} {ours} and {theirs}")
     return differing, notes
@@ -214,15 +218,7 @@ def _require_same_samples(first: dict[str, str], second: dict[str, str]) -> None
         names = other or [*(first.keys() ^ second.keys())]
         step, sample = min(tuple(map(int, name.split("."))) for name in names)
         msg = (
-            f"the sides read different text: step {step}, sample {sample} is the first.\n"
-            "Use the same token files, tokenizer, data section, train.seed and length of the training."
+            f"the sides read different text, first in step {step}, sample {sample}.\n"
+            "Use the same token files, tokenizer, data section, train.seed and training length."
         )
         raise RunError(msg)
-
-
-def _refuse_start(names: Sequence[str]) -> NoReturn:
-    msg = (
-        f"the sides start from different weights: {some_of(names, _SHOWN)}.\n"
-        "Give both the same --checkpoint, or let the second take the first one's (leave out --checkpoint-against)."
-    )
-    raise RunError(msg)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 Order = tuple[int, int, int, int]  # step, phase of the step, position along the phase's direction, and order there
 FORWARD, LOSS, BACKWARD, GRADIENTS, NORM, UPDATE = range(6)  # phases of a step in the order of computation
+SIDES = ("first", "second")
 PHASES = ("forward", "loss", "backward", "gradients of the parameters", "gradient norm", "update")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -76,8 +75,8 @@ class ParameterSteps:
                 explained=allowed,
             )
             if first.shape == second.shape:
-                gradients = Gradients(both=(first, second), small=_SMALL * typical, factor=min(factors))
-                update = self._updates.compare(name, place, number, adams, gradients, explained)
+                errors = gradient_errors(first, second, _SMALL * typical, explained) / min(factors)
+                update = self._updates.compare(name, place, number, adams, errors, explained.of_norm)
                 if update is not None:
                     yield update
         ours, theirs = (self._norm_of(side, step) for side in range(2))
@@ -184,20 +183,12 @@ step of any gradient, and an entry that is all noise has any sign."""
 _RATES = 1e-6  # difference of the learning rates that is explained: that of a number in fp32
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Gradients:
-    """Gradients of a parameter in both sides, in a step."""
-
-    both: Sequence[Tensor]
-    small: float  # root mean square of entries that are compared to at least
-    factor: float  # the smaller one of those that undo the clipping
-
-    def errors(self, explained: Explained) -> Tensor:
-        """Return the explained difference of the clipped gradient's entries, [rows, 1, ...]."""
-        squares = torch.maximum(*(x.square() for x in self.both))
-        rows = squares.mean(tuple(range(1, squares.dim())), keepdim=True) if squares.dim() > 1 else squares
-        least = max(float(squares.mean().sqrt()), self.small)
-        return explained.of_gradient_row * rows.sqrt().clamp(min=least) / self.factor
+def gradient_errors(first: Tensor, second: Tensor, small: float, explained: Explained) -> Tensor:
+    """Return the explained difference of a gradient's entries, [rows, 1, ...], at least that of entries of `small`."""
+    squares = torch.maximum(first.square(), second.square())
+    rows = squares.mean(tuple(range(1, squares.dim())), keepdim=True) if squares.dim() > 1 else squares
+    least = max(float(squares.mean().sqrt()), small)
+    return explained.of_gradient_row * rows.sqrt().clamp(min=least)
 
 
 class Updates:
@@ -219,15 +210,15 @@ class Updates:
         place: ModulePlace,
         number: int,
         adams: Sequence[RecordedAdam],
-        gradients: Gradients,
-        explained: Explained,
+        errors: Tensor,
+        of_norm: float,
     ) -> Compared | None:
         """Return the comparison of a parameter's update; None if all of its gradient is rounding error."""
-        errors = gradients.errors(explained)
+        # `errors` and `of_norm`: explained differences of the clipped gradient's entries and of the gradient norm.
         self._errors[name] = errors = torch.maximum(errors, self._errors.get(name, errors))
         step = adams[0].step
         made = [state.weight(name, step) - state.weight(name, step - 1) for state in self._states]
-        moved, unmoved = self._explained(name, adams, made, errors, explained.of_norm)
+        moved, unmoved = self._explained(name, adams, made, errors, of_norm)
         kept = moved < _WELL_CONDITIONED * _rate(adams)
         first, second = (each[kept] for each in made)
         if not first.numel():

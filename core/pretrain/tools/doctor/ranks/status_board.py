@@ -298,9 +298,9 @@ class SilenceWatch:
         if mark is None:
             address = f"{world.master_addr}:{world.master_port}"
             text = f"rank {rank} of {world.world_size} did not connect to {address} {within}"
-            remedy = "look at its node: was the command started there, did it fail, can it reach that address?"
+            remedy = "check its node: was the command started there, did it fail, can it reach that address?"
         else:
             who = f"rank {rank} (host {mark.host}, process {mark.pid})"
-            text = f"{who} did not answer {within}; its last: {mark.doing}"
-            remedy = "look at that process there: `ps` shows a stopped one as T, `py-spy dump --pid` where one hangs"
+            text = f"{who} did not answer {within}; its last action: {mark.doing}"
+            remedy = "check that process: `ps` shows T if it is stopped, `py-spy dump --pid` shows where it hangs"
         return Finding.wrong("ranks", text, remedy, (rank,))

@@ -20,12 +20,13 @@ if TYPE_CHECKING:
 
 
 def summarize_trace(
-    trace: RankTrace, *, stage: int, layers: str, recipe: Recipe, memory: int | None = None
+    trace: RankTrace, *, stage: int, layers: str, recipe: Recipe, groups: int, memory: int | None
 ) -> StagePlan:
-    """Return the plan of a stage; `memory` are the bytes that its device has for tensors, where that is known."""
+    """Return the plan of a stage; `memory` are the device's bytes, of which the process groups take `groups`."""
     course = MemoryCourse(trace)
-    parts = dict.fromkeys(PARTS, 0) | course.parts(course.peak)
-    parts["reserve"] = max(0, reserved(trace.blocks, memory) - course.peak_bytes)
+    parts = dict.fromkeys(PARTS, 0) | course.parts(course.peak) | {"process groups": groups}
+    limit = None if memory is None else memory - groups
+    parts["reserve"] = max(0, reserved(trace.blocks, limit) - course.peak_bytes)
     return StagePlan(
         stage=stage,
         rank=trace.rank,

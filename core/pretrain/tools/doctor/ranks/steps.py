@@ -1,8 +1,10 @@
-"""Merges the findings of all ranks, and compares recipes, kernels, cores and speeds."""
+"""Steps that merge the ranks' findings, and compare their recipes, kernels, cores, speeds, clocks and token files."""
 
 from __future__ import annotations
 
+import json
 import os
+import random
 import socket
 import time
 from collections import Counter
@@ -12,14 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from pretrain.data.token_files.reading import bin_path
 from pretrain.launch.one_recipe import differing, stated
 from pretrain.report.plain_text import rank_names
-from pretrain.tools.doctor.device_speed import synchronize
+from pretrain.tools.doctor.device_speed import timed_matmul
 from pretrain.tools.doctor.finding import Finding, Verdict
+from pretrain.tools.doctor.ranks.status_board import open_first, prefixed
 from pretrain.tools.doctor.ranks.step_sequence import ExaminationStep
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from pretrain.recipe import Recipe
     from pretrain.tools.doctor.ranks.status_board import StatusBoard
@@ -75,8 +80,8 @@ def _unequal(fine: list[Finding]) -> Finding:
     different = [entry for entry, count in entries.items() if count < len(fine)]
     make = Finding.wrong if any(entry.startswith(DECISIVE) for entry in different) else Finding.look
     listed = "; ".join(f"{rank_names(each.ranks)}: {each.text}" for each in fine)
-    remedy = "Take the same software and the same kind of device on all nodes."
-    return make(fine[0].check, f"not equal on all ranks. {listed}", remedy)
+    remedy = "Install the same software and use the same kind of device on all nodes."
+    return make(fine[0].check, f"differs between ranks. {listed}", remedy)
 
 
 def own_step(
@@ -90,7 +95,7 @@ def own_step(
         found = merged({rank: each["findings"] for rank, each in answers.items()}, world_size)
         without = [rank for rank, each in answers.items() if not each["device"]]
         if without and world_size > 1:
-            text = f"speed and links are not measured: {rank_names(without)} without a device"
+            text = f"speed and links are not measured: no device on {rank_names(without)}"
             found.append(Finding.look("links", text, "see the finding about the device", without))
         return [*found, *_differing_kernels({rank: each["kernels"] for rank, each in answers.items()})]
 
@@ -106,8 +111,8 @@ def _differing_kernels(chosen: Mapping[int, Mapping[str, str]]) -> Iterator[Find
             ranks.setdefault(kernels.get(operation, "none"), []).append(rank)
         if len(ranks) > 1:
             text = "; ".join(f"{rank_names(those)}: {kernel}" for kernel, those in ranks.items())
-            remedy = "Install the same versions on every node, or name the kernels (`kernels` of the recipe)."
-            yield Finding.wrong(f"kernel {operation}", f"the ranks would take different kernels: {text}", remedy)
+            remedy = "Install the same versions on every node, or name the kernels in the recipe's section `kernels`."
+            yield Finding.wrong(f"kernel {operation}", f"the ranks would use different kernels: {text}", remedy)
 
 
 def orders_with_devices(known: Mapping[str, Answers]) -> dict[str, Any] | None:
@@ -154,15 +159,13 @@ def _judge_cores(recipe: Recipe, answers: Answers) -> Finding:
     text = f"{there} core{'s' * (there != 1)} on {host}; its ranks need {len(ranks[host])} x {of_rank} = {needed}"
     if there >= needed:
         return Finding.ok("cores", text)
-    remedy = f"Allow {needed} (srun --cpus-per-task, taskset, docker --cpuset-cpus), or lower data.num_workers."
+    remedy = f"Allow {needed} cores (srun --cpus-per-task, taskset, docker --cpuset-cpus), or lower data.num_workers."
     return Finding.look("cores", text, remedy)
 
 
 _SIZES = (256, 512, 1024, 2048, 4096, 8192)
 _LONG = 2e-3  # seconds of a matmul that are enough to compare: starting it on a device takes about 1e-5
-_TIME, _LEAST = 0.4, 5
-"""Seconds for which matmuls of one size are repeated, and how often at least; the fastest counts, since other
-processes only make one slower."""
+_TIME = 0.4  # seconds for which matmuls of one size are repeated: the fastest counts, as others only make it slower
 _SLOWER = 1.1
 
 
@@ -174,7 +177,9 @@ def speed_step(board: StatusBoard, device: torch.device | None, dtype: torch.dty
         found: dict[str, float] = {}  # size -> seconds of the fastest matmul
         for size in _SIZES:
             board.doing(f"multiply matrices of {size} x {size}")
-            found[str(size)] = _fastest(torch.randn(size, size, device=device).to(dtype))
+            matrix = torch.randn(size, size, device=device).to(dtype)
+            _ = matrix @ matrix  # the first chooses an algorithm
+            found[str(size)], _ = timed_matmul(matrix, matrix, device, _TIME)
             if found[str(size)] >= _LONG:
                 break
         return found
@@ -189,26 +194,171 @@ def judge_speed(seconds: Mapping[int, Mapping[str, float]]) -> list[Finding]:
     size = max(int(each) for each in set.intersection(*(set(of) for of in seconds.values())))
     times = {rank: each[str(size)] for rank, each in seconds.items()}
     usual, slowest = median(times.values()), max(times, key=lambda rank: times[rank])
-    what, percent = f"a product of {size} x {size}", f"{100 * (times[slowest] / usual - 1):.0f} %"
+    what, percent = f"a matmul of {size} x {size}", f"{100 * (times[slowest] / usual - 1):.0f} %"
     slow = sorted(rank for rank, each in times.items() if each > _SLOWER * usual)
     if not slow:
-        most = f"the slowest of {len(times)} ranks, {slowest}, is {percent} over the median"
-        return [Finding.ok("rank speed", f"{what} in {1e3 * usual:.2f} ms; {most}")]
+        most = f"the slowest of {len(times)} ranks, rank {slowest}, takes {percent} longer than the median"
+        return [Finding.ok("rank speed", f"{what} takes {1e3 * usual:.2f} ms; {most}")]
     text = (
         f"{rank_names(slow)}: {what} takes {1e3 * times[slowest]:.2f} ms on rank {slowest}, "
-        f"{percent} over the median of {len(times)} ranks, {1e3 * usual:.2f} ms"
+        f"{percent} longer than the median of {len(times)} ranks, {1e3 * usual:.2f} ms"
     )
-    remedy = "all ranks wait for the slowest: look at its clocks, temperature, power limit, other processes"
+    remedy = "all ranks wait for the slowest: check its clocks, temperature, power limit and other processes"
     return [Finding.look("rank speed", text, remedy, slow)]
 
 
-def _fastest(matrix: torch.Tensor) -> float:
-    times: list[float] = []
-    begun = time.perf_counter()
-    while len(times) < _LEAST or time.perf_counter() - begun < _TIME:
-        synchronize(matrix.device)
-        started = time.perf_counter()
-        matrix @ matrix
-        synchronize(matrix.device)
-        times.append(time.perf_counter() - started)
-    return min(times[1:])  # the first chooses an algorithm
+_QUESTIONS = 5
+_FAR = 1.0  # seconds; logs of nodes cannot be compared beyond it, and a file may seem to come from the future
+
+
+def clock_step(board: StatusBoard) -> ExaminationStep:
+    """Clocks of the nodes against rank 0's, as NTP does, over a store."""
+    name, rank = "clocks", board.world.rank
+
+    def orders(_known: Mapping[str, Answers]) -> Any:
+        nodes = nodes_of(board)
+        others = [nodes.index(node) for node in dict.fromkeys(nodes)][1:]
+        return {"ranks": others} if others else None
+
+    def measure(orders: Any) -> Any:
+        if rank not in {0, *orders["ranks"]}:
+            return None
+        board.doing("compare clocks with rank 0")
+        store = prefixed(name, open_first(board.world, serves=False))
+        if rank:
+            return {"host": socket.gethostname(), "offset": ask_time(store, rank)}
+        answer_time(store, orders["ranks"], board.doing)
+        return None
+
+    return ExaminationStep(name=name, orders=orders, measure=measure, judge=judge_clocks)
+
+
+def nodes_of(board: StatusBoard) -> list[int]:
+    """Return the node of every rank, all of which have come."""
+    marks = board.marks(range(board.world.world_size))
+    return [marks[rank].node for rank in sorted(marks)]
+
+
+def offset_of(asked: float, received: float, answered: float, returned: float) -> tuple[float, float]:
+    """Return by how many seconds the other clock is ahead, and the most by which that can be wrong."""
+    # Source: RFC 5905, section 8. This clock: the question left at `asked`, the answer came at `returned`. The other
+    # clock: the question came at `received`, the answer left at `answered`.
+    offset = ((received - asked) + (answered - returned)) / 2
+    return offset, ((returned - asked) - (answered - received)) / 2
+
+
+def ask_time(store: Any, rank: int, now: Callable[[], float] = time.time) -> list[float]:
+    """Return offset and error, in seconds, of rank 0's clock; the store is a connection of this thread, which waits."""
+    found: list[tuple[float, float]] = []
+    for number in range(_QUESTIONS):
+        store.get(_key("turn", rank, number))
+        asked = now()
+        store.set(_key("question", rank, number), "")
+        received, answered = json.loads(store.get(_key("answer", rank, number)))
+        found.append(offset_of(asked, received, answered, now()))
+    offset, error = min(found, key=lambda pair: pair[1])
+    return [offset, error]
+
+
+def answer_time(store: Any, ranks: Sequence[int], doing: Callable[[str], None]) -> None:
+    """Answer the questions of the ranks, one after the other, on rank 0."""
+    for rank in ranks:
+        doing(f"compare clocks with rank {rank}")
+        for number in range(_QUESTIONS):
+            store.set(_key("turn", rank, number), "")
+            store.get(_key("question", rank, number))
+            received = time.time()
+            store.set(_key("answer", rank, number), json.dumps([received, time.time()]))
+
+
+def _key(kind: str, rank: int, number: int) -> str:
+    return f"clock/{kind}/{rank}/{number}"
+
+
+def judge_clocks(answers: Mapping[int, Mapping[str, Any]]) -> list[Finding]:
+    """Name the nodes whose clock is more than a second from rank 0's."""
+    far = [rank for rank, each in answers.items() if abs(each["offset"][0]) > _FAR]
+    worst = max(answers, key=lambda rank: abs(answers[rank]["offset"][0]))
+    value, error = answers[worst]["offset"]
+    text = (
+        f"rank {worst} (host {answers[worst]['host']}) is {abs(value):.3f} s {'behind' if value > 0 else 'ahead of'} "
+        f"rank 0, +- {max(error, 1e-4):.4f} s"
+    )
+    if far:
+        remedy = "synchronize the clocks by NTP (chronyd, systemd-timesyncd): logs and file times cannot be compared"
+        return [Finding.look("clocks", text, remedy, sorted(far))]
+    others = f"; the other {len(answers) - 1} nodes differ less" if len(answers) > 1 else ""
+    return [Finding.ok("clocks", text + others)]
+
+
+_MOST_SECONDS = 2.0
+_SLOW = 50e6  # bytes/s of a file read in its order; a single hard disk has 100e6 and more
+_SLOW_SAMPLE = 0.02  # seconds for a sample somewhere in the file; a hard disk's seek takes about 0.01
+_CHUNK = 1 << 22
+_MOST_BYTES = 1 << 28
+_SAMPLES = 64
+_LEAST_BYTES = 1 << 24  # of a smaller file no speed is told: it is read into memory at once
+
+
+def read_step(recipe: Recipe, board: StatusBoard) -> ExaminationStep:
+    """Read speed of the token files, once a node."""
+
+    def measure(_orders: Any) -> Any:
+        return None if board.world.local_rank else measured_speed(recipe, board.doing)
+
+    return ExaminationStep(name="token files", measure=measure, judge=judge_reading)
+
+
+def measured_speed(
+    recipe: Recipe, doing: Callable[[str], None], *, most_seconds: float = _MOST_SECONDS
+) -> dict[str, Any] | None:
+    """Return host and speed of the recipe's largest token file here; None where there is none, or it is too small."""
+    prefixes = [recipe.data.path] if recipe.data.path else [part.path for part in recipe.data.blend or ()]
+    there = [bin_path(prefix) for prefix in prefixes if bin_path(prefix).is_file()]
+    if not there:
+        return None
+    largest = max(there, key=lambda path: path.stat().st_size)
+    doing(f"measure the speed of reading {largest}")
+    speed = read_speed(largest, sample_bytes=4 * recipe.model.seq_length, most_seconds=most_seconds)
+    return None if speed is None else {"host": socket.gethostname(), **speed}
+
+
+def judge_reading(speeds: Mapping[int, Mapping[str, Any]]) -> list[Finding]:
+    """Return the finding about the slowest node."""
+    slowest = min(speeds, key=lambda rank: speeds[rank]["rate"])
+    rate, sample = speeds[slowest]["rate"], max(each["sample"] for each in speeds.values())
+    where = f" (slowest of {len(speeds)} nodes: {speeds[slowest]['host']})" if len(speeds) > 1 else ""
+    text = f"token files are read at {rate / 1e6:,.0f} MB/s{where}, a random sample in {1e3 * sample:.2f} ms"
+    if rate >= _SLOW and sample <= _SLOW_SAMPLE:
+        return [Finding.ok("data", text)]
+    return [Finding.look("data", text, "copy them to a faster disk, or raise data.num_workers")]
+
+
+def read_speed(path: Path, *, sample_bytes: int, most_seconds: float) -> dict[str, Any] | None:
+    """Return bytes/s of reading a file in its order, and seconds for a sample anywhere; None for a small file."""
+    # The system's own copy of the file in memory is dropped first where it can be (Linux), so that the disk is
+    # measured.
+    size = path.stat().st_size
+    if size < _LEAST_BYTES:
+        return None
+    file = os.open(path, os.O_RDONLY)
+    try:
+        _forget(file)
+        begun, done = time.perf_counter(), 0
+        while done < min(size, _MOST_BYTES) and time.perf_counter() - begun < most_seconds:
+            done += len(os.pread(file, _CHUNK, done))
+        rate = done / (time.perf_counter() - begun)
+        _forget(file)
+        places = random.Random(0)  # noqa: S311  places in a file
+        begun, samples = time.perf_counter(), 0
+        while samples < _SAMPLES and time.perf_counter() - begun < most_seconds:
+            os.pread(file, sample_bytes, places.randrange(size))
+            samples += 1
+        return {"rate": rate, "sample": (time.perf_counter() - begun) / samples}
+    finally:
+        os.close(file)
+
+
+def _forget(file: int) -> None:
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
