@@ -16,8 +16,7 @@ from pretrain.cpu.backend import CpuBackend
 from pretrain.errors import BackendError, CheckpointError, RecipeError, RunError
 from pretrain.plugins.backend import Unavailable
 from pretrain.tools.align.command import _is_recording
-from pretrain.tools.align.run import require_ready, require_writable
-from pretrain.tools.align.side import Side
+from pretrain.tools.align.run import Side, require_ready, require_writable
 
 TWO_STAGES = "parallel.pipeline_model_parallel_size=2"
 pytestmark = [pytest.mark.usefixtures("forked_python"), pytest.mark.xdist_group("align")]

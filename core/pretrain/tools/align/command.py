@@ -26,7 +26,7 @@ _OF_COMPARISON = {
 
 
 def _name_or_local_path(context: click.Context, parameter: click.Parameter, given: str | None) -> str | None:
-    """Refuse an address as other paths do; a name stays one."""
+    """Refuse a URL as options with paths do; leave names as they are."""
     if given is not None:
         LocalPath().convert(given, parameter, context)
     return given
@@ -120,8 +120,7 @@ def command(
     pretrain align recipes/quickstart.yml --set-against parallel.tensor_model_parallel_size=2
     """
     with crashes_exit_with_3():
-        from pretrain.tools.align.run import compare_sides, record_side  # noqa: PLC0415  --help needs none of it
-        from pretrain.tools.align.side import Side  # noqa: PLC0415
+        from pretrain.tools.align.run import Side, compare_sides, record_side  # noqa: PLC0415  --help needs none of it
 
         first = Side(recipe=recipe, overrides=overrides, backend=backend, nproc=nproc, checkpoint=checkpoint)
         if record is not None:
@@ -165,7 +164,7 @@ def _require_none(context: click.Context, reason: str, but: tuple[str, ...] = ()
 
 @contextmanager
 def crashes_exit_with_3() -> Iterator[None]:
-    """Show the traceback of an exception that is no user error, and exit with 3: 1 is that of sides that differ."""
+    """Show the traceback of an exception that is no user error, and exit with 3, as 1 means that the sides differ."""
     try:
         yield
     except (PretrainError, click.ClickException, click.Abort):

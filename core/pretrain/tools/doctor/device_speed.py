@@ -36,7 +36,7 @@ def free_memory(device: torch.device) -> tuple[int, int]:
 
 
 def examine_memory(device: torch.device) -> Iterator[Finding]:
-    """Yield the free memory of the device."""
+    """Yield the finding about the device's free memory."""
     free, total = free_memory(device)
     text = f"{free / GIB:.1f} of {total / GIB:.1f} GiB free"
     if hasattr(torch.get_device_module(device), "mem_get_info") and free < ENOUGH_FREE * total:

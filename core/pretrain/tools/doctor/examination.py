@@ -61,7 +61,7 @@ def examine(
     as_json: bool,
     timeout: float = TIMEOUT,
 ) -> None:
-    """Examine this rank and, with the others, what is between them; the rank that reports prints. Called once."""
+    """Examine this rank, and with the others the links between them; the reporting rank prints. Called once."""
     # SystemExit 1 is raised on the rank that reports where a finding is wrong.
     board = StatusBoard(world, timeout)
     start = Start(recipe=recipe, run_dir=None if run_dir is None else Path(run_dir), resume=resume)
@@ -102,7 +102,7 @@ _PERIOD = 0.1
 
 
 def run_watched(call: Callable[[], None], board: StatusBoard) -> list[Finding]:
-    """Call it in a thread until it has ended, or has said nothing for the board's timeout, which is a finding."""
+    """Run a call in a thread; return a finding if it reports no progress for the board's timeout."""
     # It says what it does by `board.doing` before anything that may take seconds. Whatever it raises is raised here,
     # but for the end of the process that a library asked for: a finding.
     future = CallThread(None).start(call)

@@ -83,7 +83,7 @@ def is_ok(findings: Sequence[Finding]) -> bool:
 
 
 def guarded(check: str, call: Callable[[], Iterable[Finding]]) -> list[Finding]:
-    """Return a check's findings; where it raises, those before it and one that is wrong, with the reason."""
+    """Return a check's findings; if it raises, also a wrong one with the error."""
     found: list[Finding] = []
     try:
         found.extend(call())  # a generator's findings before its error are kept
@@ -93,7 +93,7 @@ def guarded(check: str, call: Callable[[], Iterable[Finding]]) -> list[Finding]:
 
 
 def found_by(check: str, require: Callable[[], None]) -> list[Finding]:
-    """Return the finding of a check that raises what is wrong; none where it does not."""
+    """Return the error that a check raises as a wrong finding; nothing if it raises none."""
     return guarded(check, lambda: require() or ())  # type: ignore[func-returns-value]
 
 

@@ -84,7 +84,7 @@ def _processes(world: World) -> Finding:
 
 
 def _limit(group: Path, name: str) -> tuple[int, int] | None:
-    """Return what a control group (version 2) allows of something, and what it has now; None without a limit."""
+    """Return the limit and the present use of a control group (version 2); None without a limit."""
     try:
         most, now = ((group / f"{name}.{kind}").read_text().strip() for kind in ("max", "current"))
     except OSError:
@@ -169,7 +169,7 @@ EFFECTS = {
 
 
 def examine_variables(backend: Backend, given: Mapping[str, str], local_world_size: int) -> Iterator[Finding]:
-    """Yield a finding for each variable that is set, or one that there is none."""
+    """Yield a finding for each variable that is set, or one if none is."""
     effects = EFFECTS | dict(backend.effective_variables)
     check, names = "environment", [name for name in sorted(effects) if given.get(name)]
     found = [Finding.look(check, f"{name}={given[name]}: {effects[name]}") for name in names]
@@ -210,7 +210,7 @@ SHOWN = ("torch", "megatron-core", "deepspeed", "numpy")  # also where they are 
 
 
 def examine_versions(plugins: Plugins, *, uses_deepspeed: bool) -> Iterator[Finding]:
-    """Yield what does not belong together, or one finding where all does; then the remarks of the backend."""
+    """Yield a finding for each wrong version, or one if all are right; then the backend's remarks."""
     needed = {**REQUIRED, **(DEEPSPEED if uses_deepspeed else {})}
     own = (_judged(Requirement(f"{name}{allowed}"), "pretrain") for name, allowed in needed.items())
     bad = [finding for finding in (_python(), *own, *_of_plugins(plugins)) if finding is not None]

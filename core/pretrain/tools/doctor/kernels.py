@@ -35,7 +35,7 @@ REMEDIES = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bench:
-    """Place of the trials."""
+    """Everything that the trials of a rank share."""
 
     recipe: Recipe
     plugins: Plugins  # of this rank, whose device is the current one

@@ -1,4 +1,4 @@
-"""Plans a training: memory and time on devices that need not be here."""
+"""Plans a training: memory and time on devices that need not be present."""
 
 from __future__ import annotations
 

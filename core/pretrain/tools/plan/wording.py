@@ -36,7 +36,7 @@ def assumptions(plan: Plan) -> list[str]:
 
 
 def figures_text(device: PlanDevice) -> str:
-    """Return the figures behind the time, with the source of each that is not the backend's."""
+    """Return the figures behind the time; those that are not the backend's have their source."""
     figures, tera = device.figures, device.peak_flops and device.peak_flops / 1e12
     values = {
         "peak_flops": "matmuls " + ("unknown" if tera is None else f"{figure(tera)} TFLOP/s"),

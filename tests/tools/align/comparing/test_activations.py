@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import torch
 
-from pretrain.tools.align.comparing.activations import _not_compared, _uneven, compare_activations
+from pretrain.tools.align.comparing.compare import _not_compared, _uneven, compare_activations
 from pretrain.tools.align.comparing.distance import Explained
 from pretrain.tools.align.comparing.recording import PointName
 from pretrain.tools.align.recording.folder import ModulePlace

@@ -54,7 +54,7 @@ class Compared(_Ordered):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WrongCall(_Ordered):
-    """A call of a kernel whose result is not what float64 gives for the very tensors that it was given."""
+    """A kernel call whose result differs from float64's for the same inputs by more than is explained."""
 
     side: int  # 0 or 1
     rank: int

@@ -50,12 +50,9 @@ class ParameterSteps:
         return whole, max((self._row_difference(name, step - 1) for name in names), default=0.0)
 
     def differing_start(self, allowed: float) -> list[str]:
-        """Return the names of weights that differ before the first step."""
-        return [name for name in self._states[0].names if self._difference(name, 0) > allowed]
-
-    def names_of_one(self) -> list[str]:
-        """Return the names of parameters that only one side has."""
-        return sorted(set(self._states[0].names) ^ set(self._states[1].names))
+        """Return the names of weights that only one side has, or else that differ before the first step."""
+        names, others = (state.names for state in self._states)
+        return sorted(set(names) ^ set(others)) or [name for name in names if self._difference(name, 0) > allowed]
 
     def compare(self, step: int, explained: Explained) -> Iterator[Compared]:
         """Yield the comparisons of a step that both sides have taken, parameter by parameter."""
@@ -96,7 +93,7 @@ class ParameterSteps:
         return self._updates.not_compared
 
     def wrong_updates(self, step: int) -> Iterator[WrongCall]:
-        """Yield the parameters that a side has updated otherwise than Adam, in float64, with the same moments."""
+        """Yield the parameters whose update in a side is not that of Adam in float64 with the same moments."""
         for side, state in enumerate(self._states):
             adam = self._adam(side, step)
             for number, name in enumerate(state.names):
@@ -168,7 +165,7 @@ def _wrong(order: Order, side: int, place: ModulePlace, what: str, error: float,
 
 
 def _of_gradients(first: Tensor, second: Tensor, small: float, explained: Explained) -> tuple[str, float, float]:
-    """Return what differs most of a gradient, all or a row; by how much, and how much is explained."""
+    """Return what of a gradient differs most, the whole or a row, with its difference and the explained one."""
     width = first.numel() / first.shape[0] if first.dim() > 1 else 1
     whole = vectors(first, second, floor=small * first.numel() ** 0.5)
     row = worst_row(first, second, floor=small * width**0.5)

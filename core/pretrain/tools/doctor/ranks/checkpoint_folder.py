@@ -146,7 +146,7 @@ class FolderProbe:
 
 
 def judge_written(answers: Mapping[int, Mapping[str, Any]], needed: int | None) -> list[Finding]:
-    """Return the findings about the folder of every node, of what `FolderProbe.write` returned; None: not known."""
+    """Judge what `FolderProbe.write` returned on each node; `needed` are a checkpoint's bytes, None if unknown."""
     found = []
     for rank, each in answers.items():
         if each["error"]:
@@ -160,7 +160,7 @@ def judge_written(answers: Mapping[int, Mapping[str, Any]], needed: int | None) 
 
 
 def judge_seen(answers: Mapping[int, Mapping[str, Any]]) -> list[Finding]:
-    """Return the findings about what the nodes see of each other's files, of what `FolderProbe.unseen` returned."""
+    """Judge what `FolderProbe.unseen` returned on each node."""
     blind = {rank: each for rank, each in answers.items() if each["unseen"]}
     if not blind:
         folder = answers[min(answers)]["folder"]
@@ -214,7 +214,7 @@ def _judge_speed(answers: Mapping[int, Mapping[str, Any]], needed: int | None) -
 
 
 def kind_of_file_system(folder: Path) -> str:
-    """Return the kind of the file system of a folder ("ext4"); "" where the system does not tell."""
+    """Return the file system's type of a folder ("ext4"); "" if it is unknown."""
     kinds = {}
     with suppress(OSError):
         for line in _MOUNTS.read_text().splitlines():
@@ -225,7 +225,7 @@ def kind_of_file_system(folder: Path) -> str:
 
 
 def _write_speed(folder: Path, size: int) -> float:
-    """Return bytes/s of a file that reaches the disk; it has no name, and vanishes with this process."""
+    """Return the bytes/s at which a file is written to the disk; it has no name, and vanishes with this process."""
     path = folder / f".pretrain-doctor-speed-{socket.gethostname()}-{os.getpid()}"
     chunk = os.urandom(min(size, 1 << 22))  # zeros would be compressed by some file systems
     with path.open("xb", buffering=0) as stream:

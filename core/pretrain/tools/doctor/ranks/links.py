@@ -67,7 +67,7 @@ def link_step(
 def judge_links(
     times: Mapping[int, Mapping[str, Any]], kinds: Mapping[str, Groups], places: Mapping[int, Mark], figures: Figures
 ) -> list[Finding]:
-    """Return the findings about the times of `LinkTimer.measure` by rank; ranks without a place are left out."""
+    """Judge the times of `LinkTimer.measure` by rank; ranks without a place are left out."""
     if not times:
         return []
     found = list(_wrong_results(times))

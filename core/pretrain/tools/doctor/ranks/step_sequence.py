@@ -30,7 +30,7 @@ _GRACE = 2.0  # seconds that the other ranks have to show that they live, when r
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExaminationStep:
-    """A step of the examination that all ranks take together; all values are ones that JSON knows."""
+    """A step of the examination that all ranks take together; all values are JSON values."""
 
     # `orders` is called on the leader with the answers to the steps before, by their names; it returns what every
     # rank's `measure` is given, or None to leave the step out. `measure` is called on every rank, in a thread; it says
@@ -250,7 +250,7 @@ class _StepWorker:
         self._future = self._worker.start(partial(step.measure, orders))
 
     def tend(self) -> None:
-        """Say that this rank lives, and answer if the step has ended, or has said nothing for too long."""
+        """Publish that this rank is alive, and its answer once the step has ended or is stuck."""
         self._board.beat()
         if self._future is None:
             return

@@ -59,7 +59,7 @@ def merged(found: Mapping[int, Sequence[Mapping[str, Any]]], world_size: int) ->
 
 
 def _brought_together(findings: list[Finding], world_size: int) -> list[Finding]:
-    """Return one check's findings with the ok ones of single ranks as one, where several ranks have others."""
+    """Return one check's findings; the ok ones of single ranks become one."""
     fine = [each for each in findings if each.verdict is Verdict.OK and each.ranks]
     ranks = [rank for each in fine for rank in each.ranks]
     if len(fine) < 2 or len(set(ranks)) < len(ranks):  # one rank has several: they are about different things
@@ -75,7 +75,7 @@ def _brought_together(findings: list[Finding], world_size: int) -> list[Finding]
 
 
 def _unequal(fine: list[Finding]) -> Finding:
-    """Return the finding of software or devices that are right by themselves, and not the same on all ranks."""
+    """Return the finding about software or devices that are ok on each rank but differ between ranks."""
     entries = Counter(entry for each in fine for entry in set(each.text.split(", ")))
     different = [entry for entry, count in entries.items() if count < len(fine)]
     make = Finding.wrong if any(entry.startswith(DECISIVE) for entry in different) else Finding.look
@@ -87,7 +87,7 @@ def _unequal(fine: list[Finding]) -> Finding:
 def own_step(
     own: Sequence[Finding], *, has_device: bool, world_size: int, kernels: Mapping[str, str] | None = None
 ) -> ExaminationStep:
-    """Findings of the ranks' own checks, brought together; answered without the leader's order."""
+    """Merge the findings of the ranks' own checks; needs no order of the leader."""
     # `kernels` are operation -> kernel that this rank would take, and its provider; empty where none could be chosen.
     answer = {"findings": [asdict(each) for each in own], "device": has_device, "kernels": dict(kernels or {})}
 
@@ -116,7 +116,7 @@ def _differing_kernels(chosen: Mapping[int, Mapping[str, str]]) -> Iterator[Find
 
 
 def orders_with_devices(known: Mapping[str, Answers]) -> dict[str, Any] | None:
-    """Return orders without content; None, which leaves a step out, unless every rank has its device."""
+    """Return empty orders; None, which skips the step, unless every rank has its device."""
     return {} if all(each["device"] for each in known[_OWN].values()) else None
 
 
@@ -234,7 +234,7 @@ def clock_step(board: StatusBoard) -> ExaminationStep:
 
 
 def nodes_of(board: StatusBoard) -> list[int]:
-    """Return the node of every rank, all of which have come."""
+    """Return the node of every rank, all of which have connected."""
     marks = board.marks(range(board.world.world_size))
     return [marks[rank].node for rank in sorted(marks)]
 

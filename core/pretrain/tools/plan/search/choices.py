@@ -84,7 +84,7 @@ class _Split(NamedTuple):
 
 
 class Choices:
-    """All choices for a number of devices; `refused` counts sizes that are not legal, or choices, by the reason."""
+    """Legal choices for a number of devices; `refused` counts what is not legal, by the reason."""
 
     def __init__(self, recipe: Recipe, devices: int, devices_per_node: int) -> None:
         self.refused: Counter[str] = Counter()

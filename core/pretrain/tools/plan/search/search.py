@@ -99,7 +99,7 @@ class _Search:
         return [], failed
 
     def smallest(self, sized: Sequence[_Sized], planned: Iterable[Found]) -> Found:
-        """Return the full plan of the choice that is the smallest by the estimate, which may be planned already."""
+        """Plan the smallest choice by the estimate in full, unless it is planned already."""
         choice = min(sized, key=lambda each: each.peak).choice
         found = next((each for each in planned if each.choice == choice), None)
         return found or self._planned(choice, "the smallest layout")
@@ -168,7 +168,7 @@ MOST_REPLICAS = 64  # replicas up to which is looked
 
 
 def enough_devices(recipe: Recipe, device: PlanDevice, vocab_size: int, say: Say) -> int | None:
-    """Return the least number of devices on which a recipe fits that does not fit on those of one replica."""
+    """Return the least number of devices on which a recipe fits, where those of one replica are too few."""
     # It takes about six full plans: the more replicas, the less each holds. None: not with up to `MOST_REPLICAS`.
     replica = recipe.model_parallel_size
     sizes = [size for size in range(2 * replica, MOST_REPLICAS * replica + 1, replica) if _is_legal(recipe, size)]

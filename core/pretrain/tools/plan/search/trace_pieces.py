@@ -56,7 +56,7 @@ class Passing:
 
     @classmethod
     def of(cls, with_one: int, with_two: int) -> Passing:
-        """Return them by those of micro-batches of one and of two samples."""
+        """Return the bytes from those measured with one and with two samples."""
         return cls(with_one, max(0, with_two - with_one))
 
     def bytes(self, samples: int) -> int:

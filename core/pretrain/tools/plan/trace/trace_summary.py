@@ -66,7 +66,7 @@ def trace_costs(trace: RankTrace) -> Costs:
 def _split(
     trace: RankTrace, counted: Mapping[tuple[StepPlace, Item], int], chosen: Callable[[StepPlace], bool]
 ) -> tuple[dict[Item, float], dict[Item, float]]:
-    """Return how often each item comes in a micro-batch, and how often in a step besides."""
+    """Return how often each item occurs in a micro-batch, and how often in the rest of a step."""
     last = len(trace.steps)
     counts = {step: of_step(counted, step, chosen) for step in (last - 1, last)}
     fewer, more = (trace.micro_batches[step - 1] if step > 0 else 0 for step in (last - 1, last))
@@ -84,7 +84,7 @@ def _split(
 def of_step(
     counted: Mapping[tuple[StepPlace, Item], int], step: int, chosen: Callable[[StepPlace], bool]
 ) -> Counter[Item]:
-    """Return how often each item comes in a step of a trace, in the places that are chosen."""
+    """Return how often each item occurs in the chosen places of a step."""
     found: Counter[Item] = Counter()
     for (place, item), count in counted.items():
         if place.step == step and chosen(place):
