@@ -144,7 +144,7 @@ def test_one_of_another_micro_batch_than_the_first_is_found_at_its_place(tmp_pat
     assert outcome.cause is None
     assert outcome.first.place.position == 7
     assert outcome.first.what.startswith("output of norm in input_layernorm")
-    assert outcome.unchecked.startswith("it is of micro-batch 2")
+    assert outcome.unchecked.startswith("it is in micro-batch 2")
 
 
 @pytest.mark.parametrize(
