@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pretrain.recipe import Recipe
-    from pretrain.tools.plan.device import PlanDevice
+    from pretrain.tools.plan.device import DeviceOptions, PlanDevice
     from pretrain.tools.plan.plan import Plan
 
 GIGA = 1e9
@@ -167,22 +167,12 @@ def command(
     device = find_device(loaded, options, ranks=ranks)
     notes = [*loaded.notices, *notes]
     if measured is not None:
-        from pretrain.tools.plan.plan import calibrated, read_measured  # noqa: PLC0415
-
-        run = read_measured(measured)
-        run_size, run_notes = _vocab_size(run.recipe, vocab_size)
-        device = calibrated(device, options, run, run_size)
-        notes += [f"{measured}: {note}" for note in run_notes]
+        device, measured_notes = _calibrated(device, options, measured, vocab_size)
+        notes += measured_notes
     if searches:
         _search(loaded, device, ranks, size, notes, as_json=as_json)
-        return
-    _show(plan := _plan(loaded, device, devices, size, notes), as_json=as_json, layers=layers)
-    if html is not None:
-        from pretrain.report.html import write_page  # noqa: PLC0415
-        from pretrain.tools.plan.plan_views import page  # noqa: PLC0415
-
-        write_page(page(plan), html, PretrainError)
-        click.echo(f"\npage: {html}", err=as_json)
+    else:
+        _show(_plan(loaded, device, devices, size, notes), html, as_json=as_json, layers=layers)
 
 
 def _vocab_size(recipe: Recipe, given: int | None) -> tuple[int, list[str]]:
@@ -192,6 +182,16 @@ def _vocab_size(recipe: Recipe, given: int | None) -> tuple[int, list[str]]:
         return given, []
     size, note = expected_vocab_size(recipe.tokenizer)
     return size, [f"{note}; --vocab-size sets another number"] if note else []
+
+
+def _calibrated(
+    device: PlanDevice, options: DeviceOptions, measured: Path, vocab_size: int | None
+) -> tuple[PlanDevice, list[str]]:
+    from pretrain.tools.plan.plan import calibrated, read_measured  # noqa: PLC0415
+
+    run = read_measured(measured)
+    size, notes = _vocab_size(run.recipe, vocab_size)
+    return calibrated(device, options, run, size), [f"{measured}: {note}" for note in notes]
 
 
 def _plan(recipe: Recipe, device: PlanDevice, devices: int | None, vocab_size: int, notes: list[str]) -> Plan:
@@ -205,16 +205,17 @@ def _plan(recipe: Recipe, device: PlanDevice, devices: int | None, vocab_size: i
     return replace(plan, notices=[*notes, *plan.notices], enough_devices=enough)
 
 
-def _show(plan: Plan, *, as_json: bool, layers: bool) -> None:
-    from pretrain.tools.plan.plan_views import module_text, plan_text  # noqa: PLC0415
+def _show(plan: Plan, html: Path | None, *, as_json: bool, layers: bool) -> None:
+    from pretrain.report.html import write_page  # noqa: PLC0415
+    from pretrain.tools.plan.plan_views import module_text, page, plan_text  # noqa: PLC0415
     from pretrain.tools.plan.wording import plan_json  # noqa: PLC0415
 
-    if as_json:
-        click.echo(json.dumps(plan_json(plan), indent=2))
-        return
-    click.echo(plan_text(plan))
-    if layers:
+    click.echo(json.dumps(plan_json(plan), indent=2) if as_json else plan_text(plan))
+    if layers and not as_json:
         click.echo(f"\n{module_text(plan)}")
+    if html is not None:
+        write_page(page(plan), html, PretrainError)
+        click.echo(f"\npage: {html}", err=as_json)
 
 
 def _search(
