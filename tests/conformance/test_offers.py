@@ -82,7 +82,7 @@ def test_a_kernel_that_begins_to_decline_is_caught(compare, mutant, told):
 def test_a_table_that_is_missing_fails(run):
     code, shown = run("CHOOSY", "from pretrain.conformance.offers import TestOffers")
     assert code == pytest.ExitCode.TESTS_FAILED
-    assert "there is no table" in shown
+    assert "test_choosy.yml does not exist" in shown
 
 
 def test_the_kit_without_a_device_is_skipped_once_with_the_reason(run):

@@ -42,7 +42,7 @@ class TestCallOrder:
         torch.manual_seed(1)
         first, second = [_Pass(built, call) for call in calls]
         for name, mine, expected in (("B", second, alone[1]), ("A", first, alone[0])):
-            _assert_same(mine.gradients(), expected, asked, f"call {name} of two")
+            _assert_same(mine.gradients(), expected, asked, f"call {name} of A and B")
 
     @run_with(case for case in CASES if case.candidates[0].operation != "cross_entropy")
     def test_a_graph_that_is_kept_goes_backward_twice(self, subject: Subject, kernel: Kernel, asked: Request) -> None:

@@ -1,4 +1,4 @@
-"""Test cases: requests, and a mark for the tests that run with them; and tiers of tests, the cheapest first.
+"""Test cases, and the mark that gives them to a test; tiers of tests, the cheapest first.
 
 No pytest here: `pretrain conformance --help` reads the tiers.
 """
@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable
     from dataclasses import Field
 
     from pretrain.plugins.requests import Request
@@ -88,25 +88,5 @@ def _field_label(field: Field[Any], value: Any) -> str:
     return ABBREVIATIONS.get(field.name, f"{field.name} ") + text
 
 
-TIERS: Mapping[str, Sequence[str]] = {
-    "device": ("TestDeviceModule", "TestMemory", "TestCollectives"),
-    "kernels": (
-        "TestActivation",
-        "TestAttention",
-        "TestBiasDropoutAdd",
-        "TestCallOrder",
-        "TestCoverage",
-        "TestCrossEntropy",
-        "TestFake",
-        "TestLinear",
-        "TestNorm",
-        "TestOptimizer",
-        "TestRandom",
-        "TestRotary",
-        "TestSoftmax",
-    ),
-    "training": ("TestTraining",),
-}
-"""Tier -> its test classes."""
-
-TIER_OF: Mapping[str, str] = {name: tier for tier, names in TIERS.items() for name in names}
+TIERS = ("device", "kernels", "training")
+"""A class of tests names its tier; one that names none is in "kernels"."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,7 +21,7 @@ from pretrain.conformance.two_ranks import TestCollectives
 from pretrain.plugins.host.discovery import Role
 
 if TYPE_CHECKING:
-    from pretrain.conformance.subject import Kernel, Subject
+    from pretrain.conformance.subject import Answers, Kernel, Subject
     from pretrain.plugins.requests import Request
 
 
@@ -50,6 +51,11 @@ CATALOGUE = _catalogue()
 """Operation -> requests, the costly ones last: some tests take the first that a kernel takes."""
 
 
+@cache
+def _answers(subject: Subject, operation: str) -> dict[Kernel, Answers]:
+    return {each.kernel: each for each in answers(subject.plugins, CATALOGUE[operation])}
+
+
 class TestCoverage:
     """Kernels that decline all of the kit's requests."""
 
@@ -57,7 +63,7 @@ class TestCoverage:
 
     def test_takes_a_request(self, subject: Subject, kernel: Kernel) -> None:
         """Every kernel takes at least one request; otherwise it was not compared."""
-        found = answers(subject, kernel, CATALOGUE[kernel.operation])
+        found = _answers(subject, kernel.operation)[kernel]
         if found.absent:
             pytest.skip(f"not on this machine: {found.absent}")
         assert found.taken, found.fault()
@@ -72,6 +78,6 @@ class TestCoverage:
             requests = CATALOGUE[operation]
             named = any(kernel.plugin == plugin.installed.name for kernel in subject.kernels(requests))
             assert named, (
-                f"pretrain_{operation} of {plugin.installed.label} names no kernel for any request: nothing was "
-                "compared.\nAnswer Decline(name, reason) where a kernel does not fit, or leave the hook out."
+                f"pretrain_{operation} of {plugin.installed.label} names no kernel for any request, so nothing was "
+                "compared.\nReturn Decline(name, reason) where a kernel does not fit, or remove the hook."
             )

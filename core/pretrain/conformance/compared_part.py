@@ -104,7 +104,8 @@ class AttentionPart:
     @property
     def heads(self) -> Tensor:
         """Numbers of the compared heads."""
-        return _members(self.groups, self._shared)
+        shared = self.request.heads // self.request.query_groups if isinstance(self.request, AttentionRequest) else 1
+        return _members(self.groups, shared)
 
     @property
     def request_of_part(self) -> Request:
@@ -153,11 +154,6 @@ class AttentionPart:
         return (
             f"{len(self.samples)} of {self.batch} sequences, {heads}, {len(self.queries)} of {self._lengths[0]} queries"
         )
-
-    @property
-    def _shared(self) -> int:
-        request = self.request
-        return request.heads // request.query_groups if isinstance(request, AttentionRequest) else 1
 
     @property
     def _lengths(self) -> tuple[int, int]:

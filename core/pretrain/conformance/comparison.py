@@ -120,7 +120,7 @@ class NoSynchronization(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Called by torch for every operator."""
         kwargs = kwargs or {}
         if func.overloadpacket in WAITS or _reads_back(func, args, kwargs) or _counts_a_mask(func, args):
-            msg = f"{func} makes the host wait for the device; a kernel uses no .item() and no branch on a value"
+            msg = f"{func} makes the host wait for the device; a kernel must not call .item() or branch on a value"
             raise AssertionError(msg)
         return func(*args, **kwargs)
 
@@ -194,7 +194,7 @@ def _assert_not_overwritten(given: Mapping[str, Tensor], before: Mapping[str, Te
         for name, x in given.items()
         if name not in OVERWRITABLE and not torch.allclose(x, before[name].to(x.dtype), rtol=0, atol=0, equal_nan=True)
     ]
-    assert not written, f"overwritten by the kernel: {', '.join(written)}; only logits may be"
+    assert not written, f"the kernel overwrote {', '.join(written)}; it may overwrite only logits"
 
 
 def both_results(
@@ -258,13 +258,14 @@ def assert_agrees(
 
     actual, expected = both_results(partial(kernel, **placed), partial(oracle, **given), inputs, place)
     output = actual["output"]
-    assert output.dtype == (output_dtype or first.dtype), f"output is {output.dtype}"
-    assert output.device.type == device.type, f"output is on {output.device}"
+    expected_dtype = output_dtype or first.dtype
+    assert output.dtype == expected_dtype, f"output is {output.dtype}, expected {expected_dtype}"
+    assert output.device.type == device.type, f"output is on {output.device}, expected {device}"
     for name, value in expected.items():
         assert_near(actual.get(name), value, first.dtype, name, floor=floor)
     for name, x in inputs.items():
         grad = actual[f"gradient of {name}"]
-        assert grad.dtype == x.dtype, f"gradient of {name} is {grad.dtype}"
+        assert grad.dtype == x.dtype, f"gradient of {name} is {grad.dtype}, expected {x.dtype}"
     return actual
 
 

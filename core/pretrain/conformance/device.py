@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 class TestDeviceModule:
     """`torch.<device>` has the members of docs/hooks.md, with the behaviour of torch.cuda's."""
 
+    tier = "device"
+
     @staticmethod
     def skip_reason(subject: Subject) -> str:
         """Return the reason that no test of the class fits the backend, or ""."""
@@ -51,12 +53,12 @@ class TestDeviceModule:
         """The state is a byte tensor on the host and holds all of the generator."""
         module, device = _module(subject), subject.device
         state = module.get_rng_state(device)
-        assert state.dtype == torch.uint8, f"a state of {state.dtype}"
-        assert state.device.type == "cpu", f"a state on {state.device}; checkpoints need it on the host"
+        assert state.dtype == torch.uint8, f"the state's dtype is {state.dtype}"
+        assert state.device.type == "cpu", f"the state is on {state.device}; checkpoints need it on the host"
         first, second = (torch.rand(100, device=device).cpu() for _ in range(2))
-        assert not torch.equal(first, second), "two draws are the same"
+        assert not torch.equal(first, second), "two draws in a row are equal"
         module.set_rng_state(state, device)
-        assert torch.equal(torch.rand(100, device=device).cpu(), first), "another draw after the state was restored"
+        assert torch.equal(torch.rand(100, device=device).cpu(), first), "a restored state draws other numbers"
 
     def test_a_seed_repeats_what_is_drawn(self, subject: Subject) -> None:
         """`manual_seed` of the module and of torch seed the device."""
@@ -66,14 +68,14 @@ class TestDeviceModule:
             for value in (1, 1, 2):
                 seed(value)
                 draws.append(torch.rand(100, device=device).cpu())
-            assert torch.equal(draws[0], draws[1]), "the same seed draws something else"
-            assert not torch.equal(draws[0], draws[2]), "another seed draws the same"
+            assert torch.equal(draws[0], draws[1]), "the same seed draws other numbers"
+            assert not torch.equal(draws[0], draws[2]), "another seed draws the same numbers"
 
     def test_a_default_generator_is_the_one_that_is_drawn_from(self, subject: Subject) -> None:
         """`default_generators[index]` has the state that `get_rng_state` returns."""
         module, device = _module(subject), subject.device
         if not hasattr(module, "default_generators"):
-            pytest.skip(f"torch.{device.type}.default_generators is missing; its state serves")
+            pytest.skip(f"torch.{device.type}.default_generators is missing; get_rng_state is used instead")
         torch.rand(100, device=device)
         generator = module.default_generators[module.current_device()]
         assert torch.equal(generator.get_state(), module.get_rng_state(device))
@@ -82,7 +84,7 @@ class TestDeviceModule:
         """A second stream that waited for the first one computes with its result."""
         module, device = _module(subject), subject.device
         if not hasattr(module, "Stream"):
-            pytest.skip(f"torch.{device.type}.Stream is missing; torch.Stream serves, or the device has none")
+            pytest.skip(f"torch.{device.type}.Stream is missing; torch.Stream is used, or the device has no streams")
         first, second = module.current_stream(), module.Stream()
         x = torch.ones(2**20, device=device)
         for _ in range(20):
@@ -94,7 +96,7 @@ class TestDeviceModule:
         event = second.record_event()
         first.wait_event(event)
         assert torch.equal((doubled + 0).cpu(), torch.full((2**20,), 42.0))
-        assert isinstance(second, torch.Stream), f"{type(second)} is not a torch.Stream: record_stream rejects it"
+        assert isinstance(second, torch.Stream), f"{type(second)} is no torch.Stream: record_stream rejects it"
         second.synchronize()
         assert event.query()
 
@@ -107,7 +109,7 @@ class TestDeviceModule:
         _ = [torch.zeros_like(expected) for _ in range(10)]  # takes the memory that was freed
         copy = (placed + 0).to("cpu", non_blocking=subject.plugins.backend.pinned_memory())
         getattr(_module(subject), "synchronize", torch.accelerator.synchronize)()
-        assert torch.equal(copy, expected), "a copy to the device and back has changed the values"
+        assert torch.equal(copy, expected), "a copy to the device and back changed the values"
 
     def test_a_saved_tensor_is_loaded_on_the_host(self, subject: Subject) -> None:
         """`torch.save` of views that share memory on the device; `torch.load` as a checkpoint is read."""
@@ -123,7 +125,7 @@ class TestDeviceModule:
         """Batches are pinned where `Backend.pinned_memory` says so, and are copied from there."""
         device = subject.device
         if not subject.plugins.backend.pinned_memory():
-            pytest.skip(f"{subject.plugins.label} reads into ordinary memory")
+            pytest.skip(f"{subject.plugins.label} uses no pinned memory")
         batch = torch.arange(1000).pin_memory()
         assert batch.is_pinned()
         assert torch.equal(batch.to(device, non_blocking=True).cpu(), torch.arange(1000))
@@ -138,6 +140,8 @@ MORE = 64 * 2**20
 
 class TestMemory:
     """`Backend.memory`."""
+
+    tier = "device"
 
     def test_is_consistent(self, subject: Subject) -> None:
         """Memory in use is at most the peak, and the peak is at most the total."""
@@ -158,7 +162,7 @@ class TestMemory:
             tensors.append(torch.ones(MORE // 4, dtype=torch.float32, device=subject.device))
             during = _reported(backend.memory())
         size = len(tensors) * MORE
-        assert during - before >= MORE // 2, f"allocated grew by {during - before} with tensors of {size} bytes"
+        assert during - before >= MORE // 2, f"allocated grew by {during - before} bytes, the tensors have {size}"
         tensors.clear()
         peak = backend.memory().peak
         assert peak is None or peak >= during, f"the peak is {peak}, but {during} bytes were in use"

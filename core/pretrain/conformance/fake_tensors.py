@@ -73,7 +73,7 @@ class TestFake:
         with FakeTensorMode():
             fake = footprint(_stand_in(subject, kernel, asked), call.placed(_empty))
         difference = real.difference(fake)
-        assert not difference, f"{kernel} on fake tensors is not as on {subject.device}:\n{difference}"
+        assert not difference, f"{kernel} and its stand-in differ (kernel on {subject.device}):\n{difference}"
 
     @run_with(CASES)
     def test_allocates_what_the_kernel_allocates(self, subject: Subject, kernel: Kernel, asked: Request) -> None:
@@ -82,7 +82,7 @@ class TestFake:
         Plain torch is compared on a CPU alone: what its operators allocate in passing is another device's own matter.
         """
         if subject.device.type != "cpu" and not _declares(subject, kernel, asked):
-            pytest.skip("plain torch")
+            pytest.skip("plain torch without a stand-in is compared on the CPU alone")
         counted = _counts_allocations(subject)
         larger = longer(asked, MANY_TOKENS) if counted else asked
         asked = larger if subject.takes(kernel, larger) else asked
@@ -92,11 +92,11 @@ class TestFake:
         built, placed = subject.build(kernel, asked), _on_device(call, subject)
         if counted:
             real = _peak_of_device(subject, built, placed)
-            assert abs(real - fake) <= TOLERANCE * real + SLACK, f"{kernel}: peak {real}, of its stand-in {fake}"
+            assert abs(real - fake) <= TOLERANCE * real + SLACK, f"{kernel}: peak {real}, its stand-in's {fake}"
         else:
             peak_bytes(built, placed)  # the first call may try what the device can do
             real = peak_bytes(built, placed)
-            assert real == fake, f"{kernel}: peak {real}, of its stand-in {fake}"
+            assert real == fake, f"{kernel}: peak {real}, its stand-in's {fake}"
 
     @run_with(ADAMS)
     def test_optimizer(self, subject: Subject, kernel: Kernel, asked: OptimizerRequest) -> None:
@@ -117,7 +117,7 @@ def _require_own_dropout(subject: Subject, kernel: Kernel, asked: Request) -> No
     """Skip torch's dropout, which keeps another mask on a CPU than on other devices: the plan stands in for it."""
     drops = isinstance(asked, AttentionRequest | BiasDropoutAddRequest) and asked.dropout > 0
     if drops and subject.device.type != "cpu" and not _declares(subject, kernel, asked):
-        pytest.skip("dropout in plain torch")
+        pytest.skip("plain torch's dropout keeps another mask here than on the CPU")
 
 
 def _declares(subject: Subject, kernel: Kernel, asked: Request) -> bool:

@@ -31,20 +31,19 @@ class Footprint:
     kept: tuple[int, ...]  # bytes of each further storage that is kept for it, rounded up as an allocator does
 
     def difference(self, other: Footprint) -> str:
-        """Return what differs in the other, for a message; "" where nothing does."""
+        """Describe how the stand-in's memory differs from this kernel's; "" if it does not."""
         found = [
-            f"{name}: {mine} of the kernel, {theirs} of its stand-in"
+            f"{name}: kernel {mine}, stand-in {theirs}"
             for name, mine, theirs in (
                 ("output", self.output, other.output),
                 ("gradients", self.gradients, other.gradients),
-                ("inputs that are kept", sorted(self.kept_inputs), sorted(other.kept_inputs)),
+                ("kept inputs", sorted(self.kept_inputs), sorted(other.kept_inputs)),
             )
             if mine != theirs
         ]
         if sum(self.kept) != sum(other.kept):
             found.append(
-                f"bytes that are kept: {sum(self.kept)} of the kernel in {self.kept}, "
-                f"{sum(other.kept)} of its stand-in in {other.kept}"
+                f"kept bytes: kernel {sum(self.kept)} in {self.kept}, stand-in {sum(other.kept)} in {other.kept}"
             )
         return "\n".join(found)
 

@@ -25,18 +25,15 @@ import yaml
 
 from pretrain.conformance.cases import DTYPE_NAMES, UNLABELLED
 from pretrain.conformance.catalogue import CATALOGUE
-from pretrain.conformance.subject import Answers, Kernel, load_subject, placed
+from pretrain.conformance.subject import answers, load_subject
 from pretrain.plugins.backend import Unavailable
 from pretrain.plugins.host.members import availability, named
-from pretrain.plugins.negotiation.choosing import ask
-from pretrain.plugins.offer import Decline
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from types import ModuleType
 
+    from pretrain.conformance.subject import Answers
     from pretrain.plugins.host.manager import Plugins
-    from pretrain.plugins.requests import Request
 
 Row = dict[str, Any]
 Table = dict[str, dict[str, Row | list[Row]]]
@@ -57,7 +54,10 @@ class TestOffers:
 
     def test_are_those_of_the_table(self, request: pytest.FixtureRequest) -> None:
         """Every kernel of the backend, of installed kernel plugins and of the reference, on every device of DEVICES."""
-        found = {device: _answers(plugins, device) for device, plugins in _devices(request.module).items()}
+        found = {
+            device: [each for requests in CATALOGUE.values() for each in answers(plugins, requests, device)]
+            for device, plugins in _devices(request.module).items()
+        }
         table = _table(found)
         path = Path(request.path).with_suffix(".yml")
         if os.environ.get(WRITE, "0") not in {"", "0"}:
@@ -65,11 +65,11 @@ class TestOffers:
             pytest.skip(f"{path.name} was written, not compared")
         command = f"{WRITE}=1 python -m pytest '{request.node.nodeid}'"
         if not path.exists():
-            pytest.fail(f"there is no table {path}.\nWrite it: {command}", pytrace=False)
+            pytest.fail(f"the table {path} does not exist.\nWrite it: {command}", pytrace=False)
         changes = _changes(yaml.safe_load(path.read_text()), table, found)
         if changes:
             lines = [f"Kernels take other requests than {path.name} says.", *changes]
-            lines.append(f"If this is meant, write the table again: {command}")
+            lines.append(f"If this is intended, write the table again: {command}")
             pytest.fail("\n".join(lines), pytrace=False)
 
 
@@ -86,39 +86,16 @@ def _devices(module: ModuleType) -> dict[str, Plugins]:
     return {"": subject.plugins}
 
 
-def _answers(plugins: Plugins, device_name: str) -> list[Answers]:
-    """Return the answers of all kernels to all requests; those in a dtype that the device has not are declined."""
-    return [found for requests in CATALOGUE.values() for found in _of_operation(plugins, requests, device_name)]
-
-
-def _of_operation(plugins: Plugins, requests: Sequence[Request], device_name: str) -> list[Answers]:
-    taken: dict[Kernel, list[Request]] = {}
-    declined: dict[Kernel, dict[Request, str]] = {}
-    providers = {}
-    for request in requests:
-        lacks_dtype = "" if plugins.backend.supports(request.dtype) else f"the device has no {request.dtype}"
-        for proposal in ask(plugins, placed(plugins, request, device_name)):
-            kernel = Kernel(request.operation, proposal.plugin.installed.name, proposal.answer.name)
-            providers[kernel] = proposal.provider
-            reason = proposal.answer.reason if isinstance(proposal.answer, Decline) else lacks_dtype
-            if reason:
-                declined.setdefault(kernel, {})[request] = reason
-            else:
-                taken.setdefault(kernel, []).append(request)
-    kernels = sorted(providers, key=str)
-    return [Answers(each, providers[each], tuple(taken.get(each, ())), declined.get(each, {})) for each in kernels]
-
-
 def _table(found: dict[str, list[Answers]]) -> Table:
     table: Table = {}
     for device, listed in found.items():
-        for answers in listed:
-            kernels, row = table.setdefault(answers.kernel.operation, {}), _row(answers)
+        for each in listed:
+            kernels, row = table.setdefault(each.kernel.operation, {}), _row(each)
             if not device:
-                kernels[str(answers.kernel)] = row
+                kernels[str(each.kernel)] = row
                 continue
-            rows = cast("list[Row]", kernels.setdefault(str(answers.kernel), []))
-            same = next((each for each in rows if {**each, "devices": []} == {"devices": [], **row}), None)
+            rows = cast("list[Row]", kernels.setdefault(str(each.kernel), []))
+            same = next((other for other in rows if {**other, "devices": []} == {"devices": [], **row}), None)
             if same is None:
                 rows.append({"devices": [device], **row})
             else:
@@ -126,10 +103,10 @@ def _table(found: dict[str, list[Answers]]) -> Table:
     return table
 
 
-def _row(answers: Answers) -> Row:
-    if answers.absent:
+def _row(of_kernel: Answers) -> Row:
+    if of_kernel.absent:
         return {"takes": "absent"}
-    requests, taken = CATALOGUE[answers.kernel.operation], set(answers.taken)
+    requests, taken = CATALOGUE[of_kernel.kernel.operation], set(of_kernel.taken)
     takes, never = {}, {}
     for dtype, name in DTYPE_NAMES.items():
         if among := [request for request in requests if str(request.dtype) == dtype]:
@@ -171,6 +148,6 @@ def _changes(kept: Table, table: Table, found: dict[str, list[Answers]]) -> list
 
 def _reasons(operation: str, kernel: str, found: dict[str, list[Answers]]) -> list[str]:
     """Return a line for each reason of a kernel and the number of requests that it declines, on whichever device."""
-    answers = [each for listed in found.values() for each in listed]
-    of_kernel = [each for each in answers if (each.kernel.operation, str(each.kernel)) == (operation, kernel)]
+    listed = [each for of_device in found.values() for each in of_device]
+    of_kernel = [each for each in listed if (each.kernel.operation, str(each.kernel)) == (operation, kernel)]
     return list(dict.fromkeys(line for each in of_kernel for line in each.summary().splitlines()[1:]))

@@ -49,7 +49,7 @@ def check_collective(
     actual, expected = COLLECTIVES[name](rank, group, partial(_numbers, size, dtype), is_async)
     dist.destroy_process_group(group)
     wrong = int((actual.cpu() != expected).sum())
-    assert not wrong, f"{wrong} of {expected.numel()} entries are wrong ({size} of a rank, {dtype})"
+    assert not wrong, f"{wrong} of {expected.numel()} entries are wrong ({size} per rank, {dtype})"
 
 
 def _numbers(size: int, dtype: torch.dtype, rank: int) -> Tensor:
@@ -149,7 +149,7 @@ class PairRank:
         answer = self.subject.answer(kernel, request)
         if isinstance(answer, Offer):
             return callable_of(request, answer.build)
-        raise DeclinedError("not offered for such a request" if answer is None else answer.reason)
+        raise DeclinedError("not offered for this request" if answer is None else answer.reason)
 
 
 def world_group() -> dist.ProcessGroup:
@@ -197,7 +197,7 @@ class _Deferred(dist.Work):
         communicate, self._communicate = self._communicate, None
         if communicate is not None:
             if any(not torch.equal(tensor, before) for tensor, before in self._inputs):
-                msg = "a tensor was written to while its communication was under way"
+                msg = "a tensor was overwritten before its communication was waited for"
                 raise RuntimeError(msg)
             communicate()
         return True

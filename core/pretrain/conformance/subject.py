@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections import Counter
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,7 +21,7 @@ from pretrain.plugins.requests import CollectivesRequest
 from pretrain.plugins.signatures import SIGNATURES, by_position
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     import torch
 
@@ -39,47 +39,39 @@ class Kernel:
     plugin: str
     name: str
 
+    @classmethod
+    def of(cls, request: Request, proposal: Proposal) -> Kernel:
+        """Return the kernel that a plugin proposes for a request."""
+        return cls(request.operation, proposal.plugin.installed.name, proposal.answer.name)
+
     def __str__(self) -> str:
         return f"{self.plugin}-{self.name}"
 
-    def made(self, proposal: Proposal) -> bool:
-        """Say whether a proposal is for this kernel."""
-        return (proposal.plugin.installed.name, proposal.answer.name) == (self.plugin, self.name)
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: the device is kept
 class Subject:
     """A backend under test, with the kernel plugins that are installed, and the reference."""
 
     name: str  # the argument of `load_subject`
     plugins: Plugins
 
-    @property
+    @cached_property
     def device(self) -> torch.device:
         """The first device; made the current one at the first access."""
-        return _first_device(self.name)
+        return take_device(self.plugins, 0)
 
     def kernels(self, requests: Iterable[Request]) -> list[Kernel]:
         """Return every kernel that a run could get for one of the requests: those of plugins, and the reference's."""
-        found = [
-            Kernel(request.operation, proposal.plugin.installed.name, proposal.answer.name)
-            for request in requests
-            for proposal in self.proposals(request)
-        ]
+        found = (Kernel.of(request, proposal) for request in requests for proposal in self.proposals(request))
         return list(dict.fromkeys(found))
 
     def supports(self, request: Request) -> bool:
         """Say whether the device has the request's dtype."""
         return self.plugins.backend.supports(request.dtype)
 
-    def proposal(self, kernel: Kernel, request: Request) -> Proposal | None:
-        """Return what the kernel's plugin answers for it; None where it does not name it."""
-        return next((proposal for proposal in self.proposals(request) if kernel.made(proposal)), None)
-
     def answer(self, kernel: Kernel, request: Request) -> Offer | Decline | None:
         """Return the plugin's answer for the kernel; None where it does not name it."""
-        proposal = self.proposal(kernel, request)
-        return None if proposal is None else proposal.answer
+        return next((each.answer for each in self.proposals(request) if Kernel.of(request, each) == kernel), None)
 
     def takes(self, kernel: Kernel, request: Request) -> bool:
         """Say whether the kernel is offered for a request, and the device has its dtype."""
@@ -90,11 +82,11 @@ class Subject:
         answer = self.answer(kernel, request)
         if isinstance(answer, Offer):
             return callable_of(request, answer.build)
-        reason = "it is not named" if answer is None else answer.reason
-        pytest.fail(f"{kernel} took this request when the tests were collected, and declines it now: {reason}")
+        reason = "its plugin no longer names it" if answer is None else answer.reason
+        pytest.fail(f"{kernel} took this request when the tests were collected and declines it now: {reason}")
 
     def proposals(self, request: Request) -> list[Proposal]:
-        """Return what every plugin answers; the request is put onto the device of the backend."""
+        """Return every plugin's answers; the request is put onto the device of the backend."""
         return _proposals(self.name, request)
 
 
@@ -118,15 +110,10 @@ def placed(plugins: Plugins, request: Request, device_name: str = "") -> Request
     return replace(request, **where)
 
 
-@lru_cache
+@cache
 def load_subject(name: str) -> Subject:
     """Load a backend by the value of `--backend`, or by the dotted module, or "module:object", of its plugin."""
     return Subject(name, _plugins_of(name) if "." in name else manager.load(name))
-
-
-@lru_cache
-def _first_device(name: str) -> torch.device:
-    return take_device(load_subject(name).plugins, 0)
 
 
 def _plugins_of(target: str) -> Plugins:
@@ -144,11 +131,11 @@ class Answers:
     kernel: Kernel
     provider: str  # the distribution, and the library that does the work
     taken: tuple[Request, ...]
-    declined: dict[Request, str]  # the reasons; requests for which its plugin does not name it are left out
+    declined: Mapping[Request, str]  # the reasons; requests for which its plugin does not name it are left out
 
     @property
     def absent(self) -> str:
-        """Reason that the kernel is absent on this machine; "" if it is present or no decline says so."""
+        """The reason that the kernel is absent on this machine; "" if it is present or no decline says so."""
         if self.taken:
             return ""
         return next((reason for reason in self.declined.values() if isinstance(reason, Absent)), "")
@@ -169,26 +156,28 @@ class Answers:
         example = "" if first is None else f"\nOne of the requests: {label(first)}"
         return (
             f"nothing was compared: the kernel declines every request of the kit.\n{self.summary()}{example}\n"
-            "Take one of them, or tell the kit's authors what it takes. A kernel that cannot be on this machine says "
-            "so by a reason that is `Absent` (pretrain.plugins.offer)."
+            "Accept one of them, or tell the kit's authors what the kernel accepts. If the kernel cannot run on this "
+            "machine, decline with `Absent` (pretrain.plugins.offer) as the reason."
         )
 
 
-def answers(subject: Subject, kernel: Kernel, requests: Iterable[Request]) -> Answers:
-    """Ask for every request that the device has the dtype for."""
-    taken, declined, provider = [], {}, kernel.plugin
-    for request in dict.fromkeys(requests):
-        if not subject.supports(request):
-            continue
-        proposal = subject.proposal(kernel, request)
-        if proposal is None:
-            continue
-        if isinstance(proposal.answer, Decline):
-            declined[request] = proposal.answer.reason
-        else:
-            taken.append(request)
-        provider = proposal.provider
-    return Answers(kernel, provider, tuple(taken), declined)
+def answers(plugins: Plugins, requests: Iterable[Request], device_name: str = "") -> list[Answers]:
+    """Ask the plugins for every request; return each kernel's answers. A dtype that the device lacks is declined."""
+    taken: dict[Kernel, list[Request]] = {}
+    declined: dict[Kernel, dict[Request, str]] = {}
+    providers: dict[Kernel, str] = {}
+    for request in requests:
+        lacks_dtype = "" if plugins.backend.supports(request.dtype) else f"the device has no {request.dtype}"
+        for proposal in ask(plugins, placed(plugins, request, device_name)):
+            kernel = Kernel.of(request, proposal)
+            providers[kernel] = proposal.provider
+            reason = proposal.answer.reason if isinstance(proposal.answer, Decline) else lacks_dtype
+            if reason:
+                declined.setdefault(kernel, {})[request] = reason
+            else:
+                taken.setdefault(kernel, []).append(request)
+    kernels = sorted(providers, key=str)
+    return [Answers(each, providers[each], tuple(taken.get(each, ())), declined.get(each, {})) for each in kernels]
 
 
 def accepted(subject: Subject, kernel: Kernel, listed: Iterable[Case]) -> list[Request]:

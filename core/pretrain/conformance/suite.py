@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pretrain.conformance.call_order import TestCallOrder
-from pretrain.conformance.cases import TIER_OF, TIERS, label
+from pretrain.conformance.cases import TIERS, label
 from pretrain.conformance.catalogue import CATALOGUE, TestCoverage
 from pretrain.conformance.device import TestDeviceModule, TestMemory
 from pretrain.conformance.fake_tensors import TestFake
@@ -72,12 +72,12 @@ class Chosen:
         config.stash[_CHOSEN] = self._backend
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Called by pytest at the end: say which requests each kernel took, and why it declined the others."""
+        """Called by pytest at the end: show which requests each kernel took, and why it declined the others."""
         subject = load_subject(self._backend)
         terminalreporter.section("requests of the kit")
         for requests in CATALOGUE.values():
-            for kernel in subject.kernels(requests):
-                terminalreporter.write_line(answers(subject, kernel, requests).summary())
+            for each in answers(subject.plugins, requests):
+                terminalreporter.write_line(each.summary())
 
 
 def test_takes_its_device(subject: Subject) -> None:
@@ -195,6 +195,6 @@ class TierRun:
 
 
 def _tier(item: pytest.Item) -> str:
-    """Return the tier of a test; that of the module's one function is the first."""
+    """Return the tier of a test; `test_takes_its_device` is in the first."""
     cls = getattr(item, "cls", None)
-    return FIRST if cls is None else TIER_OF[cls.__name__]
+    return FIRST if cls is None else getattr(cls, "tier", "kernels")

@@ -63,7 +63,7 @@ def assert_near(actual: Tensor | None, expected: Tensor, dtype: torch.dtype, wha
     `expected` is fp64 on the CPU, `what` its name in the message. The tolerance is relative to the largest entry, or to
     `floor` if that is larger, as entries may be differences of terms of this size.
     """
-    assert actual is not None, f"{what}: there is none"
+    assert actual is not None, f"{what} is missing"
     assert actual.shape == expected.shape, f"{what}: shape {list(actual.shape)}, expected {list(expected.shape)}"
     error, largest = largest_error(actual, expected)
     assert math.isfinite(error), f"{what}: {int((~actual.isfinite()).sum())} entries are not finite"
@@ -105,13 +105,13 @@ class TensorError:
         return math.isfinite(self.entry)
 
     def is_small(self, dtype: torch.dtype) -> bool:
-        """Say whether no more need be known to explain the error."""
+        """Say whether the error is explained whatever the reference kernel's own error is."""
         whole = WHOLE[dtype]
         is_small = self.entry <= TOLERANCE[dtype] and self.whole <= whole
         return is_small and self.row <= ROWS * whole and self.scale <= whole / 2
 
     def judged(self, dtype: torch.dtype, made: TensorError | None) -> list[float]:
-        """Return the error and what is explained of it: of the whole tensor, or of a part if only that is too large.
+        """Return an error and its limit: of the whole tensor, or of the first measure that exceeds its limit.
 
         `made` is the error that the reference kernel makes in this dtype; None if it is not needed.
         """

@@ -32,6 +32,7 @@ class TestTraining:
     fp32, 2e-2 in fp16 and bf16. With the high learning rate the loss falls by a tenth each iteration.
     """
 
+    tier = "training"
     tolerance: float | None = None
 
     @staticmethod
@@ -41,16 +42,16 @@ class TestTraining:
 
     def test_one_rank(self, subject: Subject) -> None:
         """Two iterations from the same weights."""
-        self._agrees(subject, _alone(_trainings(subject)), range(1, 3))
+        self._agrees(subject, _alone(TrainingRuns.of(subject)), range(1, 3))
 
     def test_a_checkpoint_resumes_on_the_cpu(self, subject: Subject) -> None:
         """A checkpoint of the device after two iterations is continued on the CPU."""
-        self._agrees(subject, _on_the_cpu(_trainings(subject)), range(3, 5))
+        self._agrees(subject, _on_the_cpu(TrainingRuns.of(subject)), range(3, 5))
 
     def test_a_checkpoint_of_the_cpu_resumes_on_two_tensor_parallel_ranks(self, subject: Subject) -> None:
         """The CPU's later checkpoint is continued on two devices, whose ranks have half of every layer."""
         _require_two(subject)
-        trainings = _trainings(subject)
+        trainings = TrainingRuns.of(subject)
         _on_the_cpu(trainings)
         curve = trainings.run("tensor", trainings.backend, *TENSOR, ranks=2, load="on-the-cpu")
         self._agrees(subject, curve, range(5, ITERATIONS + 1))
@@ -58,7 +59,7 @@ class TestTraining:
     def test_two_pipeline_stages(self, subject: Subject) -> None:
         """Pipeline communication has the abilities that `Backend.point_to_point` claims."""
         _require_two(subject)
-        trainings = _trainings(subject)
+        trainings = TrainingRuns.of(subject)
         self._agrees(subject, trainings.run("pipeline", trainings.backend, *PIPELINE, ranks=2, last=3), range(1, 4))
 
     def test_two_ranks_of_zero_3(self, subject: Subject) -> None:
@@ -66,25 +67,19 @@ class TestTraining:
         _require_two(subject)
         if find_spec("deepspeed") is None:
             pytest.skip("DeepSpeed is not installed: pip install 'pretrain[deepspeed]'")
-        trainings = _trainings(subject)
+        trainings = TrainingRuns.of(subject)
         self._agrees(subject, trainings.run("zero", trainings.backend, *ZERO, ranks=2, last=3), range(1, 4))
 
     def _agrees(self, subject: Subject, curve: LossCurve, iterations: range) -> None:
         trainings = TrainingRuns.of(subject)
         expected = trainings.run("cpu", "cpu")
-        of_dtype = 1e-4 if trainings.dtype == "fp32" else 2e-2
-        tolerance = self.tolerance or of_dtype
+        tolerance = self.tolerance or (1e-4 if trainings.dtype == "fp32" else 2e-2)
         # A run that ignored its checkpoint would have the right losses too, but from the first iteration on.
-        assert sorted(curve.losses) == [*iterations], f"iterations {sorted(curve.losses)} were trained"
+        assert sorted(curve.losses) == [*iterations], f"trained iterations {[*curve.losses]}, expected {[*iterations]}"
         losses = {iteration: expected.losses[iteration] for iteration in curve.losses}
-        assert curve.losses == pytest.approx(losses, rel=tolerance), "losses, which must be those of the CPU"
+        assert curve.losses == pytest.approx(losses, rel=tolerance), "the losses differ from the CPU's"
         norms = {iteration: expected.norms[iteration] for iteration in curve.norms}
-        assert curve.norms == pytest.approx(norms, rel=10 * tolerance), "gradient norms, which must be those of the CPU"
-
-
-def _trainings(subject: Subject) -> TrainingRuns:
-    _ = subject.device  # is asked what it supports
-    return TrainingRuns.of(subject)
+        assert curve.norms == pytest.approx(norms, rel=10 * tolerance), "the gradient norms differ from the CPU's"
 
 
 def _alone(trainings: TrainingRuns) -> LossCurve:
@@ -138,6 +133,7 @@ class TrainingRuns:
 
     def __init__(self, subject: Subject) -> None:
         """Find the dtype and make the text."""
+        assert subject.device  # some plugins know what the device supports only once it is there
         supports = subject.plugins.backend.supports
         self.backend = subject.name
         self.dtype = next((name for name, dtype in DTYPES.items() if supports(dtype)), "fp32")
@@ -152,7 +148,7 @@ class TrainingRuns:
     @staticmethod
     @lru_cache
     def of(subject: Subject) -> TrainingRuns:
-        """Return those of a backend; the same ones for every test of this process."""
+        """Return the trainings of a backend; the same ones for every test of this process."""
         return TrainingRuns(subject)
 
     def run(

@@ -148,6 +148,7 @@ def _outcome(part: Part, rank: PairRank, kernel: Kernel) -> str:
 class TestCollectives:
     """Two processes, started by the kit."""
 
+    tier = "device"
     operations = ("collectives",)
 
     @pytest.mark.parametrize("way", ["sync", "async"])
@@ -158,6 +159,6 @@ class TestCollectives:
     ) -> None:
         """The result is right after the call, or after its wait."""
         if operation.startswith("batched") and not subject.plugins.backend.point_to_point().batched:
-            pytest.skip(f"{subject.plugins.label} says that it sends messages one by one (point_to_point)")
+            pytest.skip(f"{subject.plugins.label} sends messages one by one (Backend.point_to_point)")
         assert subject.takes(kernel, asked)
         RankPair.of(subject).require(f"{operation} {way}", kernel)

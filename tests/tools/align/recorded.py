@@ -38,7 +38,7 @@ SMALL = (
 """A model that calls every operation."""
 
 PLAIN = ("schedule.lr_decay_style=constant", "schedule.lr_warmup_iters=0")
-"""As `pretrain.tools.align.side.Side.comparable` has it."""
+"""As `pretrain.tools.align.run.Side.comparable` has it."""
 
 
 def record(folder: Path, *overrides: str, steps: int = 1, mistake: Mistake | None = None) -> Path:

@@ -65,7 +65,6 @@ def record_in_float64(folder: Path, *overrides: str) -> Path:
             tensor_size=1,
             data_rank=0,
             data_size=1,
-            pipeline_rank=0,
             seq_length=recipe.model.seq_length,
             is_gated=recipe.model.activation == "swiglu",
         )

@@ -112,7 +112,7 @@ def test_kernels_and_versions_of_both_sides_are_shown(usual, copy):
 def test_other_samples_are_an_error_that_names_the_first(usual, copy):
     edit(copy / "rank0" / "rank.json", lambda rank: rank["samples"].update({"1.3": "0"}))
 
-    with pytest.raises(RunError, match="different text: step 1, sample 3 is the first"):
+    with pytest.raises(RunError, match="different text, first in step 1, sample 3"):
         outcome_of(usual, copy)
 
 
@@ -146,7 +146,7 @@ def test_a_folder_without_a_recording_is_an_error(tmp_path):
 def test_a_recording_that_was_interrupted_is_an_error(copy):
     (copy / "rank0" / "rank.json").unlink()
 
-    with pytest.raises(RunError, match="is not complete"):
+    with pytest.raises(RunError, match="is incomplete"):
         Recording.open(copy)
 
 
@@ -155,7 +155,7 @@ def test_a_file_that_was_copied_in_part_is_an_error_that_names_it(copy, pattern)
     file = next(copy.glob(pattern))
     file.write_bytes(file.read_bytes()[:-1])
 
-    with pytest.raises(RunError, match=f"{file.relative_to(copy)} is missing or cut off"):
+    with pytest.raises(RunError, match=f"{file.relative_to(copy)} is missing or truncated"):
         Recording.open(copy)
 
 
@@ -199,7 +199,7 @@ def test_a_difference_in_a_call_that_is_not_checked_is_said(tmp_path):
 
     lines = headline(outcome_of(usual, copy), [Recording.open(usual), Recording.open(copy)])
 
-    assert lines[1].startswith("  this call was not checked by itself: it is of micro-batch 2 of the first side")
+    assert lines[1].startswith("  this call was not checked against float64: it is in micro-batch 2 of the first side")
 
 
 def of(parameters, name, which):

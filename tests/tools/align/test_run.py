@@ -16,8 +16,7 @@ from pretrain.cpu.backend import CpuBackend
 from pretrain.errors import BackendError, CheckpointError, RecipeError, RunError
 from pretrain.plugins.backend import Unavailable
 from pretrain.tools.align.command import _is_recording
-from pretrain.tools.align.run import require_ready, require_writable
-from pretrain.tools.align.side import Side
+from pretrain.tools.align.run import Side, require_ready, require_writable
 
 TWO_STAGES = "parallel.pipeline_model_parallel_size=2"
 pytestmark = [pytest.mark.usefixtures("forked_python"), pytest.mark.xdist_group("align")]
@@ -68,7 +67,7 @@ def test_a_recording_of_another_machine_is_compared_with_this_one(recipe, record
 @pytest.mark.full
 def test_the_other_side_may_have_another_python_whose_installation_is_warned_of_if_it_is_this_one(recipe, capfd):
     assert call("align", recipe, "--against-python", sys.executable, "--steps", "1") == 0
-    assert f"warning: {sys.executable} has the pretrain and the torch of this inst" in capfd.readouterr().err
+    assert f"warning: {sys.executable} runs the same pretrain and torch as this inst" in capfd.readouterr().err
 
 
 @pytest.mark.full
@@ -85,7 +84,7 @@ def test_a_difference_is_exit_code_1(recipe, recording, tmp_path, capfd):
 def test_options_of_a_comparison_are_refused_where_one_side_is_recorded(recipe, tmp_path, capfd):
     assert call("align", recipe, "--record", tmp_path / "new", "--against", "cpu", "--keep", tmp_path) == 2
 
-    assert "--record makes one side: --against, --keep would have no effect" in capfd.readouterr().err
+    assert "--record records one side: --against, --keep would have no effect" in capfd.readouterr().err
 
 
 def test_a_folder_with_files_is_not_recorded_into(recipe, tmp_path, capfd):
@@ -159,7 +158,7 @@ def test_a_mistake_has_no_traceback(recipe, monkeypatch, capfd):
         (("--against", "no/such"), "no/such is not a recording"),
         (("--against", "elsewhere"), "elsewhere"),
         (("--set-against", "checkpoint={load: x}"), "--set-against checkpoint.load would have no effect"),
-        (("--record", "x", "--json"), "--record makes one side: --json would have no effect"),
+        (("--record", "x", "--json"), "--record records one side: --json would have no effect"),
     ],
 )
 def test_what_would_have_no_effect_or_is_missing_is_refused(recipe, arguments, message, capfd):

@@ -9,7 +9,7 @@ import pytest
 
 from pretrain.errors import RecipeError, RunError
 from pretrain.recipe import load_recipe
-from pretrain.tools.align.side import Side, is_this_installation, run_pretrain
+from pretrain.tools.align.run import Side, is_this_installation, run_pretrain
 
 QUICKSTART = Path(__file__).parents[3] / "recipes" / "quickstart.yml"
 TWO = ("parallel.tensor_model_parallel_size=2",)

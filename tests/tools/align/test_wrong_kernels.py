@@ -142,7 +142,7 @@ def test_one_of_another_micro_batch_than_the_first_is_found_at_its_place(tmp_pat
     assert outcome.cause is None
     assert outcome.first.place.position == 7
     assert outcome.first.what.startswith("output of norm in input_layernorm")
-    assert outcome.unchecked.startswith("it is of micro-batch 2")
+    assert outcome.unchecked.startswith("it is in micro-batch 2")
 
 
 @pytest.mark.full
@@ -180,5 +180,7 @@ def test_a_kernel_that_both_sides_have_wrong_makes_no_difference(tmp_path):
     assert outcome.is_aligned
     assert {each.place.position for each in outcome.alike} == {7}
     lines = headline(outcome, [Recording.open(side) for side in both])
-    assert lines[1] == "all that was compared is equal"
-    assert lines[2].startswith("both sides are off from float64 alike: step 1, layer 7 of 12, forward: output of ")
+    assert lines[1] == "everything that was compared is equal"
+    assert lines[2].startswith(
+        "both sides differ from float64 by about the same: step 1, layer 7 of 12, forward: output of "
+    )

@@ -83,7 +83,7 @@ def test_an_addition_that_drops_other_entries_on_the_way_back():
     def anew(request):
         return lambda x, bias, residual, training: DroppedAnew.apply(x + bias) + residual
 
-    assert fault("bias_dropout_add", anew) == "the gradient is dropped at other entries than the output"
+    assert fault("bias_dropout_add", anew) == "output and gradient are dropped at different entries"
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
@@ -101,7 +101,7 @@ def test_a_kernel_that_drops_the_same_entries_again(operation):
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_an_attention_that_drops_nothing(dtype):
     found = fault("attention", at(0.0), f"precision.dtype={dtype}", "model.seq_length=128")
-    assert found.startswith("weights vary 0.00 times as much as with dropout 0.1")
+    assert found.startswith("the weights' variance is 0.00 times that of dropout 0.1")
 
 
 def test_an_attention_that_drops_nothing_where_rounding_hides_the_rate():
@@ -112,7 +112,7 @@ def test_an_attention_that_drops_nothing_where_rounding_hides_the_rate():
 
 def test_an_attention_at_another_rate():
     found = fault("attention", at(0.3), "model.seq_length=128")
-    assert found.startswith("weights vary 3.")
+    assert found.startswith("the weights' variance is 3.")
 
 
 def test_an_attention_that_does_not_scale_what_is_left():
@@ -120,4 +120,4 @@ def test_an_attention_that_does_not_scale_what_is_left():
         return lambda **given: reference(request)(**given) * 0.5
 
     found = fault("attention", unscaled)
-    assert found.startswith("with dropout 0.1 the weights' sum is 0.")
+    assert found.startswith("with dropout 0.1 the weights sum to 0.")

@@ -20,7 +20,7 @@ def test_lines():
         "                    the cooling.",
         "wrong  kernel norm  rank 3: off by 0.5",
         "wrong  ranks        rank 3 (host b) is silent",
-        "1 ok, 1 look, 2 wrong: a training would fail, or compute something else",
+        "1 ok, 1 look, 2 wrong: a training would fail or give wrong results",
     ]
 
 

@@ -48,17 +48,17 @@ def test_too_few_open_files_for_the_ranks_are_named(found):
     finding = only(found(soft=1024, hard=524288, world=world_of(0, 64, 8)), "open files")
     assert finding.verdict is Verdict.LOOK
     assert finding.text == "1024 open files allowed, about 1536 needed by a rank of 64"
-    assert finding.remedy == "ulimit -n 65536, before the command on every node."
+    assert finding.remedy == "Run ulimit -n 65536 before the command, on every node."
 
 
 @pytest.mark.parametrize(("hard", "proposed"), [(10**6, 131584), (131600, 131584)])
 def test_as_many_open_files_are_proposed_as_many_ranks_need(found, hard, proposed):
     finding = only(found(soft=65536, hard=hard, world=world_of(0, 8192, 1024)), "open files")
-    assert finding.remedy == f"ulimit -n {proposed}, before the command on every node."
+    assert finding.remedy == f"Run ulimit -n {proposed} before the command, on every node."
 
 
 def test_no_more_open_files_are_proposed_than_the_hard_limit_allows(found):
-    assert only(found(soft=256, hard=4096), "open files").remedy.startswith("ulimit -n 4096,")
+    assert only(found(soft=256, hard=4096), "open files").remedy.startswith("Run ulimit -n 4096 ")
 
 
 def test_a_hard_limit_is_raised_elsewhere(found):
@@ -188,4 +188,4 @@ def test_the_advice_about_threads_holds_whatever_started_the_ranks():
     share = available_cores()
     (finding,) = examine_variables(Device(), {"OMP_NUM_THREADS": str(share + 1)}, 1)
     command = f"export OMP_NUM_THREADS={share}"
-    assert finding.remedy == f"{command}, before the command that starts the ranks, on every node."
+    assert finding.remedy == f"Run {command} before the command that starts the ranks, on every node."

@@ -77,7 +77,7 @@ TIME = StepTime(
     worst=Efficiencies(matmul=0.5, memory=0.6, links=0.7),
     measured_in="",
     unknown_links=("messages between nodes count nothing",),
-    left_out=("launches of kernels",),
+    left_out=("kernel launches",),
 )
 
 

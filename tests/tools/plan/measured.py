@@ -208,7 +208,7 @@ def plan(recipe) -> int:
         vocab_size=VOCAB_SIZE,
         micro_batches=steps,
     )
-    return summarize_trace(trace, stage=stage, layers="", recipe=recipe).allocated_bytes
+    return summarize_trace(trace, stage=stage, layers="", recipe=recipe, groups=0, memory=None).allocated_bytes
 
 
 if __name__ == "__main__":

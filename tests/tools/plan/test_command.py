@@ -86,7 +86,7 @@ def test_no_tokenizer_file_is_needed_and_the_assumed_size_is_said(asked):
     result = call("--set", "tokenizer={type: huggingface, file: absent.json}")
     assert asked[0]["vocab_size"] == 50257
     assert (
-        "tokenizer: absent.json not found; counting with 50257 entries; --vocab-size says another number"
+        "tokenizer: absent.json not found; counting with 50257 entries; --vocab-size sets another number"
         in " ".join(result.output.split())
     )
 
@@ -95,7 +95,7 @@ def test_json_is_one_object_with_the_notices(asked):
     found = json.loads(call("--json", "--set", "tokenizer={type: huggingface, file: absent.json}").output)
     assert found["fits"] is True
     assert found["notices"] == [
-        "tokenizer: absent.json not found; counting with 50257 entries; --vocab-size says another number",
+        "tokenizer: absent.json not found; counting with 50257 entries; --vocab-size sets another number",
         "from the trace",
     ]
 
@@ -149,7 +149,7 @@ class TestSearch:
     def test_it_has_no_table_and_no_page(self, other, searched):
         result = call("--search", *other)
         assert result.exit_code == 2
-        assert "describe one layout, --search finds several" in result.output
+        assert "describe one layout, but --search finds several" in result.output
         assert searched == []
 
 

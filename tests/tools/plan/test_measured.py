@@ -48,7 +48,7 @@ def test_of_a_resumed_run_the_part_that_ran_last_counts(tmp_path):
     [
         ({"times": (9.0, 2.5)}, "has too few logged intervals"),
         ({"batch": 4}, "has too few logged intervals with train.global_batch_size 16: 0"),
-        ({"after": 3}, "16 since it was resumed after iteration 3, changed: 1 without the first"),
+        ({"after": 3}, "16: 1, since it was resumed with changes after iteration 3"),
         ({"devices": ()}, "must name one kind of device, not: none"),
         ({"devices": (CARD, "NVIDIA H200")}, "must name one kind of device, not: NVIDIA A100-SXM4-80GB, NVIDIA H200"),
     ],

@@ -8,8 +8,9 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from pretrain.errors import PretrainError
+from pretrain.report.html import write_page
 from pretrain.report.svg import HEIGHT, LEFT, RIGHT, WIDTH
-from pretrain.tools.plan.plan_views import X_LABEL, area_chart, page, write_page
+from pretrain.tools.plan.plan_views import X_LABEL, area_chart, page
 from tools.plan.made_plan import GIB, plan, stage
 
 PAGE = page(plan())
@@ -71,16 +72,16 @@ def test_the_limit_is_a_line_at_its_height_and_a_note_where_it_is_far_above():
     assert 0 < float(limit.get("y1")) < float(peak.get("y1")) < HEIGHT
     far = figure_of(80 * GIB, highest=12 * GIB)
     assert far.find(".//line[@class='limit']") is None
-    assert far.find("figcaption").text == "stage 0: GiB over one step; the device's 80.0 GiB are far above"
+    assert far.find("figcaption").text == "stage 0: GiB over one step; the device's 80.0 GiB are beyond the chart"
 
 
 def test_a_plan_that_is_flat_below_the_device_s_memory_is_drawn_larger():
-    assert "far above" in page(plan(memory=37 * GIB))
-    assert "far above" not in page(plan(memory=36 * GIB))
+    assert "beyond the chart" in page(plan(memory=37 * GIB))
+    assert "beyond the chart" not in page(plan(memory=36 * GIB))
 
 
 def test_it_is_written_as_a_whole_or_not_at_all(tmp_path):
-    write_page(plan(), tmp_path / "deep" / "plan.html")
+    write_page(PAGE, tmp_path / "deep" / "plan.html", PretrainError)
     assert (tmp_path / "deep" / "plan.html").read_text() == PAGE
     with pytest.raises(PretrainError, match=r"plan\.html"):
-        write_page(plan(), tmp_path / "deep" / "plan.html" / "plan.html")
+        write_page(PAGE, tmp_path / "deep" / "plan.html" / "plan.html", PretrainError)

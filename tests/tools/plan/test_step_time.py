@@ -145,5 +145,5 @@ def test_links_of_unknown_speed_are_said_to_be_left_out():
     time = step_time(recipe, device, lay_out(recipe, 4), [sending, stage(1), stage(3)])
     assert time.communication == 0
     assert time.unknown_links == [
-        "messages between nodes count as 0: their speed is unknown for round; set it by --network"
+        "messages between nodes count as 0: their speed is unknown for round; set it with --network"
     ]

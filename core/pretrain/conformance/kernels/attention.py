@@ -181,21 +181,18 @@ class TestAttention(AttentionDropout):
         self, subject: Subject, kernel: Kernel, asked: AttentionRequest
     ) -> None:
         """More than the parts of one projection: no dimension but the first is dense."""
-        kernels = subject.build(kernel, asked), oracle(asked)
-        assert_agrees(*kernels, inputs(asked), subject.device, is_strided=True)
+        assert_agrees(subject.build(kernel, asked), oracle(asked), inputs(asked), subject.device, is_strided=True)
 
     @run_with([*each(scale=0.3), *each(scale=0.02)])
     def test_applies_the_requested_scale(self, subject: Subject, kernel: Kernel, asked: AttentionRequest) -> None:
         """The request's scale, and not the inverse root of the head size."""
-        kernels = subject.build(kernel, asked), oracle(asked)
-        assert_agrees(*kernels, inputs(asked), subject.device)
+        assert_agrees(subject.build(kernel, asked), oracle(asked), inputs(asked), subject.device)
 
     @run_with(each(divisor=8.0))
     def test_undoes_the_score_divisor(self, subject: Subject, kernel: Kernel, asked: AttentionRequest) -> None:
         """The divisor of stored scores does not change the result."""
         expected = oracle(replace(asked, score_divisor=1.0))
-        kernels = subject.build(kernel, asked), expected
-        assert_agrees(*kernels, inputs(asked), subject.device)
+        assert_agrees(subject.build(kernel, asked), expected, inputs(asked), subject.device)
 
     @run_with(each(mask=Mask.ARBITRARY))
     def test_keeps_documents_apart(self, subject: Subject, kernel: Kernel, asked: AttentionRequest) -> None:

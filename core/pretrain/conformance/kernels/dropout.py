@@ -39,11 +39,11 @@ class TestRandom:
         draw, generator = _dropout(subject, kernel, asked), generator_of(subject)
         state = generator.get_rng_state()
         first, second = draw(), draw()
-        assert not torch.equal(first, second), "two calls dropped the same: the generator does not advance"
+        assert not torch.equal(first, second), "two calls dropped the same entries: the generator does not advance"
         generator.set_rng_state(state)
         again = draw(), draw()
-        assert torch.equal(first, again[0]), "the first call dropped something else after the state was restored"
-        assert torch.equal(second, again[1]), "the second call dropped something else after the state was restored"
+        assert torch.equal(first, again[0]), "the first call dropped other entries after the state was restored"
+        assert torch.equal(second, again[1]), "the second call dropped other entries after the state was restored"
 
     @run_with(CASES)
     def test_a_seed_repeats_the_dropout(self, subject: Subject, kernel: Kernel, asked: Request) -> None:
@@ -53,8 +53,8 @@ class TestRandom:
         for seed in (1, 1, 2):
             generator.manual_seed(seed)
             results.append(draw())
-        assert torch.equal(results[0], results[1]), "the same seed dropped something else"
-        assert not torch.equal(results[0], results[2]), "another seed dropped the same"
+        assert torch.equal(results[0], results[1]), "the same seed dropped other entries"
+        assert not torch.equal(results[0], results[2]), "another seed dropped the same entries"
 
     @run_with(CASES)
     def test_a_fork_leaves_the_generator_alone(self, subject: Subject, kernel: Kernel, asked: Request) -> None:
@@ -70,8 +70,8 @@ class TestRandom:
         generator.set_rng_state(outside)
         second = draw()
         assert torch.equal(first, expected[0])
-        assert torch.equal(second, expected[1]), "drawing inside a fork changed what is drawn outside"
-        assert not torch.equal(inside, second), "the fork did not change what is drawn"
+        assert torch.equal(second, expected[1]), "drawing inside a fork changed the numbers drawn outside"
+        assert not torch.equal(inside, second), "the fork drew the same numbers as outside"
 
     @run_with(CASES)
     def test_recomputation_drops_the_same(self, subject: Subject, kernel: Kernel, asked: Request) -> None:
@@ -84,8 +84,8 @@ class TestRandom:
         generator.set_rng_state(state)
         second = draw()
         assert second.requires_grad, "the result of the second pass cannot be differentiated"
-        assert torch.equal(first, second), "without a graph it drops something else than with one"
-        assert torch.equal(generator.get_rng_state(), after), "without a graph it draws another number of times"
+        assert torch.equal(first, second), "under no_grad the kernel drops other entries"
+        assert torch.equal(generator.get_rng_state(), after), "under no_grad the kernel draws more or fewer numbers"
 
 
 def _dropout(subject: Subject, kernel: Kernel, asked: Any) -> Callable[[], Tensor]:
@@ -116,7 +116,7 @@ def assert_independent(kept: Tensor) -> None:
     half = kept.shape[-1] // 2
     rows = kept[:, :, -half:, :half].reshape(-1, half)
     different = torch.unique(rows, dim=0).shape[0]
-    assert different == rows.shape[0], f"{rows.shape[0]} rows of weights have only {different} different dropout masks"
+    assert different == rows.shape[0], f"{rows.shape[0]} rows of weights have only {different} distinct dropout masks"
 
 
 def generator_of(subject: Subject) -> Any:

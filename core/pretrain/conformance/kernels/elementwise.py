@@ -117,7 +117,7 @@ class TestBiasDropoutAdd:
         assert_dropout_rate(dropout, kept)
         rows = kept.flatten(0, 1)
         if dropout == 0.5:  # two of 64 entries agree by chance once in 10^19
-            assert torch.unique(rows, dim=0).shape[0] == rows.shape[0], "two tokens drop the same"
+            assert torch.unique(rows, dim=0).shape[0] == rows.shape[0], "two tokens drop the same entries"
         grad_output = random(*added.shape, dtype=asked.dtype, seed=7).double()
         expected = (grad_output / (1 - dropout)).where(kept, 0)
         assert_near(results["gradient of x"], expected, asked.dtype, "gradient of x under dropout")

@@ -43,7 +43,7 @@ class TestOptimizer:
             gradients = (_gradient(number, step) for step in range(1, 6))
             expected = adam_in_float64(_start(number), gradients, **SETTINGS, adam_w_mode=name == "adamw")
             assert_near(parameter, expected, torch.float32, f"parameter {number}")
-        assert torch.equal(parameters[-1], torch.ones_like(parameters[-1])), "a parameter without gradient changed"
+        assert torch.equal(parameters[-1], torch.ones_like(parameters[-1])), "a parameter without a gradient changed"
 
     @run_with(ANY)
     def test_is_shaped_like_apex(self, subject: Subject, kernel: Kernel, asked: OptimizerRequest) -> None:

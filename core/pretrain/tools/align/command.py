@@ -26,7 +26,7 @@ _OF_COMPARISON = {
 
 
 def _name_or_local_path(context: click.Context, parameter: click.Parameter, given: str | None) -> str | None:
-    """Refuse an address as other paths do; a name stays one."""
+    """Refuse a URL as options with paths do; leave names as they are."""
     if given is not None:
         LocalPath().convert(given, parameter, context)
     return given
@@ -74,7 +74,7 @@ def _name_or_local_path(context: click.Context, parameter: click.Parameter, give
     "--record",
     type=LocalPath(),
     metavar="DIR",
-    help="Record one side and compare nothing: for devices on two machines.",
+    help="Only record one side, for a comparison on another machine.",
 )
 @click.option("--steps", type=click.IntRange(min=1), default=2, show_default=True, metavar="N", help="Steps to take.")
 @click.option(
@@ -83,7 +83,7 @@ def _name_or_local_path(context: click.Context, parameter: click.Parameter, give
     default=64,
     show_default=True,
     metavar="N",
-    help="Tokens of each sequence that are kept at the most, evenly spread.",
+    help="Record at most N tokens of each sequence, evenly spread.",
 )
 @click.option("--keep", type=LocalPath(), metavar="DIR", help="Keep both recordings here.")
 @click.option(
@@ -113,19 +113,18 @@ def command(
 ) -> int:
     """Train a few steps of RECIPE in two ways, with the same weights and samples, and find where they first differ.
 
-    Compared are each kernel's output and the gradients of its inputs, layer by layer, and each parameter's gradient
-    and update. The exit code is 0 where nothing differs by more than the dtype explains, 1 where something does, 2
-    after a mistake, and 3 after a crash, of a side or of the comparison.
+    It compares each kernel's output and the gradients of its inputs, layer by layer, and each parameter's gradient
+    and update. The exit code is 0 if nothing differs by more than the dtype explains, 1 if something does, 2 after a
+    mistake, and 3 after a crash of a side or of the comparison.
 
     pretrain align recipes/quickstart.yml --set-against parallel.tensor_model_parallel_size=2
     """
     with crashes_exit_with_3():
-        from pretrain.tools.align.run import compare_sides, record_side  # noqa: PLC0415  --help needs none of it
-        from pretrain.tools.align.side import Side  # noqa: PLC0415
+        from pretrain.tools.align.run import Side, compare_sides, record_side  # noqa: PLC0415  --help needs none of it
 
         first = Side(recipe=recipe, overrides=overrides, backend=backend, nproc=nproc, checkpoint=checkpoint)
         if record is not None:
-            _require_none(context, "--record makes one side", but=("steps", "positions"))
+            _require_none(context, "--record records one side", but=("steps", "positions"))
             return record_side(first, record, steps=steps, positions=positions)
         recorded = None
         if against is not None and _is_recording(against):
@@ -165,7 +164,7 @@ def _require_none(context: click.Context, reason: str, but: tuple[str, ...] = ()
 
 @contextmanager
 def crashes_exit_with_3() -> Iterator[None]:
-    """Show the traceback of an exception that is no user error, and exit with 3: 1 is that of sides that differ."""
+    """Show the traceback of an exception that is no user error, and exit with 3, as 1 means that the sides differ."""
     try:
         yield
     except (PretrainError, click.ClickException, click.Abort):

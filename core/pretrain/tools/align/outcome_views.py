@@ -7,11 +7,10 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pretrain.errors import PretrainError
 from pretrain.report import html
 from pretrain.report.plain_text import columns
 from pretrain.report.svg import ChartLine, chart
-from pretrain.tools.align.comparing.outcome import BACKWARD, FORWARD, GRADIENTS, UPDATE
+from pretrain.tools.align.comparing.outcome import BACKWARD, FORWARD, GRADIENTS, SIDES, UPDATE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,8 +18,7 @@ if TYPE_CHECKING:
     from pretrain.tools.align.comparing.outcome import AlignResult, Compared, WrongCall
     from pretrain.tools.align.comparing.recording import Recording
 
-SIDES = ("first", "second")
-_BETWEEN = "look between the kernels: communication, the layout, the engine"
+_BETWEEN = "look at what is between the kernels: communication, layout, engine"
 
 
 def outcome_text(outcome: AlignResult, sides: Sequence[Recording]) -> str:
@@ -46,7 +44,7 @@ def headline(outcome: AlignResult, sides: Sequence[Recording]) -> list[str]:
         first = outcome.alike[0]
         where = f"{_where(first, sides[0].layers)}: {_call(first, sides)}, kernel {sides[0].kernel(first.operation)}"
         amount = f"{_off(first)}, {first.explained:.2g} explained"
-        lines.append(f"both sides are off from float64 alike: {where}, {amount}")
+        lines.append(f"both sides differ from float64 by about the same: {where}, {amount}")
     return [*lines, *outcome.notes]
 
 
@@ -56,7 +54,7 @@ def _verdict(outcome: AlignResult, sides: Sequence[Recording]) -> list[str]:
         whose = f"kernel {sides[cause.side].kernel(cause.operation)} of the {SIDES[cause.side]} side {_off(cause)}"
         return [
             f"differs at {_where(cause, layers)}: {_call(cause, sides)}",
-            f"  {whose} from float64 on the tensors that it was given, {cause.explained:.2g} explained",
+            f"  {whose} from float64 for the same inputs, {cause.explained:.2g} explained",
             _consequence(outcome, layers),
         ]
     if first is not None:
@@ -70,19 +68,19 @@ def _verdict(outcome: AlignResult, sides: Sequence[Recording]) -> list[str]:
     lines = [f"aligned: nothing differs by more than {dtypes} explains"]
     nearest = max(outcome.compared, key=lambda each: each.share)
     if nearest.share:
-        lines.append(f"nearest to it: {_where(nearest, layers)}: {nearest.what} differs by {_amount(nearest)}")
+        lines.append(f"largest difference: {_where(nearest, layers)}: {nearest.what} differs by {_amount(nearest)}")
     else:
-        lines.append("all that was compared is equal")
+        lines.append("everything that was compared is equal")
     return lines
 
 
 def _known(first: Compared, outcome: AlignResult, sides: Sequence[Recording]) -> str:
     if outcome.unchecked:
-        return f"  this call was not checked by itself: {outcome.unchecked}"
+        return f"  this call was not checked against float64: {outcome.unchecked}"
     if any(each.order <= first.order for each in outcome.alike):
         return f"  up to here no kernel differs from float64 on one side alone: {_BETWEEN}"
     part = " in the first micro-batch" if any(side.has_micro_batches for side in sides) else ""
-    return f"  up to here every kernel agrees with float64 on the same tensors{part}: {_BETWEEN}"
+    return f"  up to here every kernel agrees with float64 for the same inputs{part}: {_BETWEEN}"
 
 
 def _off(cause: WrongCall) -> str:
@@ -112,7 +110,7 @@ def _call(cause: WrongCall, sides: Sequence[Recording]) -> str:
 def _consequence(outcome: AlignResult, layers: int) -> str:
     differing = [each for each in outcome.compared if each.differs]
     if not differing:
-        return "  no tensor of the two sides differs by more than is explained yet"
+        return "  no tensor differs between the sides by more than is explained yet"
     first = differing[0]
     share = f"{len(differing)} of {len(outcome.compared)} comparisons differ"
     return f"  first tensor that differs: {_where(first, layers)}: {first.what}, by {_amount(first)}; {share}"
@@ -121,7 +119,7 @@ def _consequence(outcome: AlignResult, layers: int) -> str:
 def _amount(found: Compared) -> str:
     part = ""
     if found.entries is not None:
-        part = f" in the {found.entries[0]} of {found.entries[1]} entries that are no rounding error"
+        part = f" in the {found.entries[0]} of {found.entries[1]} entries that are not rounding error"
     return f"{found.difference:.2g}{part}, {found.explained:.2g} explained"
 
 
@@ -169,13 +167,8 @@ _LEAST, _MOST = 1e-4, 1e6
 """Shares beyond these are drawn there, one that is no number at the top: the scale is logarithmic."""
 
 
-def write_page(outcome: AlignResult, sides: Sequence[Recording], output: Path) -> None:
-    """Write the page, atomically."""
-    html.write_page(page(outcome, sides), output, PretrainError)
-
-
 def page(outcome: AlignResult, sides: Sequence[Recording]) -> str:
-    """Return the page."""
+    """Return the HTML page."""
     title = f"Alignment of {Path(sides[0].manifest['source']).name}"
     heads = (f"{name}: {side.title}; {side.versions}" for name, side in zip(SIDES, sides, strict=True))
     verdict, *more = headline(outcome, sides)

@@ -22,7 +22,9 @@ EXAMPLE = Path(__file__).with_name("example.yml")
 @click.option("--backend", default="cpu", show_default=True, metavar="NAME", help="The device plugin.")
 @click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Change a key of the recipe.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--run-dir", type=LocalPath(), metavar="DIR", help="Of the run.  [default: a new one below runs/]")
+@click.option(
+    "--run-dir", type=LocalPath(), metavar="DIR", help="Directory of the run.  [default: a new one below runs/]"
+)
 @click.option(
     "--resume",
     type=click.Choice(["run", "auto"]),
@@ -47,8 +49,8 @@ def command(
 ) -> int:
     """Check everything that RECIPE needs, on the ranks that would train it, in about two minutes.
 
-    A line for each finding: ok; look, which costs speed or may be meant; or wrong, with what to do. The exit code is 1
-    where one is wrong, else 0. Without RECIPE the kernels of GPT-2 345M are tried, and no files are looked at.
+    Each finding is one line: ok, look (may be intended, or costs speed) or wrong, with what to do. The exit code is 1
+    if one is wrong, else 0. Without RECIPE the kernels of GPT-2 345M are tested, and no files are checked.
     """
     from pretrain.launch.job import EXAMINE, ForwardJob  # noqa: PLC0415
     from pretrain.launch.placement import make_placement  # noqa: PLC0415  --help needs none of these

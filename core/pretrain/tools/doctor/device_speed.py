@@ -36,11 +36,11 @@ def free_memory(device: torch.device) -> tuple[int, int]:
 
 
 def examine_memory(device: torch.device) -> Iterator[Finding]:
-    """Yield the free memory of the device."""
+    """Yield the finding about the device's free memory."""
     free, total = free_memory(device)
     text = f"{free / GIB:.1f} of {total / GIB:.1f} GiB free"
     if hasattr(torch.get_device_module(device), "mem_get_info") and free < ENOUGH_FREE * total:
-        yield Finding.look("device memory", text, "Another process uses the device: end it, or take another device.")
+        yield Finding.look("device memory", text, "Another process uses the device: end it, or use another device.")
     else:
         yield Finding.ok("device memory", text)
 
@@ -53,7 +53,7 @@ class MatmulSpeed:
         while True:
             a, b = (_filled(self.rows, device, dtype, seed) for seed in (0, 1))
             first = a @ b  # libraries are loaded, and choose an algorithm
-            seconds, second = _timed(a, b, device)
+            seconds, second = timed_matmul(a, b, device, MEASURED)
             if seconds >= MEASURED or self.rows >= LARGEST:
                 break
             self.rows *= 2
@@ -68,9 +68,10 @@ def _filled(rows: int, device: torch.device, dtype: torch.dtype, seed: int) -> T
     return block.repeat(rows // SMALLEST, rows // SMALLEST)
 
 
-def _timed(a: Tensor, b: Tensor, device: torch.device) -> tuple[float, Tensor]:
+def timed_matmul(a: Tensor, b: Tensor, device: torch.device, seconds: float) -> tuple[float, Tensor]:
+    """Repeat a matmul for some seconds; return the seconds of the fastest one, and its result."""
     times: list[float] = []
-    while sum(times) < MEASURED:
+    while sum(times) < seconds:
         synchronize(device)
         started = time.perf_counter()
         product = a @ b
@@ -98,12 +99,12 @@ def examine_speed(speed: MatmulSpeed, backend: Backend) -> Iterator[Finding]:
     if peak is not None:
         text += f"; datasheet {peak / TERA:.4g}"
     if peak is not None and speed.flops < ENOUGH_SPEED * peak:
-        remedy = "Look for other processes on the device, and at its clocks and temperature."
+        remedy = "Check for other processes on the device, and its clocks and temperature."
         yield Finding.look("matmul", f"{text}, {speed.flops / peak:.0%} of it", remedy)
     else:
         yield Finding.ok("matmul", text)
-    remedy = "Memory or compute units may be faulty: let the vendor's diagnosis run, or take another device."
+    remedy = "Memory or compute units may be faulty: run the vendor's diagnostics, or use another device."
     if not speed.is_finite:
-        yield Finding.wrong("matmul", "matmuls of the same finite matrices are not finite", remedy)
+        yield Finding.wrong("matmul", "a matmul of finite matrices gave inf or nan", remedy)
     elif not speed.repeats:
-        yield Finding.look("matmul", "matmuls of the same finite matrices have other bits when repeated", remedy)
+        yield Finding.look("matmul", "a repeated matmul gave other bits", remedy)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-import torch
 
 from pretrain.checkpoint.checksums import Share, are_there, damage_in_share
 from pretrain.checkpoint.starting_checkpoint import starting_directory
@@ -31,14 +30,15 @@ from pretrain.tools.doctor.finding import as_json as json_of
 from pretrain.tools.doctor.host import examine_limits, examine_variables, examine_versions
 from pretrain.tools.doctor.ranks.checkpoint_folder import FolderProbe, folder_steps
 from pretrain.tools.doctor.ranks.links import SIZES, link_step
-from pretrain.tools.doctor.ranks.node_steps import clock_step, read_step
-from pretrain.tools.doctor.ranks.own_steps import cores_step, own_step, recipe_step, speed_step
 from pretrain.tools.doctor.ranks.status_board import CallThread, StatusBoard
 from pretrain.tools.doctor.ranks.step_sequence import StepSequence
+from pretrain.tools.doctor.ranks.steps import clock_step, cores_step, own_step, read_step, recipe_step, speed_step
 from pretrain.training.rank_setup import REQUIREMENTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    import torch
 
     from pretrain.launch.run_directory import Resume
     from pretrain.launch.world import World
@@ -46,10 +46,7 @@ if TYPE_CHECKING:
     from pretrain.recipe import Recipe
     from pretrain.tools.doctor.ranks.step_sequence import ExaminationStep, RankOutcome
 
-NOTE = (
-    "none given: the kernels of GPT-2 345M in bf16 are tried; no token files, tokenizer or checkpoint folder are "
-    "looked at"
-)
+NOTE = "none given: tests the kernels of GPT-2 345M in bf16, and checks no token files, tokenizer or checkpoint folder"
 TIMEOUT = 30.0  # seconds after which a rank that says nothing is named
 
 
@@ -64,7 +61,7 @@ def examine(
     as_json: bool,
     timeout: float = TIMEOUT,
 ) -> None:
-    """Examine this rank and, with the others, what is between them; the rank that reports prints. Called once."""
+    """Examine this rank, and with the others the links between them; the reporting rank prints. Called once."""
     # SystemExit 1 is raised on the rank that reports where a finding is wrong.
     board = StatusBoard(world, timeout)
     start = Start(recipe=recipe, run_dir=None if run_dir is None else Path(run_dir), resume=resume)
@@ -105,7 +102,7 @@ _PERIOD = 0.1
 
 
 def run_watched(call: Callable[[], None], board: StatusBoard) -> list[Finding]:
-    """Call it in a thread until it has ended, or has said nothing for the board's timeout, which is a finding."""
+    """Run a call in a thread; return a finding if it reports no progress for the board's timeout."""
     # It says what it does by `board.doing` before anything that may take seconds. Whatever it raises is raised here,
     # but for the end of the process that a library asked for: a finding.
     future = CallThread(None).start(call)
@@ -113,7 +110,7 @@ def run_watched(call: Callable[[], None], board: StatusBoard) -> list[Finding]:
         board.beat()
         if time.monotonic() - board.spoken > board.timeout:
             text = f"{board.words} did not finish within {board.timeout:g} s; the checks after it were skipped"
-            remedy = "A device, a driver or a file system does not answer; `py-spy dump --pid` shows which."
+            remedy = "A device, a driver or a file system hangs; `py-spy dump --pid` shows which."
             return [Finding.wrong(board.words, text, remedy)]
     error = future.exception()
     if isinstance(error, SystemExit):
@@ -131,10 +128,10 @@ def examine_between(
     board: StatusBoard,
     plugins: Plugins | None,
     device: torch.device | None,
-    recipe: Recipe | None,
+    recipe: Recipe,
     *,
-    start: Start | None = None,
-    backend_name: str = "cpu",
+    start: Start | None,
+    backend_name: str,
     sizes: Sequence[int] = SIZES,
 ) -> RankOutcome:
     """Compare the ranks, and measure the links between them; every rank calls it after its own checks."""
@@ -143,16 +140,13 @@ def examine_between(
     # examined.
     is_several = board.world.world_size > 1
     probe = None if start is None else FolderProbe(start, board.world.rank)
-    steps = [own]
-    if recipe is not None:
-        steps.append(cores_step(recipe))
-    if recipe is not None and probe is not None:
+    steps = [own, cores_step(recipe)]
+    if probe is not None:
         steps += [recipe_step(recipe, backend_name, board)] if is_several else []
         steps += [read_step(recipe, board), *folder_steps(recipe, board, probe)]
     if is_several:
-        dtype = compute_dtype(recipe) if recipe is not None else torch.float32
-        links = link_step(recipe, plugins, board, device, sizes)
-        steps += [clock_step(board), speed_step(board, device, dtype), links]
+        speed = speed_step(board, device, compute_dtype(recipe))
+        steps += [clock_step(board), speed, link_step(recipe, plugins, board, device, sizes)]
     try:
         outcome = StepSequence(board, steps, device).run()
         return replace(outcome, stuck=outcome.stuck or is_several)
@@ -210,7 +204,7 @@ class OwnChecks:
             os.environ.setdefault(name, value)
         answer = availability(plugins)
         if not isinstance(answer, Available):
-            remedy = answer.remedy or "`pretrain backends` shows what can be used on this machine."
+            remedy = answer.remedy or "`pretrain backends` shows what this machine can use."
             yield Finding.wrong("device", f"{plugins.label} has no usable device: {answer.reason}", remedy)
             return
         require_module(plugins)
@@ -260,7 +254,7 @@ def examine_start(start: Start, world: World, doing: Callable[[str], None]) -> l
         found += found_by(check.name, partial(check.look, start))
     if world.rank == 0 and not found:
         names = ", ".join(check.name for check in CHECKS)
-        found.append(Finding.ok("start", f"a run's own checks find nothing: {names}"))
+        found.append(Finding.ok("start", f"the checks at a run's start pass: {names}"))
     doing("files of the checkpoint")
     return found + guarded("checkpoint", partial(_content, start, world))
 
@@ -273,10 +267,10 @@ def _content(start: Start, world: World) -> Iterator[Finding]:
         return
     size = sum(entry.stat().st_size for entry in directory.iterdir() if entry.is_file())
     if size > _MOST * world.world_size:
-        text = f"{directory}: {size / 1e9:,.0f} GB, too much to be read here"
-        remedy = f"`pretrain checkpoint verify {directory}` reads it; a run does at its start."
+        text = f"{directory}: {size / 1e9:,.0f} GB, too large to be read here"
+        remedy = f"`pretrain checkpoint verify {directory}` checks it; so does a run at its start."
         yield Finding.look("checkpoint", text, remedy)
     elif problem := damage_in_share(directory, Share(world.rank, world.world_size)):
         yield failed("checkpoint", PretrainError(f"{problem}\nStart from another checkpoint."))
     else:
-        yield Finding.ok("checkpoint", f"{directory} is as it was written")
+        yield Finding.ok("checkpoint", f"{directory} is intact")

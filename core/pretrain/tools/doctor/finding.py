@@ -20,8 +20,8 @@ class Verdict(StrEnum):
     """Result of a check."""
 
     OK = "ok"
-    LOOK = "look"  # may be meant, or cost speed; a training runs
-    WRONG = "wrong"  # a training would fail, or compute something else; the exit code is 1
+    LOOK = "look"  # may be intended, or cost speed; a training runs
+    WRONG = "wrong"  # a training would fail or give wrong results; the exit code is 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +59,7 @@ def as_text(findings: Sequence[Finding]) -> str:
     lines = [as_lines(finding, width) for finding in findings]
     count = Counter(finding.verdict for finding in findings)
     numbers = ", ".join(f"{count[verdict]} {verdict}" for verdict in Verdict)
-    ending = "a training would fail, or compute something else" if count[Verdict.WRONG] else "a training can start"
+    ending = "a training would fail or give wrong results" if count[Verdict.WRONG] else "a training can start"
     return "\n".join([*lines, f"{numbers}: {ending}"])
 
 
@@ -83,17 +83,17 @@ def is_ok(findings: Sequence[Finding]) -> bool:
 
 
 def guarded(check: str, call: Callable[[], Iterable[Finding]]) -> list[Finding]:
-    """Return a check's findings; where it raises, those before it and one that is wrong, with the reason."""
+    """Return a check's findings; if it raises, also a wrong one with the error."""
     found: list[Finding] = []
     try:
         found.extend(call())  # a generator's findings before its error are kept
-    except (Exception, SystemExit) as error:  # noqa: BLE001  whatever it is, the doctor shows it and goes on
+    except (Exception, SystemExit) as error:  # noqa: BLE001  whatever it is, the doctor shows it and continues
         found.append(failed(check, error))
     return found
 
 
 def found_by(check: str, require: Callable[[], None]) -> list[Finding]:
-    """Return the finding of a check that raises what is wrong; none where it does not."""
+    """Return the error that a check raises as a wrong finding; nothing if it raises none."""
     return guarded(check, lambda: require() or ())  # type: ignore[func-returns-value]
 
 

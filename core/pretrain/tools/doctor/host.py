@@ -64,7 +64,7 @@ def _open_files(world: World) -> Finding:
         return Finding.ok("open files", text)
     wanted = max(needed, USUAL_FILES)
     enough = hard if _is_below(hard, wanted) else wanted
-    remedy = f"ulimit -n {enough}, before the command on every node."
+    remedy = f"Run ulimit -n {enough} before the command, on every node."
     if _is_below(hard, needed):
         remedy = f"Raise the hard limit, {hard}, in /etc/security/limits.conf or the container's options."
     return Finding.look("open files", text, remedy)
@@ -79,12 +79,12 @@ def _processes(world: World) -> Finding:
     text = f"{_shown(allowed)} processes and threads allowed, about {needed} needed by this node's ranks"
     if not _is_below(allowed, needed):
         return Finding.ok("processes", text)
-    remedy = "ulimit -u, or the container's limit of processes (--pids-limit), decides; raise it."
+    remedy = "Raise ulimit -u, or the container's --pids-limit."
     return Finding.look("processes", text, remedy)
 
 
 def _limit(group: Path, name: str) -> tuple[int, int] | None:
-    """Return what a control group (version 2) allows of something, and what it has now; None without a limit."""
+    """Return the limit and the present use of a control group (version 2); None without a limit."""
     try:
         most, now = ((group / f"{name}.{kind}").read_text().strip() for kind in ("max", "current"))
     except OSError:
@@ -109,7 +109,7 @@ def _locked_memory() -> Finding:
     if soft == resource.RLIM_INFINITY:
         return Finding.ok("locked memory", "unlimited")
     text = f"{soft / 2**20:.0f} MiB may be locked; RDMA between nodes and offloaded states lock their buffers"
-    remedy = "ulimit -l unlimited, or --ulimit memlock=-1 of the container, on every node."
+    remedy = "Set ulimit -l unlimited, or the container's --ulimit memlock=-1, on every node."
     return Finding.look("locked memory", text, remedy)
 
 
@@ -151,33 +151,33 @@ def _fields(file: Path, separator: str) -> dict[str, str]:
 
 
 EFFECTS = {
-    "MKL_NUM_THREADS": "threads of MKL's matmuls on the host, whatever OMP_NUM_THREADS says",
-    "PYTHONHASHSEED": "order of sets: fixed by it, else different in every process",
+    "MKL_NUM_THREADS": "sets the threads of MKL's matmuls on the host, instead of OMP_NUM_THREADS",
+    "PYTHONHASHSEED": "fixes the order of sets, which otherwise differs in every process",
     "PYTORCH_JIT": "0 switches off torch's compiled functions; slower",
-    "TORCHDYNAMO_DISABLE": "1 leaves kernels.compile without an effect",
-    "TORCH_COMPILE_DISABLE": "1 leaves kernels.compile without an effect",
+    "TORCHDYNAMO_DISABLE": "1 switches off kernels.compile",
+    "TORCH_COMPILE_DISABLE": "1 switches off kernels.compile",
     "TORCH_DISTRIBUTED_DEBUG": "DETAIL checks every collective on all ranks; slower",
-    "TORCH_SHOW_CPP_STACKTRACES": "longer messages of errors",
+    "TORCH_SHOW_CPP_STACKTRACES": "makes error messages longer",
     "TORCHINDUCTOR_MAX_AUTOTUNE": "compiled kernels are chosen by their time, which differs between runs",
-    "PYTORCH_ALLOC_CONF": "torch's allocator of device memory; the backend's own setting is left out",
-    "GLOO_SOCKET_IFNAME": "network interface of gloo; a wrong one hangs or fails at the start",
-    "PYTHONOPTIMIZE": "checks written as assert are left out, in libraries too",
+    "PYTORCH_ALLOC_CONF": "sets torch's allocator of device memory; replaces the backend's own setting",
+    "GLOO_SOCKET_IFNAME": "gloo's network interface; a wrong one hangs or fails at the start",
+    "PYTHONOPTIMIZE": "skips assert statements, in libraries too",
     "PYTHONMALLOC": "allocator of Python's objects; debug is slower",
-    "LD_PRELOAD": "libraries that replace functions of others, such as an allocator",
+    "LD_PRELOAD": "loads libraries that replace functions of others, such as an allocator",
 }
 """Variable -> its effect. Those of a device's libraries are `Backend.effective_variables`."""
 
 
 def examine_variables(backend: Backend, given: Mapping[str, str], local_world_size: int) -> Iterator[Finding]:
-    """Yield a finding for each variable that is set, or one that there is none."""
+    """Yield a finding for each variable that is set, or one if none is."""
     effects = EFFECTS | dict(backend.effective_variables)
     check, names = "environment", [name for name in sorted(effects) if given.get(name)]
     found = [Finding.look(check, f"{name}={given[name]}: {effects[name]}") for name in names]
     threads, share = given.get(THREADS), max(1, available_cores() // local_world_size)
     if threads and threads != str(share):
-        text = f"{THREADS}={threads}: threads of the host's matmuls; this rank's share of the cores is {share}"
+        text = f"{THREADS}={threads} threads for matmuls on the host; this rank's share of the cores is {share}"
         # torchrun sets 1 where nothing is set, srun and mpirun nothing: only an exported number holds with all of them
-        remedy = f"export {THREADS}={share}, before the command that starts the ranks, on every node."
+        remedy = f"Run export {THREADS}={share} before the command that starts the ranks, on every node."
         found.append(Finding.look(check, text, remedy))
     none = f"none of {len(effects) + 1} variables that change a training or its speed is set"
     yield from found or [Finding.ok(check, none)]
@@ -210,7 +210,7 @@ SHOWN = ("torch", "megatron-core", "deepspeed", "numpy")  # also where they are 
 
 
 def examine_versions(plugins: Plugins, *, uses_deepspeed: bool) -> Iterator[Finding]:
-    """Yield what does not belong together, or one finding where all does; then the remarks of the backend."""
+    """Yield a finding for each wrong version, or one if all are right; then the backend's remarks."""
     needed = {**REQUIRED, **(DEEPSPEED if uses_deepspeed else {})}
     own = (_judged(Requirement(f"{name}{allowed}"), "pretrain") for name, allowed in needed.items())
     bad = [finding for finding in (_python(), *own, *_of_plugins(plugins)) if finding is not None]
@@ -240,7 +240,7 @@ def _python() -> Finding | None:
     version = platform.python_version()
     if SpecifierSet(PYTHON).contains(version, prereleases=True):
         return None
-    remedy = "Make an environment with one of these and install pretrain in it."
+    remedy = "Create an environment with such a Python and install pretrain in it."
     return Finding.wrong("versions", f"Python {version}; pretrain is tested with {PYTHON}", remedy)
 
 

@@ -28,15 +28,14 @@ if TYPE_CHECKING:
 CHECK = "kernels"  # name of the finding that lists them
 OTHER = "Name another kernel in the recipe (kernels.{operation}; `pretrain explain` lists them)"
 REMEDIES = {
-    Verdict.WRONG: f"The training would compute something else. {OTHER}, and run `pretrain conformance --backend "
-    "{backend}`.",
-    Verdict.LOOK: f"Less exact than kernels of this dtype are. {OTHER} where losses must be compared.",
+    Verdict.WRONG: f"The training would be wrong. {OTHER}, and run `pretrain conformance --backend {{backend}}`.",
+    Verdict.LOOK: f"Less exact than other kernels of this dtype. {OTHER} if losses must be comparable.",
 }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bench:
-    """Place of the trials."""
+    """Everything that the trials of a rank share."""
 
     recipe: Recipe
     plugins: Plugins  # of this rank, whose device is the current one

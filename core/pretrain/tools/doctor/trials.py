@@ -46,7 +46,7 @@ STEPS = 2
 
 
 class TooLargeError(Exception):
-    """Trial that cannot be made on this device; the text is for people."""
+    """A trial that is too large for this device; the text says by how much."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,7 +72,7 @@ class ShapeLimits:
             msg = f"{what} would take {SECONDS / by_time:.0f} s at the speed of the matmuls"
             raise TooLargeError(msg)
         if LENIENCE * by_memory < 1:
-            msg = f"{what} would take about {size / 2**30:.1f} GiB; {LENIENCE * SHARE:.0%} of the free memory is less"
+            msg = f"{what} would take about {size / 2**30:.1f} GiB, over {LENIENCE * SHARE:.0%} of the free memory"
             raise TooLargeError(msg)
         return 1
 
@@ -230,7 +230,7 @@ def optimizer_deviations(
     gradients = [[random(*each, dtype=torch.float32, seed=5 + step) for each in shapes] for step in range(STEPS)]
     parameters = [torch.nn.Parameter(start.to(device, copy=True)) for start in starts]
     if request.name not in {"adam", "adamw"}:
-        msg = f"optimizer {request.name!r} has no reference in float64; adam and adamw have"
+        msg = f"optimizer {request.name!r} has no float64 reference; adam and adamw have one"
         raise NotImplementedError(msg)
     is_decoupled = request.name == "adamw"
     adam = cast("Any", kernels.adam)  # an apex-shaped class: see `OptimizerKernels`
@@ -287,7 +287,7 @@ def _addition_fault(kernel: Function, given: dict[str, Tensor], constants: dict[
     if abs(rate - probability) > DEVIATIONS * (probability * (1 - probability) / count) ** 0.5:
         return f"{rate:.4f} of the entries are dropped, not {probability}"
     if not torch.equal(dropped, grad == 0):
-        return "the gradient is dropped at other entries than the output"
+        return "output and gradient are dropped at different entries"
     return _repeated(first, again, probability * count)
 
 
@@ -303,7 +303,7 @@ def _attention_fault(kernel: Function, given: dict[str, Tensor], constants: dict
     variance = probability / (1 - probability) / visible  # of a query's output, which is 1 on average
     shift = found.mean().item()
     if abs(shift) > DEVIATIONS * variance.sum().sqrt().item() / found.numel() + COARSE + 4 * epsilon:
-        return f"with dropout {probability} the weights' sum is {1 + shift:.3f} on average, not 1"
+        return f"with dropout {probability} the weights sum to {1 + shift:.3f} on average, not 1"
     clear = variance > ROUNDED * epsilon**2
     if clear.any():
         ratio = (found.square() / variance)[clear].mean().item()
@@ -311,7 +311,9 @@ def _attention_fault(kernel: Function, given: dict[str, Tensor], constants: dict
         spread = (2 + excess).clamp(min=0).sum().sqrt().item() / int(clear.sum())
         allowed = VARIANCE + COARSE / probability + DEVIATIONS * spread
         if abs(ratio - 1) > allowed:
-            return f"weights vary {ratio:.2f} times as much as with dropout {probability}; {allowed:.2f} off is allowed"
+            return (
+                f"the weights' variance is {ratio:.2f} times that of dropout {probability}, 1 +- {allowed:.2f} allowed"
+            )
     seen = visible[visible * epsilon < SEEN]
     return _repeated(first, again, probability * seen.sum().item())
 

@@ -10,28 +10,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pretrain.cli.options import LocalPath
+from pretrain.errors import PretrainError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from pretrain.recipe import Recipe
-    from pretrain.tools.plan.device import PlanDevice
+    from pretrain.tools.plan.device import DeviceOptions, PlanDevice
     from pretrain.tools.plan.plan import Plan
 
 GIGA = 1e9
 GIGABYTES = click.FloatRange(min=0, min_open=True)
-COLOURS = {
-    "weights": "blue",
-    "gradients": "yellow",
-    "optimizer": "green",
-    "activations": "magenta",
-    "workspace": "cyan",
-    "reserve": "bright_black",
-    "process groups": "white",
-    "limit": "red",
-}
-"""Colour of each part in the bars; click leaves colours out where the output is no terminal."""
 _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[a-z]*)", re.IGNORECASE)
 _UNITS: Mapping[str, int] = {
     "": 1,
@@ -73,7 +63,7 @@ class MemorySize(click.ParamType[int]):
     "--backend", metavar="NAME", help="The device plugin.  [default: the one that knows --device; without it cpu]"
 )
 @click.option(
-    "--device", "device_name", metavar="NAME", help="Product name of the device to plan for; it need not be here."
+    "--device", "device_name", metavar="NAME", help="Product name of the device to plan for; it need not be present."
 )
 @click.option(
     "--devices",
@@ -92,8 +82,8 @@ class MemorySize(click.ParamType[int]):
     "node_bandwidth",
     type=GIGABYTES,
     metavar="GB/S",
-    help="Bandwidth of each device to other nodes, if not that of its maker's servers. A port of 200 Gb/s for two "
-    "devices is 12.5.",
+    help="Bandwidth of each device to other nodes, if not that of its maker's servers. A port of 200 Gb/s that two "
+    "devices share is 12.5.",
 )
 @click.option(
     "--link",
@@ -106,7 +96,7 @@ class MemorySize(click.ParamType[int]):
     "--devices-per-node",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Devices of a node, if not as in the maker's servers.",
+    help="Devices of a node, if not as many as in the maker's servers.",
 )
 @click.option(
     "--vocab-size",
@@ -145,7 +135,7 @@ def command(
     html: Path | None,
     searches: bool,
 ) -> None:
-    """Show if RECIPE fits into the memory of its devices, and how long it would train.
+    """Show whether RECIPE fits into the memory of its devices, and how long it would train.
 
     The engine takes one step on tensors without values, for each pipeline stage that differs, with the kernels that
     the device would run. Needs no device, token files or tokenizer.
@@ -156,33 +146,33 @@ def command(
     from pretrain.recipe import load_recipe  # noqa: PLC0415
 
     if searches and (layers or html is not None):
-        msg = "--layers and --html describe one layout, --search finds several.\nChoose one of them by --set first."
+        msg = "--layers and --html describe one layout, but --search finds several.\nChoose a layout by --set first."
         raise click.UsageError(msg)
     if html is not None and not html.parent.is_dir():
         msg = f"--html {html}: folder {html.parent} does not exist.\nMake it, or give another file."
         raise click.UsageError(msg)
     loaded = load_recipe(recipe, overrides)
     size, notes = _vocab_size(loaded, vocab_size)
-    wanted = {
-        "backend": backend,
-        "name": device_name,
-        "memory": memory,
-        "link_bandwidth": link_bandwidth and link_bandwidth * GIGA,
-        "node_bandwidth": node_bandwidth and node_bandwidth * GIGA,
-        "devices_per_node": devices_per_node,
-    }
+    from pretrain.tools.plan.device import DeviceOptions, find_device  # noqa: PLC0415  imports torch
+
+    options = DeviceOptions(
+        backend=backend,
+        name=device_name,
+        memory=memory,
+        link_bandwidth=link_bandwidth and link_bandwidth * GIGA,
+        node_bandwidth=node_bandwidth and node_bandwidth * GIGA,
+        devices_per_node=devices_per_node,
+    )
     ranks = devices or loaded.model_parallel_size
-    device, measured_notes = _device(loaded, wanted, ranks, measured, vocab_size)
-    notes = [*loaded.notices, *notes, *measured_notes]
+    device = find_device(loaded, options, ranks=ranks)
+    notes = [*loaded.notices, *notes]
+    if measured is not None:
+        device, measured_notes = _calibrated(device, options, measured, vocab_size)
+        notes += measured_notes
     if searches:
         _search(loaded, device, ranks, size, notes, as_json=as_json)
-        return
-    _show(plan := _plan(loaded, device, devices, size, notes), as_json=as_json, layers=layers)
-    if html is not None:
-        from pretrain.tools.plan.plan_views import write_page  # noqa: PLC0415
-
-        write_page(plan, html)
-        click.echo(f"\npage: {html}", err=as_json)
+    else:
+        _show(_plan(loaded, device, devices, size, notes), html, as_json=as_json, layers=layers)
 
 
 def _vocab_size(recipe: Recipe, given: int | None) -> tuple[int, list[str]]:
@@ -191,18 +181,12 @@ def _vocab_size(recipe: Recipe, given: int | None) -> tuple[int, list[str]]:
     if given is not None:
         return given, []
     size, note = expected_vocab_size(recipe.tokenizer)
-    return size, [f"{note}; --vocab-size says another number"] if note else []
+    return size, [f"{note}; --vocab-size sets another number"] if note else []
 
 
-def _device(
-    recipe: Recipe, wanted: dict[str, Any], ranks: int, measured: Path | None, vocab_size: int | None
+def _calibrated(
+    device: PlanDevice, options: DeviceOptions, measured: Path, vocab_size: int | None
 ) -> tuple[PlanDevice, list[str]]:
-    from pretrain.tools.plan.device import DeviceOptions, find_device  # noqa: PLC0415  --help needs none of these
-
-    options = DeviceOptions(**wanted)
-    device = find_device(recipe, options, ranks=ranks)
-    if measured is None:
-        return device, []
     from pretrain.tools.plan.plan import calibrated, read_measured  # noqa: PLC0415
 
     run = read_measured(measured)
@@ -221,16 +205,17 @@ def _plan(recipe: Recipe, device: PlanDevice, devices: int | None, vocab_size: i
     return replace(plan, notices=[*notes, *plan.notices], enough_devices=enough)
 
 
-def _show(plan: Plan, *, as_json: bool, layers: bool) -> None:
-    from pretrain.tools.plan.plan_views import module_text, plan_text  # noqa: PLC0415
+def _show(plan: Plan, html: Path | None, *, as_json: bool, layers: bool) -> None:
+    from pretrain.report.html import write_page  # noqa: PLC0415
+    from pretrain.tools.plan.plan_views import module_text, page, plan_text  # noqa: PLC0415
     from pretrain.tools.plan.wording import plan_json  # noqa: PLC0415
 
-    if as_json:
-        click.echo(json.dumps(plan_json(plan), indent=2))
-        return
-    click.echo(plan_text(plan, _paint))
-    if layers:
+    click.echo(json.dumps(plan_json(plan), indent=2) if as_json else plan_text(plan))
+    if layers and not as_json:
         click.echo(f"\n{module_text(plan)}")
+    if html is not None:
+        write_page(page(plan), html, PretrainError)
+        click.echo(f"\npage: {html}", err=as_json)
 
 
 def _search(
@@ -250,7 +235,3 @@ def _search(
 
 def _say(text: str) -> None:
     click.echo(text, err=True)  # stdout stays clean
-
-
-def _paint(part: str, text: str) -> str:
-    return click.style(text, fg=COLOURS[part], bold=part == "limit" or None)

@@ -98,7 +98,7 @@ def find_device(recipe: Recipe, wanted: DeviceOptions, *, ranks: int = 1) -> Pla
         if isinstance(answer, Unavailable):
             msg = (
                 f"{plugins.label}: {answer.reason}\n"
-                "Name the device to plan for by --device with its product name; it need not be here."
+                "Name the device to plan for by its product name (--device); this machine need not have it."
             )
             raise BackendError(msg)
         take_device(plugins, 0)

@@ -1,4 +1,4 @@
-"""Plans a training: memory and time on devices that need not be here."""
+"""Plans a training: memory and time on devices that need not be present."""
 
 from __future__ import annotations
 
@@ -57,10 +57,8 @@ def make_plan(recipe: Recipe, device: PlanDevice, *, devices: int | None = None,
     """Trace the stages of a layout (without `devices`, of one replica), and estimate the step's time."""
     layout = lay_out(recipe, devices or recipe.model_parallel_size)
     traceable, notices = without_files(recipe)
-    groups = device.group_bytes(layout)
-    memory = None if device.memory is None else device.memory - groups
-    traced = trace_stages(TraceSubject.on(device, traceable, layout, vocab_size, memory))
-    stages = [replace(each.plan, parts={**each.plan.parts, "process groups": groups}) for each in traced]
+    traced = trace_stages(TraceSubject(recipe=traceable, device=device, layout=layout, vocab_size=vocab_size))
+    stages = [each.plan for each in traced]
     return Plan(
         recipe=recipe,
         device=device,
@@ -89,7 +87,7 @@ def without_files(recipe: Recipe) -> tuple[Recipe, list[str]]:
         return recipe, []
     engine = recipe.engine.model_copy(update={"zero": zero.model_copy(update=changed)})
     notices = [
-        f"engine.zero.{name}.device: nvme is planned as cpu: except for buffers, the host memory shown is in the files"
+        f"engine.zero.{name}.device: nvme is planned as cpu: apart from buffers, the host memory shown is in the files"
         for name in changed
     ]
     return recipe.model_copy(update={"engine": engine}), notices
@@ -119,17 +117,16 @@ def read_measured(path: Path) -> MeasuredRun:
     seconds = [line["seconds_per_iteration"] for line in whole if line.get("seconds_per_iteration")]
     if len(seconds) < LEAST - 1:
         batch = f"train.global_batch_size {recipe.train.global_batch_size}"
-        batch += f" since it was resumed after iteration {begin}, changed" if begin else ""
+        since = f", since it was resumed with changes after iteration {begin}" if begin else ""
         msg = (
-            f"{path} has too few logged intervals with {batch}: "
-            f"{len(seconds)} without the first, which includes the start-up.\n"
-            f"Train until it has logged {LEAST} (logging.log_interval)."
+            f"{path} has too few logged intervals with {batch}: {len(seconds)}{since}; the first one, with the "
+            f"start-up, does not count.\nTrain until it has logged {LEAST} (logging.log_interval)."
         )
         raise RunError(msg)
     devices = run.environment.get("devices") or []
     if len(set(devices)) != 1:
         found = ", ".join(sorted(set(devices))) or "none"
-        msg = f"{path / 'environment.json'} must name one kind of device, not: {found}.\nGive a run on this device."
+        msg = f"{path / 'environment.json'} must name one kind of device, not: {found}.\nGive a run on such devices."
         raise RunError(msg)
     return MeasuredRun(path=path, recipe=recipe, device=devices[0], ranks=len(devices), seconds=median(seconds))
 

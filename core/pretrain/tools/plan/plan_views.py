@@ -8,7 +8,8 @@ from itertools import accumulate, groupby, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pretrain.errors import PretrainError
+import click
+
 from pretrain.report import html, svg
 from pretrain.report.plain_text import indented
 from pretrain.tools.plan.stage_plan import PARTS
@@ -20,26 +21,30 @@ if TYPE_CHECKING:
     from pretrain.tools.plan.plan import Plan
     from pretrain.tools.plan.stage_plan import ModuleRow, StagePlan
 
-    Paint = Callable[[str, str], str]
-
 WIDTH = 80  # characters of a line; an unbreakable name may be longer
 LABEL, NUMBER = 9, 11  # characters to the left and to the right of a bar
 COLUMNS = 6  # stages beside each other in the table
 ERROR = 0.05  # share of the peak by which a plan may err: docs/plan.md
 LETTERS = dict(zip(PARTS, "WGOAKRP", strict=True))  # character of each part in a bar; K is the kernels' workspace
 FREE, LIMIT = ".", "|"
+COLOURS = {
+    "weights": "blue",
+    "gradients": "yellow",
+    "optimizer": "green",
+    "activations": "magenta",
+    "workspace": "cyan",
+    "reserve": "bright_black",
+    "process groups": "white",
+    "limit": "red",
+}
+"""Colour of each part in the bars; `click.echo` leaves colours out where the output is no terminal."""
 
 
-def unpainted(part: str, text: str) -> str:  # noqa: ARG001  the signature of every `Paint`
-    """Return the text as it is, for output without colours."""
-    return text
-
-
-def plan_text(plan: Plan, paint: Paint = unpainted) -> str:
-    """Return the plan as plain text."""
+def plan_text(plan: Plan) -> str:
+    """Return the plan as text for a terminal, with colours."""
     blocks = [
         _wrapped(head(plan)),
-        [*_bars(plan, paint), "", *_wrapped([verdict(plan)]), *_tables(plan, paint)],
+        [*_bars(plan), "", *_wrapped([verdict(plan)]), *_tables(plan)],
         _wrapped([*peaks(plan), *unplanned(plan)]),
         _wrapped(time_lines(plan.time)),
         ["assumed:", *(line for text in assumptions(plan) for line in indented(text, 2, WIDTH))],
@@ -61,7 +66,7 @@ def head(plan: Plan) -> list[str]:
     sizes = f"tensor {tensor} x pipeline {pipeline}{interleaved} x data {layout.data_parallel_size}"
     named = ", ".join(f"{operation} {'/'.join(names)}" for operation, names in kernels_by_operation(plan).items())
     memory = plan.device.memory
-    size = "memory not known"
+    size = "memory unknown"
     if memory is not None:
         size = f"{memory // GIB} GiB" if memory % GIB == 0 else f"{gib(memory)} GiB"
     return [
@@ -76,14 +81,14 @@ def verdict(plan: Plan) -> str:
     """Say whether the fullest stage fits into the device's memory, and by how much."""
     fullest = max(plan.stages, key=lambda stage: stage.peak_bytes)
     if plan.device.memory is None:
-        return f"needs {gib(fullest.peak_bytes)} GiB on stage {fullest.stage}; --memory says what the device has"
+        return f"needs {gib(fullest.peak_bytes)} GiB on stage {fullest.stage}; give the device's memory by --memory"
     spare = plan.device.memory - fullest.peak_bytes
     if spare < 0:
         more = plan.enough_devices
         enough = "" if more is None else f"; with more replicas it fits on {more} devices: --devices {more}"
         return f"does not fit: {gib(-spare)} GiB too much on stage {fullest.stage}{enough}"
     text = f"fits: {gib(spare)} GiB to spare on stage {fullest.stage}, the fullest"
-    return f"{text}; the plan may err by more" if spare < ERROR * fullest.peak_bytes else text
+    return f"{text}; the plan's error may be larger" if spare < ERROR * fullest.peak_bytes else text
 
 
 def peaks(plan: Plan) -> list[str]:
@@ -105,22 +110,22 @@ def unplanned(plan: Plan) -> list[str]:
     return lines
 
 
-def _bars(plan: Plan, paint: Paint) -> Iterator[str]:
+def _bars(plan: Plan) -> Iterator[str]:
     memory = plan.device.memory
     scale, width = max(plan.peak_bytes, memory or 0), WIDTH - LABEL - NUMBER - 1
     for stage in plan.stages:
-        drawn = bar(stage.parts, scale=scale, memory=memory, width=width, paint=paint)
+        drawn = bar(stage.parts, scale=scale, memory=memory, width=width)
         yield f"{f'stage {stage.stage}':<{LABEL}}{drawn}{gib(stage.peak_bytes):>{NUMBER - 4}} GiB"
 
 
-def _tables(plan: Plan, paint: Paint) -> list[str]:
+def _tables(plan: Plan) -> list[str]:
     lines = []
     for first in range(0, len(plan.stages), COLUMNS):
         stages = plan.stages[first : first + COLUMNS]
         lines += ["", _row("", [f"stage {stage.stage}" for stage in stages])]
         for name, cells in part_rows(stages):
             letter = LETTERS.get(name)
-            lines.append(_row(name, cells) if letter is None else paint(name, letter) + _row(f" {name}", cells, 17))
+            lines.append(_row(name, cells) if letter is None else _paint(name, letter) + _row(f" {name}", cells, 17))
     return lines
 
 
@@ -132,19 +137,23 @@ def _wrapped(texts: Iterable[str]) -> Sequence[str]:
     return [line for text in texts for line in indented(text, 0, WIDTH)]
 
 
-def bar(parts: Mapping[str, int], *, scale: int, memory: int | None, width: int, paint: Paint) -> str:
+def bar(parts: Mapping[str, int], *, scale: int, memory: int | None, width: int) -> str:
     """Return a bar of `width` characters, and one more for the mark at the device's memory."""
     ends = list(accumulate(parts.get(part, 0) for part in PARTS))
     cells = [(*PARTS, "")[bisect_right(ends, (cell + 0.5) * scale / width)] for cell in range(width)]
     if memory is None:
-        return _painted(cells, paint)
+        return _painted(cells)
     limit = min(width, round(memory / scale * width))
-    return _painted(cells[:limit], paint) + paint("limit", LIMIT) + _painted(cells[limit:], paint, free=" ")
+    return _painted(cells[:limit]) + _paint("limit", LIMIT) + _painted(cells[limit:], free=" ")
 
 
-def _painted(cells: Sequence[str], paint: Paint, free: str = FREE) -> str:
+def _painted(cells: Sequence[str], free: str = FREE) -> str:
     pieces = ((part, len(list(run))) for part, run in groupby(cells))
-    return "".join(paint(part, LETTERS[part] * length) if part else free * length for part, length in pieces)
+    return "".join(_paint(part, LETTERS[part] * length) if part else free * length for part, length in pieces)
+
+
+def _paint(part: str, text: str) -> str:
+    return click.style(text, fg=COLOURS[part], bold=part == "limit" or None)
 
 
 MODULE_HEAD = ("module", "count", "parameters", "weights", "activations")
@@ -164,7 +173,7 @@ def part_rows(stages: Sequence[StagePlan]) -> list[tuple[str, list[str]]]:
         ("parameters", [count(stage.parameters) for stage in stages]),
         *((part, [gib(stage.parts.get(part, 0), decimals) for stage in stages]) for part in held),
         ("peak, GiB", sizes(lambda stage: stage.peak_bytes)),
-        ("of it tensors", sizes(lambda stage: stage.allocated_bytes)),
+        ("tensors alone", sizes(lambda stage: stage.allocated_bytes)),
     ]
     if any(stage.most_activations > stage.parts.get("activations", 0) for stage in stages):
         rows.append(("most activations", sizes(lambda stage: stage.most_activations)))
@@ -228,13 +237,8 @@ FLAT = 3  # A device's memory above so many times the fullest stage is left out 
 _PEAK, _LIMIT = "peak with reserve and process groups", "device memory"
 
 
-def write_page(plan: Plan, output: Path) -> None:
-    """Write the page, atomically."""
-    html.write_page(page(plan), output, PretrainError)
-
-
 def page(plan: Plan) -> str:
-    """Return the page."""
+    """Return the HTML page."""
     areas = [(f"c{colour}", part) for colour, part in enumerate(FOLLOWED)]
     peak, memory = plan.peak_bytes, plan.device.memory or 0
     highest = memory if peak < memory <= FLAT * peak else peak  # of all charts
@@ -263,7 +267,7 @@ def area_chart(stage: StagePlan, memory: int | None, highest: int) -> str:
     if memory is not None and memory <= highest:
         levels.append(svg.Level("limit", memory / GIB, f"{_LIMIT}: {gib(memory)} GiB"))
     elif memory is not None:
-        title += f"; the device's {gib(memory)} GiB are far above"
+        title += f"; the device's {gib(memory)} GiB are beyond the chart"
     heights = {part: [moment.parts.get(part, 0) / GIB for moment in stage.course] for part in FOLLOWED}
     xs = [moment.at for moment in stage.course]
     return svg.stacked_areas(title, xs, heights, levels, top=ROOM * highest / GIB, x_name=X_LABEL)

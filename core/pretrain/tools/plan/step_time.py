@@ -276,13 +276,13 @@ _OPTIONS = {"inside a node": "--link", "between nodes": "--network"}
 def _unknown_links(device: PlanDevice, layout: Layout, stages: Sequence[StagePlan]) -> list[str]:
     messages = [message for stage in stages for message in (*stage.costs.messages, *stage.costs.messages_once)]
     return [
-        f"messages {where} count as 0: their speed is unknown for {device.name}; set it by {_OPTIONS[where]}"
+        f"messages {where} count as 0: their speed is unknown for {device.name}; set it with {_OPTIONS[where]}"
         for where in RankLinks(device.figures, layout, 1.0).unknown(messages)
     ]
 
 
 def _left_out(recipe: Recipe) -> list[str]:
-    lines = ["launches of kernels, loading of data, evaluation and checkpoints"]
+    lines = ["kernel launches, data loading, evaluation and checkpoints"]
     zero = recipe.engine.zero
     if zero.offload_optimizer.device != "none":
         lines.append("the optimizer's step on the host, and its copies: the speed of the host's link is unknown")

@@ -36,21 +36,21 @@ def assumptions(plan: Plan) -> list[str]:
 
 
 def figures_text(device: PlanDevice) -> str:
-    """Return the figures behind the time, with the source of each that is not the backend's."""
+    """Return the figures behind the time; those that are not the backend's have their source."""
     figures, tera = device.figures, device.peak_flops and device.peak_flops / 1e12
     values = {
-        "peak_flops": "matmuls " + ("not known" if tera is None else f"{figure(tera)} TFLOP/s"),
+        "peak_flops": "matmuls " + ("unknown" if tera is None else f"{figure(tera)} TFLOP/s"),
         "memory_bandwidth": f"memory {_speed(figures.memory_bandwidth)}",
         "link_bandwidth": f"inside a node {_speed(figures.link_bandwidth)}",
         "node_bandwidth": f"between nodes {_speed(figures.node_bandwidth)}",
         "devices_per_node": f"{figures.devices_per_node} device{'s' * (figures.devices_per_node != 1)} a node",
     }
     sourced = [text + (f" ({device.sources[name]})" if name in device.sources else "") for name, text in values.items()]
-    return f"figures of a device, by the table of backend {device.backend_name}: {', '.join(sourced)}"
+    return f"device figures, from the table of backend {device.backend_name}: {', '.join(sourced)}"
 
 
 def _speed(bandwidth: float | None) -> str:
-    return "not known" if bandwidth is None else f"{figure(bandwidth / 1e9)} GB/s"
+    return "unknown" if bandwidth is None else f"{figure(bandwidth / 1e9)} GB/s"
 
 
 def _of_time(device: PlanDevice, time: StepTime) -> list[str]:

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import torch
 
-from pretrain.tools.align.comparing.activations import _not_compared, _uneven, compare_activations
+from pretrain.tools.align.comparing.compare import _not_compared, _uneven, compare_activations
 from pretrain.tools.align.comparing.distance import Explained
 from pretrain.tools.align.comparing.recording import PointName
 from pretrain.tools.align.recording.folder import ModulePlace
@@ -30,7 +30,7 @@ def test_an_operation_that_one_side_calls_more_often_is_listed_once():
 
     uneven = _uneven(ours, theirs)
 
-    assert _not_compared(ours, theirs, uneven) == ["bias_dropout_add in the layer, which only one side calls like this"]
+    assert _not_compared(ours, theirs, uneven) == ["bias_dropout_add in the layer: the sides make different calls"]
 
 
 def test_gradients_that_overflowed_in_a_skipped_step_are_not_compared():

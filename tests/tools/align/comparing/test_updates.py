@@ -5,7 +5,7 @@ import torch
 
 from pretrain.tools.align.comparing.adam_update import RecordedAdam
 from pretrain.tools.align.comparing.distance import Explained
-from pretrain.tools.align.comparing.parameter_steps import Gradients, Updates, compare_rates
+from pretrain.tools.align.comparing.parameter_steps import Updates, compare_rates, gradient_errors
 from pretrain.tools.align.recording.folder import ModulePlace
 
 RATE = 1e-3
@@ -45,8 +45,8 @@ def compared(gradients, dtype, rates=(RATE, RATE), recorded=(RATE, RATE)):
     updates, explained = Updates(states), Explained(dtype=dtype, layers=4)
     for step in range(1, STEPS + 1):
         adams = [adam_of(step, rate) for rate in recorded]
-        given = Gradients(both=[each[step - 1] for each in gradients], small=0.0, factor=1.0)
-        yield updates.compare("w", ModulePlace(1, "m"), 0, adams, given, explained)
+        errors = gradient_errors(*(each[step - 1] for each in gradients), 0.0, explained)
+        yield updates.compare("w", ModulePlace(1, "m"), 0, adams, errors, explained.of_norm)
 
 
 def gradients_of(scale, dtype):
@@ -101,10 +101,8 @@ def test_recorded_learning_rates_are_compared(rates, differs):
 
 def test_a_gradient_that_is_all_rounding_error_has_an_update_that_is_not_compared():
     updates = Updates((Kept(torch.zeros(1, 32, 16)),) * 2)
-    given = Gradients(both=[torch.zeros(32, 16).double()] * 2, small=1e-3, factor=1.0)
+    explained, adams = Explained(dtype="bf16", layers=4), (adam_of(1), adam_of(1))
+    errors = gradient_errors(*[torch.zeros(32, 16).double()] * 2, 1e-3, explained)
 
-    assert (
-        updates.compare("w", ModulePlace(1, "m"), 0, (adam_of(1), adam_of(1)), given, Explained(dtype="bf16", layers=4))
-        is None
-    )
+    assert updates.compare("w", ModulePlace(1, "m"), 0, adams, errors, explained.of_norm) is None
     assert updates.not_compared == ["the update of w in step 1: all of the gradient is rounding error"]

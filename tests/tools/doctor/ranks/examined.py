@@ -37,7 +37,7 @@ def examine(
         nodes: that they stand for, all on this machine.
         absent: ranks that are not started.
         faults: rank -> [name of a fault of `examined_rank`, its words].
-        recipe: as plain data.
+        recipe: as plain data; None: the smallest, and no files are examined.
         overrides: rank -> those of its recipe.
         timeout: seconds after which a rank is silent.
         limit: seconds that it may take.

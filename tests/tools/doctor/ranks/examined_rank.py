@@ -20,10 +20,12 @@ from pretrain.cpu.backend import CpuBackend
 from pretrain.launch.start_checks import Start
 from pretrain.launch.world import World
 from pretrain.recipe import make_recipe
+from pretrain.tools.doctor import device_speed
 from pretrain.tools.doctor.examination import examine_between
 from pretrain.tools.doctor.finding import Finding, Verdict
-from pretrain.tools.doctor.ranks import checkpoint_folder, links, own_steps
+from pretrain.tools.doctor.ranks import checkpoint_folder, links, steps
 from pretrain.tools.doctor.ranks.status_board import StatusBoard
+from recipe.smallest import SMALLEST
 
 
 def main() -> None:
@@ -33,7 +35,7 @@ def main() -> None:
     board = StatusBoard(World(rank=rank, **case["worlds"][rank]), case["timeout"])
     if fault := case["faults"].get(str(rank)):
         globals()[f"_{fault[0]}"](board, *fault[1:])
-    recipe = make_recipe(case["recipe"], case["overrides"][rank]) if case["recipe"] else None
+    recipe = make_recipe(case["recipe"] or SMALLEST, case["overrides"][rank])
     own = [
         Finding(check="kernel norm", verdict=Verdict.OK, text="like the reference"),
         Finding(check="memory", verdict=Verdict.LOOK, text=f"{rank} GiB free", remedy="free some"),
@@ -42,12 +44,13 @@ def main() -> None:
     plugins = SimpleNamespace(backend=CpuBackend())
     device = None if fault == ["lacks_its_device"] else torch.device("cpu")
     outcome = examine_between(
-        own_steps.own_step(own, has_device=device is not None, world_size=board.world.world_size),
+        steps.own_step(own, has_device=device is not None, world_size=board.world.world_size),
         board,
         plugins,
         device,
         recipe,
-        start=None if recipe is None else Start(recipe=recipe, run_dir=None, resume="no"),
+        start=Start(recipe=recipe, run_dir=None, resume="no") if case["recipe"] else None,
+        backend_name="cpu",
         sizes=(4096, 65536),
     )
     if outcome.reports:
@@ -58,9 +61,9 @@ def main() -> None:
 
 def _hurry() -> None:
     """Measure for a shorter time, and smaller files."""
-    own_steps._TIME = 0.02
+    steps._TIME = 0.02
     links._SHARE_OF_TIME = 0.02
-    checkpoint_folder.FolderProbe.write.__defaults__ = (1 << 20,)
+    checkpoint_folder._WRITTEN = 1 << 20
     checkpoint_folder._PATIENCE = 0.3
 
 
@@ -105,7 +108,7 @@ def _lacks_its_device(board: StatusBoard) -> None:
 
 
 def _is_slow(board: StatusBoard) -> None:
-    own_steps.synchronize = lambda device: time.sleep(0.01)
+    device_speed.synchronize = lambda device: time.sleep(0.01)
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ def test_what_only_one_rank_lacks_is_named_with_rank_and_host(tmp_path):
     folder = shared.text
     assert folder.startswith("not shared: rank 0 (host ")
     assert str(other) in folder
-    assert any(text.startswith("rank 0: a product of ") for text in texts(findings, Verdict.LOOK))
+    assert any(text.startswith("rank 0: a matmul of ") for text in texts(findings, Verdict.LOOK))
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_a_silent_rank_is_named_by_the_lowest_one_that_is_there(tmp_path, ranks,
         assert text.endswith("within 5 s")
     else:
         doing = next(iter(faults.values()))[1]
-        assert "did not answer within 8 s; its last: " in text
+        assert "did not answer within 8 s; its last action: " in text
         assert doing in text
     assert "kernel norm" in {finding.check for finding in findings}
 
@@ -81,7 +81,7 @@ def test_where_a_device_is_missing_all_ranks_leave_in_peace_and_one_reports(tmp_
     others = {}
     rank, code, findings = examine(tmp_path, 3, faults={2: ["lacks_its_device"]}, others=others)
     assert (rank, code) == (0, 0)
-    assert "speed and links are not measured: rank 2 without a device" in texts(findings, Verdict.LOOK)
+    assert "speed and links are not measured: no device on rank 2" in texts(findings, Verdict.LOOK)
     assert others == {1: 0, 2: 0}
     assert [file.name for file in tmp_path.glob("*.json")] == ["0.json"]
 

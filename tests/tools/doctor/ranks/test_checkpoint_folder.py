@@ -19,20 +19,23 @@ SIZE = 1 << 20
 
 def probe_of(folder, rank=0):
     recipe = make_recipe(SMALLEST, [f"checkpoint.save={folder}"])
-    return FolderProbe(Start(recipe=recipe, run_dir=None, resume="no"), rank)
+    probe = FolderProbe(Start(recipe=recipe, run_dir=None, resume="no"), rank)
+    probe.run = "run"
+    return probe
 
 
 def written(folder, rank=0):
     probe = probe_of(folder, rank)
     try:
-        return {rank: probe.write("run", lambda _: None, SIZE)}
+        return {rank: probe.write(lambda _: None)}
     finally:
         probe.remove()
 
 
 @pytest.fixture(autouse=True)
 def on_a_disk(monkeypatch, tmp_path):
-    """The temporary folder of the tests may be in memory."""
+    """The temporary folder of the tests may be in memory. Files are small."""
+    monkeypatch.setattr(checkpoint_folder, "_WRITTEN", SIZE)
     mounts = tmp_path.parent / "mounts"
     mounts.write_text("/dev/sda1 / ext4 rw 0 0\n")
     monkeypatch.setattr(checkpoint_folder, "_MOUNTS", mounts)
@@ -55,7 +58,7 @@ def test_too_little_space_is_wrong_and_says_how_much_is_missing(tmp_path, monkey
     found = judge_written(written(tmp_path), needed=2_000_000_000)[0]
     assert (found.verdict, found.ranks) == (Verdict.WRONG, (0,))
     assert "41.0 MB free" in found.text
-    assert found.remedy.startswith("make 4.0 GB of space")
+    assert found.remedy.startswith("free 4.0 GB")
 
 
 def answer(rate):
@@ -66,7 +69,8 @@ def answer(rate):
 def test_a_disk_is_slow_where_a_checkpoint_takes_long(needed, verdict):
     space, speed = judge_written({0: answer(1e7)}, needed)
     assert (space.verdict, speed.verdict) == (Verdict.OK, verdict)
-    assert speed.text == f"10 MB/s reach the disk: a checkpoint of {needed / 1e9} GB in about {needed // 10**7} s"
+    text = f"10 MB/s are written to the disk: a checkpoint of {needed / 1e9} GB takes about {needed // 10**7} s"
+    assert speed.text == text
 
 
 def test_a_folder_in_memory_is_looked_at(tmp_path, monkeypatch):
@@ -105,9 +109,10 @@ def test_one_rank_removes_the_files_of_all(tmp_path):
     """Another one may be stopped."""
     probes = [probe_of(tmp_path, rank) for rank in range(2)]
     for probe in probes:
-        probe.write("run", lambda _: None, SIZE)
+        probe.write(lambda _: None)
     other = probe_of(tmp_path, 2)
-    other.write("other run", lambda _: None, SIZE)
+    other.run = "other run"
+    other.write(lambda _: None)
     probes[0].remove()
     assert [file.name for file in tmp_path.iterdir()] == [".pretrain-doctor-other run-2"]
 
@@ -150,8 +155,8 @@ def test_ranks_that_share_a_folder_see_each_other_and_others_do_not(tmp_path):
     for folders, verdict in (((tmp_path, tmp_path), Verdict.OK), ((tmp_path, other), Verdict.WRONG)):
         probes = [probe_of(folder, rank) for rank, folder in enumerate(folders)]
         for probe in probes:
-            probe.write("run", lambda _: None, 1)
-        seen = {rank: probe.unseen("run", [0, 1], lambda _: None, 0) for rank, probe in enumerate(probes)}
+            probe.write(lambda _: None)
+        seen = {rank: probe.unseen([0, 1], lambda _: None, 0) for rank, probe in enumerate(probes)}
         for probe in probes:
             probe.remove()
         (found,) = judge_seen(seen)

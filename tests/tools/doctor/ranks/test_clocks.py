@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from pretrain.tools.doctor.finding import Verdict
-from pretrain.tools.doctor.ranks.node_steps import answer_time, ask_time, judge_clocks, offset_of
+from pretrain.tools.doctor.ranks.steps import answer_time, ask_time, judge_clocks, offset_of
 
 seconds = some.floats(0, 10)
 
@@ -38,4 +38,4 @@ def test_a_clock_that_is_wrong_is_found_over_a_store():
 def test_clocks_within_a_second_are_ok():
     (found,) = judge_clocks({8: {"host": "b", "offset": [-0.02, 0.001]}})
     assert found.verdict is Verdict.OK
-    assert found.text == "rank 8 (host b) is 0.020 s ahead of rank 0, known to 0.0010 s; no other node"
+    assert found.text == "rank 8 (host b) is 0.020 s ahead of rank 0, +- 0.0010 s"

@@ -18,8 +18,8 @@ from pretrain.tools.doctor.ranks.links import (
     rounds_of_pairs,
     schedule,
 )
-from pretrain.tools.doctor.ranks.own_steps import judge_speed
 from pretrain.tools.doctor.ranks.status_board import Mark
+from pretrain.tools.doctor.ranks.steps import judge_speed
 from recipe.smallest import SMALLEST
 
 MIB = 1 << 20
@@ -48,7 +48,7 @@ def test_a_collective_far_below_the_datasheet_is_looked_at():
     for stated, verdict in ((None, Verdict.OK), (2 * rate, Verdict.OK), (3 * rate, Verdict.LOOK)):
         (found,) = judge_links(answers, ALL, PLACES, Figures(node_bandwidth=stated, link_bandwidth=1e15))
         assert found.verdict is verdict
-    assert found.text == "all ranks: 25.17 of 75 stated GB/s at 16 MiB, 10 us at 4 KiB"
+    assert found.text == "all ranks: 25.17 GB/s at 16 MiB (datasheet 75), 10 us at 4 KiB"
 
 
 def test_of_several_groups_one_that_is_twice_as_slow_is_named():
@@ -83,13 +83,13 @@ def test_a_rank_over_a_tenth_slower_than_the_median_is_named():
         (found,) = judge_speed(alike | {3: {"256": 1e-4, "512": slowness * 1e-3}})
         assert found.verdict is verdict
     assert found.ranks == (3,)
-    assert "20 % over the median of 4 ranks" in found.text
+    assert "20 % longer than the median of 4 ranks" in found.text
     assert judge_speed({0: {"256": 1e-4}}) == []
 
 
 def test_speeds_are_compared_at_the_largest_size_that_all_have():
     (found,) = judge_speed({0: {"256": 1e-4, "512": 1e-3}, 1: {"256": 5e-3}, 2: {"256": 1e-4, "512": 1e-3}})
-    assert found.text.startswith("rank 1: a product of 256 x 256 takes 5.00 ms")
+    assert found.text.startswith("rank 1: a matmul of 256 x 256 takes 5.00 ms")
 
 
 @pytest.mark.parametrize("missing", [{0}, {1}, {2}, {3}, {0, 1}, {1, 2}, {0, 1, 2, 3}])
@@ -125,10 +125,6 @@ def test_groups_are_numbered_as_megatron_core_does():
 def test_groups_of_one_rank_or_of_all_are_left_out(tensor, stages):
     kinds = groups_of(recipe_of(tensor, stages), 4)
     assert set(kinds) == ({"all ranks", "data groups"} if stages == 2 else {"all ranks"})
-
-
-def test_without_a_recipe_there_is_the_group_of_all():
-    assert groups_of(None, 3) == {"all ranks": ((0, 1, 2),)}
 
 
 @given(some.integers(2, 40))

@@ -78,7 +78,7 @@ def found() -> dict[str, object]:
     """Return what a search finds for a tiny model on four devices with little memory."""
     recipe = make_recipe(RECIPE, (*TINY, "parallel.tensor_model_parallel_size=4"))
     device = find_device(recipe, DeviceOptions(backend="cuda", name=DEVICE, memory=MEMORY, devices_per_node=1))
-    return to_json(search(recipe, device, 4, VOCAB_SIZE))
+    return to_json(search(recipe, device, 4, VOCAB_SIZE, lambda _: None))
 
 
 def seconds() -> dict[str, float]:
@@ -90,12 +90,12 @@ def seconds() -> dict[str, float]:
 def _seconds(overrides: tuple[str, ...]) -> float:
     recipe = make_recipe(RECIPE, (*TINY, "precision.dtype=fp32", *overrides))
     layout = lay_out(recipe, 1)
-    subject = TraceSubject(recipe=recipe, backend="cpu", device=None, layout=layout, vocab_size=1024)
-    stages: list[StagePlan] = [each.plan for each in trace_stages(subject)]
     figures = Figures(memory_bandwidth=20e9)
     device = PlanDevice(
         backend_name="cpu", name="made up", is_named=False, memory=None, peak_flops=200e9, figures=figures
     )
+    subject = TraceSubject(recipe=recipe, device=device, layout=layout, vocab_size=1024)
+    stages: list[StagePlan] = [each.plan for each in trace_stages(subject)]
     time = step_time(recipe, device, layout, stages)
     assert time is not None
     return time.seconds.mean

@@ -33,7 +33,7 @@ def test_sizes_that_are_not_legal_are_counted_by_reason():
     choices = Choices(make_recipe(RECIPE), 16, 8)
     list(choices)
     assert choices.refused["model.num_attention_heads is not a multiple of the tensor-parallel size"] == 1
-    assert choices.refused["more than 8 ranks, which are not in one node, would share a layer"] == 1
+    assert choices.refused["a tensor-parallel group would span nodes of 8 devices"] == 1
     assert choices.refused["more stages than model.num_layers 8"] == 1
 
 

@@ -54,7 +54,7 @@ def test_what_takes_long_is_said_before(planned):
 def test_full_plans_are_at_most_three_for_each_that_is_shown(planned):
     """The estimate takes all layouts for fitting, and none does: the smallest is among those of the first number."""
     planned.enough = 1000
-    found = search(make_recipe(RECIPE), DEVICE, 8, 257)
+    found = search(make_recipe(RECIPE), DEVICE, 8, 257, print)
     assert (found.best, found.fitting, found.enough) == ([], 0, None)
     assert (found.planned, found.given_up) == (MOST_PLANS * SHOWN, found.tried - MOST_PLANS * SHOWN)
     assert [devices for devices, _ in planned.calls].count(8) == MOST_PLANS * SHOWN
@@ -84,7 +84,7 @@ def test_after_the_fastest_have_failed_the_smallest_are_planned(planned, monkeyp
             FITS if recipe.recompute.granularity == "full" and recipe.train.micro_batch_size == 1 else TOO_LARGE
         ),
     )
-    found = search(make_recipe(RECIPE), DEVICE, 8, 257)
+    found = search(make_recipe(RECIPE), DEVICE, 8, 257, print)
     assert {(each.choice.micro_batch, each.choice.recompute) for each in found.best} == {(1, "full")}
     assert (len(found.best), found.planned, found.given_up) == (SHOWN, 2 * SHOWN, 0)
 
@@ -92,7 +92,7 @@ def test_after_the_fastest_have_failed_the_smallest_are_planned(planned, monkeyp
 def test_more_devices_may_share_layers_too(planned):
     """Two heads' layers on two devices fit, and no other layout does."""
     planned.enough, planned.fits = 2, lambda choice: choice.tensor == 2
-    found = search(make_recipe(RECIPE), DEVICE, 1, 257)
+    found = search(make_recipe(RECIPE), DEVICE, 1, 257, print)
     assert planned.traced == [{(1, False)}, {(2, False), (2, True)}]
     assert found.enough[0] == found.enough[1].choice.tensor == 2
 
@@ -107,7 +107,7 @@ def test_the_number_of_devices_that_is_tried_is_said(monkeypatch):
     monkeypatch.setattr(searching, "make_plan", make_plan)
     recipe = make_recipe(RECIPE, ("train.global_batch_size=48",))
     assert searching.enough_devices(recipe, plan().device, 257, said.append) == 12
-    assert said[:2] == ["it does not fit on 4 devices; looking for the number that is enough", "trying 192 devices"]
+    assert said[:2] == ["it does not fit on 4 devices; looking for a number that is enough", "trying 192 devices"]
     assert len(said) == 1 + len(planned)
 
 
@@ -132,4 +132,4 @@ def test_a_search_shows_the_fastest_that_fit_and_counts_the_rest():
     assert times == sorted(times)
     assert all(each["fits"] and each["peak_bytes"] <= MEMORY for each in found["best"])
     assert found["nearest"] is None
-    assert found["refused"]["more ranks than one, which are not in one node, would share a layer"] == 2
+    assert found["refused"]["a tensor-parallel group would span nodes of 1 device"] == 2

@@ -40,10 +40,10 @@ NOTHING = replace(
 def test_the_screen_shows_layouts_as_they_were_planned_and_why_others_fell_out():
     assert search_text(RESULT).splitlines() == [
         "4 x card with 32 GiB: 3 of 12 legal layouts fit.",
-        "figures of a device, by the table of backend cuda: matmuls 300 TFLOP/s, memory",
+        "device figures, from the table of backend cuda: matmuls 300 TFLOP/s, memory",
         "  2,000 GB/s, inside a node 300 GB/s, between nodes 25.0 GB/s, 8 devices a node",
         "",
-        "The fastest of those that were planned in full:",
+        "The fastest of the layouts planned in full:",
         "",
         "1. 1 tensor x 4 pipeline x 1 data",
         "    30.0 GiB; fits: 2.00 GiB to spare on stage 0, the fullest",

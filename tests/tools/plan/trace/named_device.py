@@ -32,14 +32,14 @@ def main() -> None:
     """Trace all cases on an A100."""
     from pretrain.recipe import load_recipe
     from pretrain.recipe.layout import lay_out
+    from pretrain.tools.plan.device import DeviceOptions, find_device
     from pretrain.tools.plan.trace.stage_tracing import TraceSubject, trace_stage
 
     found = {}
     for case, overrides in CASES.items():
         recipe = load_recipe(Path(__file__).parents[4] / "recipes" / "quickstart.yml", [*TINY, *overrides])
-        subject = TraceSubject(
-            recipe=recipe, backend="cuda", device="NVIDIA A100-SXM4-80GB", layout=lay_out(recipe, 2), vocab_size=1024
-        )
+        device = find_device(recipe, DeviceOptions(backend="cuda", name="NVIDIA A100-SXM4-80GB"))
+        subject = TraceSubject(recipe=recipe, device=device, layout=lay_out(recipe, 2), vocab_size=1024)
         traced = trace_stage(subject, 0)
         found[case] = {
             "parts": dict(traced.plan.parts),

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 Order = tuple[int, int, int, int]  # step, phase of the step, position along the phase's direction, and order there
 FORWARD, LOSS, BACKWARD, GRADIENTS, NORM, UPDATE = range(6)  # phases of a step in the order of computation
+SIDES = ("first", "second")
 PHASES = ("forward", "loss", "backward", "gradients of the parameters", "gradient norm", "update")
 
 
@@ -53,7 +54,7 @@ class Compared(_Ordered):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WrongCall(_Ordered):
-    """A call of a kernel whose result is not what float64 gives for the very tensors that it was given."""
+    """A kernel call whose result differs from float64's for the same inputs by more than is explained."""
 
     side: int  # 0 or 1
     rank: int

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -51,12 +50,9 @@ class ParameterSteps:
         return whole, max((self._row_difference(name, step - 1) for name in names), default=0.0)
 
     def differing_start(self, allowed: float) -> list[str]:
-        """Return the names of weights that differ before the first step."""
-        return [name for name in self._states[0].names if self._difference(name, 0) > allowed]
-
-    def names_of_one(self) -> list[str]:
-        """Return the names of parameters that only one side has."""
-        return sorted(set(self._states[0].names) ^ set(self._states[1].names))
+        """Return the names of weights that only one side has, or else that differ before the first step."""
+        names, others = (state.names for state in self._states)
+        return sorted(set(names) ^ set(others)) or [name for name in names if self._difference(name, 0) > allowed]
 
     def compare(self, step: int, explained: Explained) -> Iterator[Compared]:
         """Yield the comparisons of a step that both sides have taken, parameter by parameter."""
@@ -76,8 +72,8 @@ class ParameterSteps:
                 explained=allowed,
             )
             if first.shape == second.shape:
-                gradients = Gradients(both=(first, second), small=_SMALL * typical, factor=min(factors))
-                update = self._updates.compare(name, place, number, adams, gradients, explained)
+                errors = gradient_errors(first, second, _SMALL * typical, explained) / min(factors)
+                update = self._updates.compare(name, place, number, adams, errors, explained.of_norm)
                 if update is not None:
                     yield update
         ours, theirs = (self._norm_of(side, step) for side in range(2))
@@ -97,7 +93,7 @@ class ParameterSteps:
         return self._updates.not_compared
 
     def wrong_updates(self, step: int) -> Iterator[WrongCall]:
-        """Yield the parameters that a side has updated otherwise than Adam, in float64, with the same moments."""
+        """Yield the parameters whose update in a side is not that of Adam in float64 with the same moments."""
         for side, state in enumerate(self._states):
             adam = self._adam(side, step)
             for number, name in enumerate(state.names):
@@ -169,7 +165,7 @@ def _wrong(order: Order, side: int, place: ModulePlace, what: str, error: float,
 
 
 def _of_gradients(first: Tensor, second: Tensor, small: float, explained: Explained) -> tuple[str, float, float]:
-    """Return what differs most of a gradient, all or a row; by how much, and how much is explained."""
+    """Return what of a gradient differs most, the whole or a row, with its difference and the explained one."""
     width = first.numel() / first.shape[0] if first.dim() > 1 else 1
     whole = vectors(first, second, floor=small * first.numel() ** 0.5)
     row = worst_row(first, second, floor=small * width**0.5)
@@ -184,20 +180,12 @@ step of any gradient, and an entry that is all noise has any sign."""
 _RATES = 1e-6  # difference of the learning rates that is explained: that of a number in fp32
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Gradients:
-    """Gradients of a parameter in both sides, in a step."""
-
-    both: Sequence[Tensor]
-    small: float  # root mean square of entries that are compared to at least
-    factor: float  # the smaller one of those that undo the clipping
-
-    def errors(self, explained: Explained) -> Tensor:
-        """Return the explained difference of the clipped gradient's entries, [rows, 1, ...]."""
-        squares = torch.maximum(*(x.square() for x in self.both))
-        rows = squares.mean(tuple(range(1, squares.dim())), keepdim=True) if squares.dim() > 1 else squares
-        least = max(float(squares.mean().sqrt()), self.small)
-        return explained.of_gradient_row * rows.sqrt().clamp(min=least) / self.factor
+def gradient_errors(first: Tensor, second: Tensor, small: float, explained: Explained) -> Tensor:
+    """Return the explained difference of a gradient's entries, [rows, 1, ...], at least that of entries of `small`."""
+    squares = torch.maximum(first.square(), second.square())
+    rows = squares.mean(tuple(range(1, squares.dim())), keepdim=True) if squares.dim() > 1 else squares
+    least = max(float(squares.mean().sqrt()), small)
+    return explained.of_gradient_row * rows.sqrt().clamp(min=least)
 
 
 class Updates:
@@ -219,15 +207,15 @@ class Updates:
         place: ModulePlace,
         number: int,
         adams: Sequence[RecordedAdam],
-        gradients: Gradients,
-        explained: Explained,
+        errors: Tensor,
+        of_norm: float,
     ) -> Compared | None:
         """Return the comparison of a parameter's update; None if all of its gradient is rounding error."""
-        errors = gradients.errors(explained)
+        # `errors` and `of_norm`: explained differences of the clipped gradient's entries and of the gradient norm.
         self._errors[name] = errors = torch.maximum(errors, self._errors.get(name, errors))
         step = adams[0].step
         made = [state.weight(name, step) - state.weight(name, step - 1) for state in self._states]
-        moved, unmoved = self._explained(name, adams, made, errors, explained.of_norm)
+        moved, unmoved = self._explained(name, adams, made, errors, of_norm)
         kept = moved < _WELL_CONDITIONED * _rate(adams)
         first, second = (each[kept] for each in made)
         if not first.numel():

@@ -53,7 +53,7 @@ class Recording:
         if made_as != FORMAT:
             msg = (
                 f"{folder} is a recording of format {made_as}, by pretrain {manifest.get('pretrain', '(unknown)')}; "
-                f"this one reads {FORMAT}.\nRecord both sides with versions of one format."
+                f"this one reads format {FORMAT}.\nRecord both sides with versions that have the same format."
             )
             raise RunError(msg)
         if absent := [key for key in KEYS if key not in manifest]:
@@ -64,10 +64,10 @@ class Recording:
             ranks = [orjson.loads((folder / f"rank{rank}" / RANK).read_bytes()) for rank in range(count)]
             files = [each["files"] for each in ranks]
         except (OSError, ValueError, KeyError, TypeError) as error:
-            msg = f"{folder} is not complete: a rank has not finished its part.\nRecord it again."
+            msg = f"{folder} is incomplete: a rank did not finish its part.\nRecord it again."
             raise RunError(msg) from error
         if damaged := damaged_file(folder, files):
-            msg = f"{folder} is not complete: {damaged} is missing or cut off.\nCopy or record it again."
+            msg = f"{folder} is incomplete: {damaged} is missing or truncated.\nCopy or record it again."
             raise RunError(msg)
         return cls(folder=folder, manifest=manifest, ranks=ranks)
 
@@ -95,7 +95,7 @@ class Recording:
                 if found.setdefault(name, digest) != digest:
                     step, _, sample = name.partition(".")
                     msg = f"{self.folder}: ranks read different text for sample {sample} of step {step}.\n"
-                    raise RunError(msg + "Give all of them the same token files, and record it again.")
+                    raise RunError(msg + "Give all ranks the same token files, and record it again.")
         return found
 
     def loss(self, step: int) -> float | None:

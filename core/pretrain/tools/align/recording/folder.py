@@ -83,7 +83,6 @@ class RankPlace:
     tensor_size: int
     data_rank: int
     data_size: int
-    pipeline_rank: int
     seq_length: int
     is_gated: bool  # linear_fc1 has the rows of a gate and of an up projection (swiglu)
 

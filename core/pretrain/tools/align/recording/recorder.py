@@ -43,7 +43,6 @@ class StepRecorder:
             tensor_size=parallel_state.get_tensor_model_parallel_world_size(),
             data_rank=parallel_state.get_data_parallel_rank(),
             data_size=parallel_state.get_data_parallel_world_size(),
-            pipeline_rank=parallel_state.get_pipeline_model_parallel_rank(),
             seq_length=model.seq_length,
             is_gated=model.activation == "swiglu",
         )

@@ -18,7 +18,7 @@ from pretrain.errors import DataError
 from pretrain.launch.run_directory import RUNS
 from pretrain.report.flops import parameter_count
 from pretrain.tools.doctor.finding import Finding
-from pretrain.tools.doctor.ranks.step_sequence import ExaminationStep, taking_part
+from pretrain.tools.doctor.ranks.step_sequence import ExaminationStep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -50,21 +50,16 @@ def folder_steps(recipe: Recipe, board: StatusBoard, probe: FolderProbe) -> list
 
     def write(orders: Any) -> Any:
         probe.run = orders["run"]  # also on ranks that write nothing: one of them may have to remove the files
-        if board.world.local_rank:
-            return None
-        return {**probe.write(orders["run"], board.doing), "run": orders["run"]}
+        return None if board.world.local_rank else probe.write(board.doing)
 
     def orders_to_look(known: Mapping[str, Answers]) -> Any:
-        answers = taking_part(known.get(_CHECK, {}))
-        written = {rank: each for rank, each in answers.items() if not each["error"]}
-        if len(written) < 2:  # there is nothing to share
-            return None
-        return {"run": next(iter(written.values()))["run"], "ranks": list(written)}
+        written = [rank for rank, each in known.get(_CHECK, {}).items() if not each["error"]]
+        return written if len(written) > 1 else None  # else there is nothing to share
 
-    def look(orders: Any) -> Any:
-        if board.world.rank not in orders["ranks"]:
+    def look(written: Any) -> Any:
+        if board.world.rank not in written:
             return None
-        return probe.unseen(orders["run"], orders["ranks"], board.doing, min(_PATIENCE, board.timeout / 3))
+        return probe.unseen(written, board.doing, min(_PATIENCE, board.timeout / 3))
 
     def remove(_orders: Any) -> None:
         if not board.world.local_rank:
@@ -75,19 +70,12 @@ def folder_steps(recipe: Recipe, board: StatusBoard, probe: FolderProbe) -> list
             name=_CHECK,
             orders=lambda _: {"run": secrets.token_hex(4)} if recipe.checkpoint.save is not False else None,
             measure=write,
-            judge=lambda answers: judge_written(taking_part(answers), checkpoint_bytes(recipe)),
+            judge=lambda answers: judge_written(answers, checkpoint_bytes(recipe)),
         ),
+        ExaminationStep(name="shared checkpoint folder", orders=orders_to_look, measure=look, judge=judge_seen),
+        # What could not be removed could not be written either: there is nothing to judge.
         ExaminationStep(
-            name="shared checkpoint folder",
-            orders=orders_to_look,
-            measure=look,
-            judge=lambda answers: judge_seen(taking_part(answers)),
-        ),
-        ExaminationStep(
-            name="removal of the doctor's files",
-            orders=lambda known: {} if _CHECK in known else None,
-            measure=remove,
-            judge=lambda _: [],  # what could not be removed could not be written either
+            name="removal of the doctor's files", orders=lambda known: {} if _CHECK in known else None, measure=remove
         ),
     ]
 
@@ -96,7 +84,7 @@ class FolderProbe:
     """Files of one node's rank in the folder of the checkpoints; nothing is left behind."""
 
     # The folder need not exist: then the nearest one above it that does is looked at. `run` makes the names of the
-    # files of all ranks unlike those of other runs; it is empty until one is written.
+    # files of all ranks unlike those of other runs; it is empty while none is written.
 
     def __init__(self, start: Start, rank: int) -> None:
         save = start.recipe.checkpoint.save
@@ -110,31 +98,30 @@ class FolderProbe:
         """The folder, or the nearest one above it that exists."""
         return existing_folder(self._wanted)
 
-    def write(self, run: str, doing: Callable[[str], None], written: int = _WRITTEN) -> dict[str, Any]:
+    def write(self, doing: Callable[[str], None]) -> dict[str, Any]:
         """Write a small file that the others will look for, then measure how fast a large one reaches the disk."""
         host, wanted = socket.gethostname(), str(self._wanted)
         answer: dict[str, Any] = {"host": host, "folder": wanted, "error": "", "errno": None, "rate": None}
         doing(f"write into {wanted}")
-        self.run = run
         try:
             folder = self.folder
             answer["folder"] = str(folder)
-            _path(folder, run, self._rank).write_text(run)
+            self._path(folder, self._rank).write_text(self.run)
             space = os.statvfs(folder)
             answer["free"] = space.f_bavail * space.f_frsize
             answer["in_memory"] = kind_of_file_system(folder) in _IN_MEMORY
-            answer["rate"] = _write_speed(folder, written)
+            answer["rate"] = _write_speed(folder, _WRITTEN)
         except OSError as error:
             answer |= {"error": error.strerror or str(error), "errno": error.errno}
         return answer
 
-    def unseen(self, run: str, ranks: Iterable[int], doing: Callable[[str], None], patience: float) -> dict[str, Any]:
+    def unseen(self, ranks: Iterable[int], doing: Callable[[str], None], patience: float) -> dict[str, Any]:
         """Return those of the ranks whose files cannot be read here within `patience` seconds."""
         doing(f"look in {self._wanted} for what other nodes have written")
         folder = self.folder
         missing = [rank for rank in ranks if rank != self._rank]
         deadline = time.monotonic() + patience
-        while missing := [rank for rank in missing if not _is_there(folder, run, rank)]:
+        while missing := [rank for rank in missing if not self._is_there(folder, rank)]:
             if time.monotonic() > deadline:
                 break
             time.sleep(_PERIOD)  # a network file system may show a new file a moment later
@@ -148,20 +135,18 @@ class FolderProbe:
             for path in self.folder.glob(f".pretrain-doctor-{self.run}-*"):
                 path.unlink(missing_ok=True)
 
+    def _is_there(self, folder: Path, rank: int) -> bool:
+        try:
+            return self._path(folder, rank).read_text() == self.run
+        except OSError:
+            return False
 
-def _is_there(folder: Path, run: str, rank: int) -> bool:
-    try:
-        return _path(folder, run, rank).read_text() == run
-    except OSError:
-        return False
-
-
-def _path(folder: Path, run: str, rank: int) -> Path:
-    return folder / f".pretrain-doctor-{run}-{rank}"
+    def _path(self, folder: Path, rank: int) -> Path:
+        return folder / f".pretrain-doctor-{self.run}-{rank}"
 
 
 def judge_written(answers: Mapping[int, Mapping[str, Any]], needed: int | None) -> list[Finding]:
-    """Return the findings about the folder of every node, of what `FolderProbe.write` returned; None: not known."""
+    """Judge what `FolderProbe.write` returned on each node; `needed` are a checkpoint's bytes, None if unknown."""
     found = []
     for rank, each in answers.items():
         if each["error"]:
@@ -175,7 +160,7 @@ def judge_written(answers: Mapping[int, Mapping[str, Any]], needed: int | None) 
 
 
 def judge_seen(answers: Mapping[int, Mapping[str, Any]]) -> list[Finding]:
-    """Return the findings about what the nodes see of each other's files, of what `FolderProbe.unseen` returned."""
+    """Judge what `FolderProbe.unseen` returned on each node."""
     blind = {rank: each for rank, each in answers.items() if each["unseen"]}
     if not blind:
         folder = answers[min(answers)]["folder"]
@@ -186,7 +171,7 @@ def judge_seen(answers: Mapping[int, Mapping[str, Any]]) -> list[Finding]:
     if other in answers:
         wrote = f" (host {answers[other]['host']}) wrote into {answers[other]['folder']}"
     text = f"not shared: rank {rank} (host {each['host']}) does not see in {each['folder']} what rank {other}{wrote}"
-    remedy = "name a folder of a file system that all nodes share: checkpoint.save (or --run-dir)"
+    remedy = "set checkpoint.save (or --run-dir) to a folder that all nodes share"
     return [Finding.wrong(_CHECK, text, remedy, sorted(blind))]
 
 
@@ -195,13 +180,13 @@ def _judge_space(answers: Mapping[int, Mapping[str, Any]], needed: int | None) -
     free, folder = answers[rank]["free"], answers[rank]["folder"]
     if needed is None:
         text = f"{_gb(free)} free in {folder}; the size of a checkpoint is unknown without the tokenizer"
-        return Finding.look(_CHECK, text, "provide the tokenizer of the recipe")
+        return Finding.look(_CHECK, text, "provide the recipe's tokenizer")
     text = f"{_gb(free)} free in {folder}; two checkpoints of this recipe need {_gb(2 * needed)}"
     if free >= 2 * needed:
         return Finding.ok(_CHECK, text)
     remedy = (
-        f"make {_gb(2 * needed - free)} of space, or name another folder (checkpoint.save): an old checkpoint is "
-        "removed only when the next is complete"
+        f"free {_gb(2 * needed - free)}, or name another folder (checkpoint.save): an old checkpoint is removed only "
+        "when the next one is complete"
     )
     return Finding.wrong(_CHECK, text, remedy, [rank])
 
@@ -218,18 +203,18 @@ def _judge_speed(answers: Mapping[int, Mapping[str, Any]], needed: int | None) -
     rank = min(answers, key=lambda each: answers[each]["rate"])
     rate = answers[rank]["rate"]
     where = f" (slowest of {len(answers)} nodes, all at once: {answers[rank]['host']})" if len(answers) > 1 else ""
-    text = f"{rate / 1e6:,.0f} MB/s reach the disk{where}"
+    text = f"{rate / 1e6:,.0f} MB/s are written to the disk{where}"
     seconds = 0.0 if needed is None else needed / rate / len(answers)
     if needed is not None:
-        text += f": a checkpoint of {_gb(needed)} in about {max(1, round(seconds)):,} s"
+        text += f": a checkpoint of {_gb(needed)} takes about {max(1, round(seconds)):,} s"
     if seconds <= _LONG:
         return Finding.ok(_CHECK, text)
-    remedy = "name a faster folder (checkpoint.save), save less often, or in the background (checkpoint.async_save)"
+    remedy = "choose a faster folder (checkpoint.save), save less often, or in the background (checkpoint.async_save)"
     return Finding.look(_CHECK, text, remedy)
 
 
 def kind_of_file_system(folder: Path) -> str:
-    """Return the kind of the file system of a folder ("ext4"); "" where the system does not tell."""
+    """Return the file system's type of a folder ("ext4"); "" if it is unknown."""
     kinds = {}
     with suppress(OSError):
         for line in _MOUNTS.read_text().splitlines():
@@ -240,7 +225,7 @@ def kind_of_file_system(folder: Path) -> str:
 
 
 def _write_speed(folder: Path, size: int) -> float:
-    """Return bytes/s of a file that reaches the disk; it has no name, and vanishes with this process."""
+    """Return the bytes/s at which a file is written to the disk; it has no name, and vanishes with this process."""
     path = folder / f".pretrain-doctor-speed-{socket.gethostname()}-{os.getpid()}"
     chunk = os.urandom(min(size, 1 << 22))  # zeros would be compressed by some file systems
     with path.open("xb", buffering=0) as stream:

@@ -14,15 +14,13 @@ import torch.distributed as dist
 from pretrain.report.plain_text import rank_names
 from pretrain.tools.doctor.device_speed import synchronize
 from pretrain.tools.doctor.finding import Finding
-from pretrain.tools.doctor.ranks.node_steps import nodes_of
-from pretrain.tools.doctor.ranks.own_steps import orders_with_devices
 from pretrain.tools.doctor.ranks.status_board import open_first, prefixed
 from pretrain.tools.doctor.ranks.step_sequence import ExaminationStep
+from pretrain.tools.doctor.ranks.steps import nodes_of, orders_with_devices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from pretrain.launch.world import World
     from pretrain.plugins.backend import Figures
     from pretrain.plugins.host.manager import Plugins
     from pretrain.recipe import Recipe
@@ -36,48 +34,40 @@ _LEAST_SHARE, _LARGE = 0.4, 16 << 20
 """Share of the datasheet's bandwidth below which a collective is looked at; bytes from which it can be expected:
 smaller ones take as long as their latency."""
 _REMEDY = (
-    "look at cabling and topology, at the interface that the library of the collectives has chosen (its log says), and "
-    "at variables that turn a path off"
+    "check the cabling and topology, the network interface that the communication library chose (see its log), and "
+    "environment variables that disable a path"
 )
 
 
 def link_step(
-    recipe: Recipe | None,
+    recipe: Recipe,
     plugins: Plugins | None,
     board: StatusBoard,
     device: torch.device | None,
     sizes: Sequence[int],
 ) -> ExaminationStep:
     """Collectives of the recipe's groups, and messages between pairs."""
-    name, world = "links", board.world
+    groups = groups_of(recipe, board.world.world_size)
 
     def orders(known: Mapping[str, Answers]) -> Any:
         return None if orders_with_devices(known) is None else {"rounds": schedule(nodes_of(board))}
 
     def measure(orders: Any) -> Any:
         assert device is not None and plugins is not None  # noqa: PT018, S101  every rank has said so
-        links = LinkTimer(
-            world=world,
-            device=device,
-            process_group=plugins.backend.process_group,
-            store=prefixed(name, open_first(world, serves=False)),
-            doing=board.doing,
-            sizes=sizes,
-        )
-        return links.measure(groups_of(recipe, world.world_size), orders["rounds"])
+        return LinkTimer(board, device, plugins.backend.process_group, sizes).measure(groups, orders["rounds"])
 
     def judge(answers: Answers) -> list[Finding]:
         assert plugins is not None  # noqa: S101  every rank has a device
-        marks = board.marks(range(world.world_size))  # of the ranks without an answer too: others measured with them
-        return judge_links(answers, groups_of(recipe, world.world_size), marks, plugins.backend.figures())
+        marks = board.marks(range(board.world.world_size))  # also of ranks without an answer: others measured with them
+        return judge_links(answers, groups, marks, plugins.backend.figures())
 
-    return ExaminationStep(name=name, orders=orders, measure=measure, judge=judge, collective=True)
+    return ExaminationStep(name="links", orders=orders, measure=measure, judge=judge, collective=True)
 
 
 def judge_links(
     times: Mapping[int, Mapping[str, Any]], kinds: Mapping[str, Groups], places: Mapping[int, Mark], figures: Figures
 ) -> list[Finding]:
-    """Return the findings about the times of `LinkTimer.measure` by rank; ranks without a place are left out."""
+    """Judge the times of `LinkTimer.measure` by rank; ranks without a place are left out."""
     if not times:
         return []
     found = list(_wrong_results(times))
@@ -116,12 +106,12 @@ def _judge_collective(
     rate = bandwidth(collective, len(slowest), size, seconds[slowest][str(size)])
     within = len({places[rank].node for rank in slowest}) == 1
     stated = figures.link_bandwidth if within else figures.node_bandwidth
-    of_stated = f" of {stated / 1e9:.0f} stated" if stated else ""
+    of_stated = f" (datasheet {stated / 1e9:.0f})" if stated else ""
     latency = max(of[str(least)] for of in seconds.values())
     named = f"{len(seconds)} {kind} of {len(slowest)}, slowest {rank_names(slowest)}" if len(seconds) > 1 else kind
-    text = f"{named}: {rate / 1e9:.2f}{of_stated} GB/s at {_bytes(size)}, {1e6 * latency:.0f} us at {_bytes(least)}"
+    text = f"{named}: {rate / 1e9:.2f} GB/s at {_bytes(size)}{of_stated}, {1e6 * latency:.0f} us at {_bytes(least)}"
     if seconds[slowest][str(size)] > _SLOWER * usual:
-        text += f"; over {_SLOWER:g} times the median of the groups"
+        text += f"; the slowest takes over {_SLOWER:g} times the median"
     elif not (stated and size >= _LARGE and rate < _LEAST_SHARE * stated):
         return Finding.ok(collective, text)
     return Finding.look(collective, text, _REMEDY, slowest)
@@ -146,7 +136,7 @@ def _judge_pairs(where: str, pairs: Seconds, places: Mapping[int, Mark]) -> list
 def _wrong_results(times: Mapping[int, Mapping[str, Any]]) -> Iterator[Finding]:
     for name in dict.fromkeys(name for each in times.values() for name in each["unequal"]):
         ranks = [rank for rank, each in times.items() if name in each["unequal"]]
-        remedy = "do not train: look at these ranks' devices and links, and at the library's version"
+        remedy = "do not train: check these ranks' devices and links, and the communication library's version"
         yield Finding.wrong(name.partition(",")[0], f"{name}: a wrong result on {rank_names(ranks)}", remedy, ranks)
 
 
@@ -167,15 +157,13 @@ _TIMEOUT = timedelta(minutes=15)
 Groups = tuple[tuple[int, ...], ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class LinkTimer:
-    """Links of one rank."""
+    """Times the links of one rank."""
 
-    world: World
+    board: StatusBoard
     device: torch.device
     process_group: str  # torch.distributed's backend
-    store: Any  # a connection of this thread
-    doing: Callable[[str], None]
     sizes: Sequence[int]  # bytes of the collectives, growing
 
     def measure(self, kinds: Mapping[str, Groups], rounds: Sequence[Sequence[tuple[int, int]]]) -> dict[str, Any]:
@@ -184,11 +172,10 @@ class LinkTimer:
         # -> bytes -> seconds; "pairs": the other rank -> bytes -> seconds of one way, on the lower rank of a pair;
         # "unequal": collectives that gave a wrong result.
         found: dict[str, Any] = {"collectives": {}, "pairs": {}, "unequal": []}
-        rank, world_size = self.world.rank, self.world.world_size
-        self.doing(f"join the process group of {world_size} ranks ({self.process_group})")
-        dist.init_process_group(
-            self.process_group, store=self.store, rank=rank, world_size=world_size, timeout=_TIMEOUT
-        )
+        rank, world_size = self.board.world.rank, self.board.world.world_size
+        self.board.doing(f"join the process group of {world_size} ranks ({self.process_group})")
+        store = prefixed("links", open_first(self.board.world, serves=False))
+        dist.init_process_group(self.process_group, store=store, rank=rank, world_size=world_size, timeout=_TIMEOUT)
         for kind, groups in kinds.items():
             group, members = self._group(kind, groups)
             found["unequal"] += self._wrong_results(kind, group, len(members))
@@ -200,19 +187,19 @@ class LinkTimer:
             other = pair[0] + pair[1] - rank
             times = {str(size): self._exchange(other, size) for size in PAIR_SIZES}
             found["pairs"] |= {str(other): times} if rank < other else {}
-        self.doing("leave the process group")
+        self.board.doing("leave the process group")
         dist.destroy_process_group()  # not after an error: it would wait for the others
         return found
 
     def _group(self, kind: str, groups: Groups) -> tuple[Any, tuple[int, ...]]:
         """Make the groups of a kind, which every rank does for all of them; return this rank's."""
-        self.doing(f"make the {kind}")
+        self.board.doing(f"make the {kind}")
         made = [dist.new_group(list(ranks), timeout=_TIMEOUT) for ranks in groups]
-        place = next(place for place, ranks in enumerate(groups) if self.world.rank in ranks)
+        place = next(place for place, ranks in enumerate(groups) if self.board.world.rank in ranks)
         return made[place], groups[place]
 
     def _wrong_results(self, kind: str, group: Any, members: int) -> list[str]:
-        self.doing(f"{ALL_REDUCE} and {ALL_GATHER} of numbers, {kind}")
+        self.board.doing(f"{ALL_REDUCE} and {ALL_GATHER} of numbers, {kind}")
         place = dist.get_rank(group)
         own = torch.full((16,), float(place + 1), device=self.device)
         gathered = torch.empty(16 * members, device=self.device)
@@ -228,7 +215,7 @@ class LinkTimer:
         found: dict[str, float] = {}
         expected = _SHARE_OF_TIME / _REPETITIONS
         for size, next_size in zip(self.sizes, [*self.sizes[1:], 0], strict=True):
-            self.doing(f"{name}, {size >> 10} KiB")
+            self.board.doing(f"{name}, {size >> 10} KiB")
             call = make(group, size)
             call()  # the first makes connections
             repetitions = max(2, min(_REPETITIONS, int(_SHARE_OF_TIME / expected)))
@@ -253,11 +240,12 @@ class LinkTimer:
 
     def _exchange(self, other: int, size: int) -> float:
         """Return the seconds that a message takes to the other rank: half of there and back."""
-        self.doing(f"messages of {size >> 10} KiB to and from rank {other}")
+        rank = self.board.world.rank
+        self.board.doing(f"messages of {size >> 10} KiB to and from rank {other}")
         tensor = torch.zeros(size // 4, device=self.device)
 
         def there_and_back() -> None:
-            for sends in (self.world.rank < other, self.world.rank > other):
+            for sends in (rank < other, rank > other):
                 (dist.send if sends else dist.recv)(tensor, other)
 
         there_and_back()  # the first makes the connection
@@ -272,20 +260,21 @@ class LinkTimer:
         return (time.perf_counter() - begun) / repetitions
 
 
-def groups_of(recipe: Recipe | None, world_size: int) -> Mapping[str, Groups]:
+def groups_of(recipe: Recipe, world_size: int) -> Mapping[str, Groups]:
     """Return the groups by their kind: of all ranks, tensor-parallel, data-parallel; those of one rank are left out."""
     # Ranks are numbered as megatron-core does (parallel_state.initialize_model_parallel, order tp-cp-ep-dp-pp): tensor
     # ranks are neighbours, then data-parallel ones, then stages. A kind that is all ranks again is left out too.
-    kinds: dict[str, Groups] = {"all ranks": (tuple(range(world_size)),)}
-    if recipe is not None:
-        tensor, stages = recipe.parallel.tensor_model_parallel_size, recipe.parallel.pipeline_model_parallel_size
-        of_stage = world_size // stages
-        kinds["tensor groups"] = tuple(tuple(range(first, first + tensor)) for first in range(0, world_size, tensor))
-        kinds["data groups"] = tuple(
+    tensor, stages = recipe.parallel.tensor_model_parallel_size, recipe.parallel.pipeline_model_parallel_size
+    of_stage = world_size // stages
+    kinds: dict[str, Groups] = {
+        "all ranks": (tuple(range(world_size)),),
+        "tensor groups": tuple(tuple(range(first, first + tensor)) for first in range(0, world_size, tensor)),
+        "data groups": tuple(
             tuple(range(stage * of_stage + place, (stage + 1) * of_stage, tensor))
             for stage in range(stages)
             for place in range(tensor)
-        )
+        ),
+    }
     several = {kind: groups for kind, groups in kinds.items() if len(groups[0]) > 1}
     return {kind: groups for kind, groups in several.items() if kind == "all ranks" or len(groups) > 1}
 

@@ -80,7 +80,7 @@ class BoardStore:
         self._thread.start(partial(self._answer, lambda store: store.set(key, text)))
 
     def ask(self, question: Callable[[Any], T], patience: float) -> T:
-        """Return the answer of the store to a question that is called with it, in the client's thread."""
+        """Call the question with the store, in the client's thread, and return its answer."""
         # StoreLostError is raised where it is not reached yet (`lost` is empty), or does not answer within `patience`
         # seconds; a store that was reached before counts as lost then.
         if self.lost:
@@ -150,7 +150,7 @@ _BEAT = 0.5  # seconds between two signs of life of a rank that waits
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The last that a rank has said; the count grows with every mark."""
+    """Last sign of life of a rank; the count grows with every mark."""
 
     count: int
     doing: str
@@ -193,12 +193,12 @@ class StatusBoard:
         return self._clients[0].lost if all(client.lost for client in self._clients) else ""
 
     def doing(self, text: str) -> None:
-        """Say what this rank does now; a rank that goes on doing it for `timeout` seconds is named with it."""
+        """Publish what this rank does now; it is reported with it if nothing new follows for `timeout` seconds."""
         self.words, self.spoken = text, time.monotonic()
         self._mark()
 
     def beat(self) -> None:
-        """Say that this rank's main thread lives, while another thread works."""
+        """Publish that this rank's main thread is alive while another thread works."""
         if time.monotonic() - self._beaten > _BEAT:
             self._mark()
 
@@ -298,9 +298,9 @@ class SilenceWatch:
         if mark is None:
             address = f"{world.master_addr}:{world.master_port}"
             text = f"rank {rank} of {world.world_size} did not connect to {address} {within}"
-            remedy = "look at its node: was the command started there, did it fail, can it reach that address?"
+            remedy = "check its node: was the command started there, did it fail, can it reach that address?"
         else:
             who = f"rank {rank} (host {mark.host}, process {mark.pid})"
-            text = f"{who} did not answer {within}; its last: {mark.doing}"
-            remedy = "look at that process there: `ps` shows a stopped one as T, `py-spy dump --pid` where one hangs"
+            text = f"{who} did not answer {within}; its last action: {mark.doing}"
+            remedy = "check that process: `ps` shows T if it is stopped, `py-spy dump --pid` shows where it hangs"
         return Finding.wrong("ranks", text, remedy, (rank,))

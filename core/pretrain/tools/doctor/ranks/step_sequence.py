@@ -30,28 +30,23 @@ _GRACE = 2.0  # seconds that the other ranks have to show that they live, when r
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExaminationStep:
-    """A step of the examination that all ranks take together; all values are ones that JSON knows."""
+    """A step of the examination that all ranks take together; all values are JSON values."""
 
     # `orders` is called on the leader with the answers to the steps before, by their names; it returns what every
     # rank's `measure` is given, or None to leave the step out. `measure` is called on every rank, in a thread; it says
     # what it does (`StatusBoard.doing`) before what may take seconds, and returns None on a rank that has no part in
-    # it. `judge` is called on the leader with what the ranks have measured.
+    # it. `judge` is called on the leader with what the ranks have measured; not where none has.
 
     name: str
     measure: Callable[[Any], Any]
-    judge: Callable[[Answers], Sequence[Finding]]
+    judge: Callable[[Answers], Sequence[Finding]] = lambda _: ()
     orders: Callable[[Mapping[str, Answers]], Any] = lambda _: {}
     collective: bool = False  # the ranks wait for each other in it, so that an error of one ends the examination
 
 
-def taking_part(answers: Answers) -> Answers:
-    """Return the answers of the ranks that had a part in a step."""
-    return {rank: each for rank, each in answers.items() if each is not None}
-
-
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What came of a step."""
+    """Result of a step."""
 
     step: ExaminationStep
     given: Mapping[int, Mapping[str, Any]]  # of the ranks that have answered, by `VALUE`, `ERROR` or `STUCK`
@@ -59,8 +54,9 @@ class StepResult:
 
     @property
     def values(self) -> Answers:
-        """The measured values, by rank."""
-        return {rank: answer[VALUE] for rank, answer in sorted(self.given.items()) if VALUE in answer}
+        """The measured values, by rank; without the ranks that had no part in the step."""
+        values = {rank: answer.get(VALUE) for rank, answer in sorted(self.given.items())}
+        return {rank: value for rank, value in values.items() if value is not None}
 
     @property
     def is_last(self) -> bool:
@@ -68,18 +64,18 @@ class StepResult:
         return bool(self.silent or self._of(STUCK) or (self._of(ERROR) and self.step.collective))
 
     def findings(self, timeout: float) -> list[Finding]:
-        """Return the findings of the step: the judgement, and about ranks without a value the cause alone."""
+        """Return the judgement, and for ranks without a value the cause, not its consequences."""
         name, is_collective = self.step.name, self.step.collective
         judged = guarded(name, lambda: self.step.judge(self.values)) if self.values else []
         if self.silent and is_collective:
             return [*judged, *self.silent]  # that other ranks failed or waited is the consequence
         errors, found = self._of(ERROR), list[Finding]()
         for text, ranks in errors.items():
-            found.append(Finding.wrong(name, text, "a training would fail in the same way", ranks))
+            found.append(Finding.wrong(name, text, "a training would fail the same way", ranks))
         for doing, ranks in self._of(STUCK).items() if not (self.silent or errors) else ():
-            remedy = "a device, a network or a file system does not answer"
+            remedy = "a device, a network or a file system hangs"
             if is_collective:
-                remedy = "all ranks are alive: look at the network between them, and at the communication library's log"
+                remedy = "all ranks are alive: check the network between them and the communication library's log"
             text = f"{rank_names(ranks)}: {doing} did not finish within {timeout:g} s"
             found.append(Finding.wrong(name, text, remedy, ranks))
         return [*judged, *found, *self.silent]
@@ -254,7 +250,7 @@ class _StepWorker:
         self._future = self._worker.start(partial(step.measure, orders))
 
     def tend(self) -> None:
-        """Say that this rank lives, and answer if the step has ended, or has said nothing for too long."""
+        """Publish that this rank is alive, and its answer once the step has ended or is stuck."""
         self._board.beat()
         if self._future is None:
             return

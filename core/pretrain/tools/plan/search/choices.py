@@ -84,7 +84,7 @@ class _Split(NamedTuple):
 
 
 class Choices:
-    """All choices for a number of devices; `refused` counts sizes that are not legal, or choices, by the reason."""
+    """Legal choices for a number of devices; `refused` counts what is not legal, by the reason."""
 
     def __init__(self, recipe: Recipe, devices: int, devices_per_node: int) -> None:
         self.refused: Counter[str] = Counter()
@@ -108,8 +108,8 @@ class Choices:
 
     def _can_share_layers(self, tensor: int) -> bool:
         if tensor > self._node:
-            most = "more ranks than one" if self._node == 1 else f"more than {self._node} ranks"
-            self.refused[f"{most}, which are not in one node, would share a layer"] += 1
+            node = f"{self._node} device{'s' * (self._node > 1)}"
+            self.refused[f"a tensor-parallel group would span nodes of {node}"] += 1
             return False
         given = self._recipe.parallel.model_copy(update={"sequence_parallel": False})
         keys = indivisible_by_tensor_size(self._recipe.model_copy(update={"parallel": given}), tensor)

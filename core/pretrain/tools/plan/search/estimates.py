@@ -29,7 +29,7 @@ another order than they were allocated. In full plans of GPT-3 and smaller model
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageLoad:
-    """Model on one stage, and what is in flight there."""
+    """Part of the model on one stage, and its passes in flight."""
 
     layers: int
     passes: int  # forward passes of chunks that are in flight at most
@@ -209,7 +209,7 @@ def _activations(choice: LayoutChoice, pieces: Pieces, load: StageLoad) -> int:
 
 
 def _ends(pieces: Pieces, load: StageLoad) -> int:
-    """Return what passes in flight keep besides their layers, for one sample."""
+    """Return the bytes per sample that passes in flight keep outside of their layers."""
     # A chunk keeps its input too, and not its output, which is sent on and freed; that of the last goes to the head.
     begins = -(-load.passes // load.chunks) if load.is_first else 0
     kept = begins * pieces.embedding.kept + (load.passes - begins) * pieces.entering

@@ -84,7 +84,7 @@ class _Search:
         return [each for each in sized if memory is None or each.peak <= memory]
 
     def best(self, sized: Sequence[_Sized], shown: int = SHOWN) -> tuple[list[Found], list[Found]]:
-        """Return choices that fit by full plans, fastest first, and those that do not."""
+        """Plan choices in full; return those that fit, fastest first, and those that do not."""
         # The fastest by the estimate are planned, and if none of them fits the smallest of each layout, smallest first.
         fastest = _first_of_each(sorted(sized, key=self._cost))[:shown]
         smallest = _first_of_each(sorted(sized, key=lambda each: each.peak))
@@ -99,7 +99,7 @@ class _Search:
         return [], failed
 
     def smallest(self, sized: Sequence[_Sized], planned: Iterable[Found]) -> Found:
-        """Return the full plan of the choice that is the smallest by the estimate, which may be planned already."""
+        """Plan the smallest choice by the estimate in full, unless it is planned already."""
         choice = min(sized, key=lambda each: each.peak).choice
         found = next((each for each in planned if each.choice == choice), None)
         return found or self._planned(choice, "the smallest layout")
@@ -130,11 +130,7 @@ class _Search:
         return Found(choice=choice, arguments=arguments, plan=plan)
 
 
-def _silent(_text: str) -> None:
-    return
-
-
-def search(recipe: Recipe, device: PlanDevice, devices: int, vocab_size: int, say: Say = _silent) -> SearchResult:
+def search(recipe: Recipe, device: PlanDevice, devices: int, vocab_size: int, say: Say) -> SearchResult:
     """Estimate all legal layouts from traced pieces, and plan the fastest of those that fit in full."""
     searching = _Search(recipe, device, vocab_size, say)
     choices = searching.choices(devices)
@@ -171,8 +167,8 @@ def _first_of_each(sized: Iterable[_Sized]) -> list[LayoutChoice]:
 MOST_REPLICAS = 64  # replicas up to which is looked
 
 
-def enough_devices(recipe: Recipe, device: PlanDevice, vocab_size: int, say: Say = _silent) -> int | None:
-    """Return the least number of devices on which a recipe fits that does not fit on those of one replica."""
+def enough_devices(recipe: Recipe, device: PlanDevice, vocab_size: int, say: Say) -> int | None:
+    """Return the least number of devices on which a recipe fits, where those of one replica are too few."""
     # It takes about six full plans: the more replicas, the less each holds. None: not with up to `MOST_REPLICAS`.
     replica = recipe.model_parallel_size
     sizes = [size for size in range(2 * replica, MOST_REPLICAS * replica + 1, replica) if _is_legal(recipe, size)]
@@ -183,7 +179,7 @@ def enough_devices(recipe: Recipe, device: PlanDevice, vocab_size: int, say: Say
 
     if not sizes:
         return None
-    say(f"it does not fit on {replica} device{'s' * (replica > 1)}; looking for the number that is enough")
+    say(f"it does not fit on {replica} device{'s' * (replica > 1)}; looking for a number that is enough")
     if not fits(sizes[-1]):
         return None
     return sizes[bisect_left(sizes, True, hi=len(sizes) - 1, key=fits)]
@@ -209,7 +205,7 @@ def search_text(result: SearchResult) -> str:
     if device.peak_flops and device.figures.memory_bandwidth:
         lines += indented(figures_text(device), 0, WIDTH)
     if result.best:
-        lines += ["", "The fastest of those that were planned in full:"]
+        lines += ["", "The fastest of the layouts planned in full:"]
     for number, found in enumerate(result.best, start=1):
         lines += ["", f"{number}. {_layout(found)}", *_numbers(found), *_arguments(found)]
     if result.nearest or result.refused:

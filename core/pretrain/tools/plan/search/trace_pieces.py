@@ -56,7 +56,7 @@ class Passing:
 
     @classmethod
     def of(cls, with_one: int, with_two: int) -> Passing:
-        """Return them by those of micro-batches of one and of two samples."""
+        """Return the bytes from those measured with one and with two samples."""
         return cls(with_one, max(0, with_two - with_one))
 
     def bytes(self, samples: int) -> int:
@@ -82,8 +82,15 @@ def trace_pieces(recipe: Recipe, device: PlanDevice, vocab_size: int, keys: Iter
     wanted = sorted(keys)
     shapes = [(key, *shape) for key in wanted for shape in _SHAPES]
     small = [small_model(recipe, *shape) for shape in shapes]
-    layouts = [unchecked_layout(each, each.model_parallel_size) for each in small]
-    subjects = [TraceSubject.on(device, *each, vocab_size) for each in zip(small, layouts, strict=True)]
+    subjects = [
+        TraceSubject(
+            recipe=each,
+            device=device,
+            layout=unchecked_layout(each, each.model_parallel_size),
+            vocab_size=vocab_size,
+        )
+        for each in small
+    ]
     traced = dict(zip(shapes, in_processes(_trace, subjects), strict=True))
     return {key: _pieces(recipe, key, *(traced[key, *shape] for shape in _SHAPES)) for key in wanted}
 

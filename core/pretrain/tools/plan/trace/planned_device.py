@@ -1,4 +1,4 @@
-"""The device of a plan: a second CPU that answers like the planned backend."""
+"""The device of a plan: a second CPU with the planned backend's abilities."""
 
 from __future__ import annotations
 

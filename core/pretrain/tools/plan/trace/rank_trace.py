@@ -55,7 +55,7 @@ def trace_rank(
     device = planned.device(0)
     position, notices = StepPosition(), list[str]()
     if recipe.kernels.compile == "layer":
-        notices = ["kernels.compile: layer is planned as it is without compilation, which keeps more and takes longer"]
+        notices = ["kernels.compile: layer is planned without compilation, which keeps more memory and takes longer"]
     # Functions that differ between the device and a CPU are replaced.
     is_cpu = plugins.backend.device_type == "cpu"
     functions = nullcontext() if is_cpu else DeviceFunctions(device, plugins.backend.figures().dropout_bits)

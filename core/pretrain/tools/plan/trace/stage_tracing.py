@@ -29,30 +29,19 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TraceSubject:
-    """What to trace, as plain values for another process."""
+    """What to trace in another process."""
 
     recipe: Recipe
-    backend: str
-    device: str | None  # the name of a device that need not be there; None: the one here
+    device: PlanDevice
     layout: Layout
     vocab_size: int  # entries of the tokenizer, before padding
-    memory: int | None = None  # bytes that a device has for tensors; None where that is not known
-
-    @classmethod
-    def on(
-        cls, device: PlanDevice, recipe: Recipe, layout: Layout, vocab_size: int, memory: int | None = None
-    ) -> TraceSubject:
-        """Return the subject for a device."""
-        # By name where possible: a forked process cannot use a device that is open here.
-        name, backend = device.name if device.is_named else None, device.backend_name
-        return cls(recipe=recipe, backend=backend, device=name, layout=layout, vocab_size=vocab_size, memory=memory)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TracedStage:
     """Result of a trace."""
 
-    plan: StagePlan  # of the stage; its "process groups" are still missing
+    plan: StagePlan
     kernels: KernelTable
     notices: tuple[str, ...]
 
@@ -65,14 +54,15 @@ def trace_stages(subject: TraceSubject) -> list[TracedStage]:
 
 def trace_stage(subject: TraceSubject, stage: int) -> TracedStage:
     """Trace one stage, in a process that plans for one kind of device and never trains."""
-    recipe, layout = subject.recipe, subject.layout
+    recipe, device, layout = subject.recipe, subject.device, subject.layout
     rank = first_rank(layout, stage)
     count = layout.num_microbatches(recipe.train.global_batch_size)
     micro_batches = planned_micro_batches(layout, stage, count)
     trace = trace_subject(subject, rank=rank, micro_batches=micro_batches, name=f"rank {rank}")
     from pretrain.tools.plan.trace.trace_summary import summarize_trace  # noqa: PLC0415  imports megatron.core: after the bridge
 
-    plan = summarize_trace(trace, stage=stage, layers=layers_of(layout, stage), recipe=recipe, memory=subject.memory)
+    layers, groups = layers_of(layout, stage), device.group_bytes(layout)
+    plan = summarize_trace(trace, stage=stage, layers=layers, recipe=recipe, groups=groups, memory=device.memory)
     return TracedStage(plan=plan, kernels=trace.kernels, notices=tuple(trace.notices))
 
 
@@ -88,7 +78,7 @@ def in_processes(
         except BrokenProcessPool:
             msg = (
                 "a process that traces the model was killed, probably out of memory: a trace takes about 1 GB.\n"
-                "Free memory, or run fewer at once: taskset -c 0 pretrain plan ..."
+                "Free memory, or run fewer traces at once: taskset -c 0 pretrain plan ..."
             )
             raise BackendError(msg) from None
 
@@ -108,8 +98,8 @@ def trace_subject(subject: TraceSubject, *, rank: int, micro_batches: Sequence[i
     except Exception as error:
         msg = (
             f"{name} cannot be planned: {type(error).__name__}: {error}\n"
-            "A kernel that cannot run on fake tensors needs a stand-in (Offer.fake). Choose another in the recipe, or "
-            "report it to its author. PRETRAIN_TRACEBACK=1 shows where."
+            "A kernel that cannot run on fake tensors needs a stand-in (Offer.fake): choose another kernel in the "
+            "recipe, or tell its author. PRETRAIN_TRACEBACK=1 shows where."
         )
         raise BackendError(msg) from error
 
@@ -122,9 +112,9 @@ def install_for(subject: TraceSubject) -> Plugins:
     from pretrain.plugins.host.members import named  # noqa: PLC0415
     from pretrain.tools.plan.trace.planned_device import PlannedDevice  # noqa: PLC0415
 
-    plugins = load(subject.backend)
-    if subject.device is not None:
-        plugins = named(plugins, subject.device)
+    plugins = load(subject.device.backend_name)
+    if subject.device.is_named:  # by name where possible: a forked process cannot use a device that is open here
+        plugins = named(plugins, subject.device.name)
     megatron.install(PlannedDevice(plugins.backend), planned=True)
     planning.install()
     return plugins

@@ -33,7 +33,7 @@ class MemoryBlock:
     is_workspace: bool = False  # allocated and freed within one pass of a kernel
 
     def outlives(self, time: int) -> bool:
-        """Say whether it is not freed by then."""
+        """Say whether it is still allocated after a time."""
         return self.died is None or self.died > time
 
 
@@ -47,7 +47,7 @@ class Storages:
         self._known: weakref.WeakKeyDictionary[torch.UntypedStorage, MemoryBlock] = weakref.WeakKeyDictionary()
 
     def see(self, tensor: torch.Tensor, place: StepPlace) -> None:
-        """Follow a tensor's storage if it is a new one; those of torch's device "meta" take no memory."""
+        """Follow a tensor's storage if it is new; those on torch's device "meta" take no memory."""
         storage = tensor.untyped_storage()
         if storage in self._known or tensor.device.type == "meta":
             return
@@ -63,7 +63,7 @@ class Storages:
         return self._known.get(tensor.untyped_storage())
 
     def mark_workspace(self, begin: int) -> None:
-        """Mark those blocks from a number on that are free again as a kernel's workspace."""
+        """Mark the blocks from number `begin` on that are free again as a kernel's workspace."""
         for block in self.blocks[begin:]:
             block.is_workspace = block.died is not None
 

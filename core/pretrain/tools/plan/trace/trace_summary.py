@@ -20,12 +20,13 @@ if TYPE_CHECKING:
 
 
 def summarize_trace(
-    trace: RankTrace, *, stage: int, layers: str, recipe: Recipe, memory: int | None = None
+    trace: RankTrace, *, stage: int, layers: str, recipe: Recipe, groups: int, memory: int | None
 ) -> StagePlan:
-    """Return the plan of a stage; `memory` are the bytes that its device has for tensors, where that is known."""
+    """Return the plan of a stage; `memory` are the device's bytes, of which the process groups take `groups`."""
     course = MemoryCourse(trace)
-    parts = dict.fromkeys(PARTS, 0) | course.parts(course.peak)
-    parts["reserve"] = max(0, reserved(trace.blocks, memory) - course.peak_bytes)
+    parts = dict.fromkeys(PARTS, 0) | course.parts(course.peak) | {"process groups": groups}
+    limit = None if memory is None else memory - groups
+    parts["reserve"] = max(0, reserved(trace.blocks, limit) - course.peak_bytes)
     return StagePlan(
         stage=stage,
         rank=trace.rank,
@@ -65,7 +66,7 @@ def trace_costs(trace: RankTrace) -> Costs:
 def _split(
     trace: RankTrace, counted: Mapping[tuple[StepPlace, Item], int], chosen: Callable[[StepPlace], bool]
 ) -> tuple[dict[Item, float], dict[Item, float]]:
-    """Return how often each item comes in a micro-batch, and how often in a step besides."""
+    """Return how often each item occurs in a micro-batch, and how often in the rest of a step."""
     last = len(trace.steps)
     counts = {step: of_step(counted, step, chosen) for step in (last - 1, last)}
     fewer, more = (trace.micro_batches[step - 1] if step > 0 else 0 for step in (last - 1, last))
@@ -83,7 +84,7 @@ def _split(
 def of_step(
     counted: Mapping[tuple[StepPlace, Item], int], step: int, chosen: Callable[[StepPlace], bool]
 ) -> Counter[Item]:
-    """Return how often each item comes in a step of a trace, in the places that are chosen."""
+    """Return how often each item occurs in the chosen places of a step."""
     found: Counter[Item] = Counter()
     for (place, item), count in counted.items():
         if place.step == step and chosen(place):

@@ -9,7 +9,7 @@ import pytest
 from pretrain.recipe import make_recipe
 from pretrain.report.plain_text import rank_names
 from pretrain.tools.doctor.finding import Finding, Verdict
-from pretrain.tools.doctor.ranks.own_steps import cores_step, merged, own_step
+from pretrain.tools.doctor.ranks.steps import cores_step, merged, own_step
 from recipe.smallest import SMALLEST
 
 
@@ -45,7 +45,7 @@ def values(check, *texts):
 @pytest.mark.parametrize("check", ["device", "driver", "libraries", "remark of a plugin"])
 def test_devices_and_software_that_are_not_equal_are_shown_with_all_values(check):
     assert values(check, "A 1", "A 1", "B 2") == [
-        (Verdict.LOOK, "not equal on all ranks. ranks 0-1: A 1; rank 2: B 2", ())
+        (Verdict.LOOK, "differs between ranks. ranks 0-1: A 1; rank 2: B 2", ())
     ]
     assert values(check, "A 1", "A 1") == [(Verdict.OK, "A 1", ())]
 
@@ -61,7 +61,7 @@ def test_devices_and_software_that_are_not_equal_are_shown_with_all_values(check
 def test_ranks_with_another_torch_or_megatron_core_are_wrong(other, verdict):
     usual = "Python 3.11.7, torch 2.13.0, megatron-core 0.16.1, numpy 2.4.6"
     assert values("versions", usual, other) == [
-        (verdict, f"not equal on all ranks. rank 0: {usual}; rank 1: {other}", ())
+        (verdict, f"differs between ranks. rank 0: {usual}; rank 1: {other}", ())
     ]
 
 
@@ -89,7 +89,7 @@ def test_ranks_that_would_take_different_kernels_are_named():
     norms = ["apex (a 1)", "torch (b 2)", "apex (a 1)"]
     (found,) = judged(*({"norm": norm, "linear": "torch (b 2)"} for norm in norms))
     assert (found.check, found.verdict) == ("kernel norm", Verdict.WRONG)
-    assert found.text == "the ranks would take different kernels: ranks 0, 2: apex (a 1); rank 1: torch (b 2)"
+    assert found.text == "the ranks would use different kernels: ranks 0, 2: apex (a 1); rank 1: torch (b 2)"
 
 
 def test_a_rank_without_kernels_does_not_differ():
@@ -119,4 +119,4 @@ def test_ranks_that_are_bound_to_cores_of_their_own_have_them_together():
 def test_the_host_with_the_fewest_cores_for_a_rank_is_named():
     found = cores_of(2, ("a", [*range(6)]), ("a", [*range(6)]), ("b", [0]))
     assert found.text == "1 core on b; its ranks need 1 x (1 + 2 data workers) = 3"
-    assert found.remedy.startswith("Allow 3 (")
+    assert found.remedy.startswith("Allow 3 cores (")
