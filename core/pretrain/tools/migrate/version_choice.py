@@ -104,7 +104,8 @@ def choose_for_log(names: Iterable[str], hint: str = "") -> ProgramChoice:
         return len(flags - each.flags.keys()), len(each.flags.keys() - each.refused - stated)
 
     chosen = min(_hinted("megatron", hint) or programs, key=distance)
-    why = f"{chosen.title}, {_asked_for(hint)}whose flags are nearest to the names in the log"
+    by_hint = f"as --from {hint} says, " if hint else ""
+    why = f"{chosen.title}, {by_hint}whose flags are nearest to the names in the log"
     return ProgramChoice(chosen, why, tuple(sorted(stated - chosen.flags.keys())))
 
 
@@ -117,14 +118,9 @@ def _newest_fitting(among: Sequence[Program], named: Named, hint: str) -> Progra
     chosen, *others = fitting
     newer = [each for each in among[: among.index(chosen)] if _are_related(each, chosen)]
     reason = _reason(named, missing[chosen.name], [missing[each.name] for each in newer], is_hinted=len(among) == 1)
-    why = f"{chosen.title}, {_asked_for(hint)}{reason}"
-    return ProgramChoice(
-        chosen, why, missing[chosen.name], tuple(each for each in others if _are_related(each, chosen))
-    )
-
-
-def _asked_for(hint: str) -> str:
-    return f"as --from {hint} says, " if hint else ""
+    why = f"{chosen.title}, {f'as --from {hint} says, ' if hint else ''}{reason}"
+    related = tuple(each for each in others if _are_related(each, chosen))
+    return ProgramChoice(chosen, why, missing[chosen.name], related)
 
 
 def _are_related(one: Program, other: Program) -> bool:
@@ -165,7 +161,7 @@ def _hinted(dialect: Dialect, hint: str) -> tuple[Program, ...]:
     if named.dialect != dialect:
         families = ", ".join(family for family in FAMILIES if program(family).dialect == dialect)
         theirs = "GPT-NeoX's files" if dialect == "neox" else "the arguments of Megatron-LM or a program made of it"
-        msg = f"--from {hint}: these are {theirs}.\nUse one of {families}, or leave --from out."
+        msg = f"--from {hint}: the sources are {theirs}.\nGive one of {families}, or leave --from out."
         raise MigrateError(msg)
     return tuple(reversed(family_of(hint))) if hint in FAMILIES else (named,)
 
