@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from pretrain.tools.migrate.report import Fate
-
 Reason = Literal["replaced", "option", "no effect", "not read"]
 
 
@@ -32,7 +30,7 @@ class NotNeeded:
     reason: Reason  # "not read": the program's own GPT training does not read it either, such as one of BERT's
     text: str  # what replaces it, the option "--nproc" of a command here, or why it changes nothing
 
-    def outcome(self, command: str) -> tuple[Fate, str]:
+    def outcome(self, command: str) -> tuple[Literal["replaced", "no effect"], str]:
         """Return the list of the report in which it is, and the text there; `command` has the option."""
         text = f"{self.text} of {command}" if self.reason == "option" else self.text
         return ("replaced" if self.reason in {"replaced", "option"} else "no effect"), text

@@ -41,10 +41,6 @@ class Named:
     takes: Callable[[Program, str], bool]  # whether a program takes one
     script: str = ""  # file that starts the training; empty if it is not known
 
-    def missing(self, program: Program) -> tuple[str, ...]:
-        """Return the names that a program does not take."""
-        return tuple(name for name in self.names if not self.takes(program, name))
-
 
 def is_neox(source: MigrateSource) -> bool:
     """Say whether a source is GPT-NeoX's."""
@@ -111,7 +107,7 @@ def choose_for_log(names: Iterable[str], hint: str = "") -> ProgramChoice:
 
 def _newest_fitting(among: Sequence[Program], named: Named, hint: str) -> ProgramChoice:
     """Choose the first of some programs that takes most; of equal ones the first that the script starts."""
-    missing = {each.name: named.missing(each) for each in among}
+    missing = {each.name: tuple(name for name in named.names if not named.takes(each, name)) for each in among}
     fewest = min(map(len, missing.values()))
     fitting = [each for each in among if len(missing[each.name]) == fewest]
     fitting = [each for each in fitting if named.script in version_of(each).scripts] or fitting

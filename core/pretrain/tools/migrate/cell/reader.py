@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from pretrain.errors import MigrateError
 from pretrain.tools.migrate.cell.namespaces import parse_record, whole_commands, write_stubs
-from pretrain.tools.migrate.cell.places import Places, reasons_of
+from pretrain.tools.migrate.cell.places import Places
 from pretrain.tools.migrate.cell.trials import MARKER, Trials, asked_in, trainings_of
 from pretrain.tools.migrate.setting import RuntimeValue, Word, require_known
 
@@ -66,7 +66,11 @@ def script_of(
     records: Mapping[str, CellRecord], places: Places, varying: Mapping[int, Mapping[int, str]] | None = None
 ) -> Script:
     """Return commands and files of what was written down; `varying` has names that words of commands depend on."""
-    reasons = reasons_of(records.values(), places)
+    reasons = {  # where values that are not known were made, and by which command, by their names
+        record.words[0]: (places.of(record), record.words[1].partition("=")[2] or record.words[1])
+        for record in records.values()
+        if record.kind == "unknown"
+    }
     files: dict[str, str] = {}
     commands = []
     for at, (record, words) in enumerate(whole_commands(records)):

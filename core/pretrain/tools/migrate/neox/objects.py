@@ -73,7 +73,6 @@ _LARGEST = 10**15
 
 def flat(stated: Mapping[str, Setting]) -> dict[str, Setting]:
     """Return settings with those inside objects by their paths, in the place of the objects."""
-    # Keys of deepspeed_extra_args count as if they stood beside the others (`NeoXArgs.get_extra_deepspeed_args`).
     found: dict[str, Setting] = {}
     for name, setting in _beside(stated).items():
         if isinstance(setting.value, Mapping) and setting.value:
@@ -84,6 +83,7 @@ def flat(stated: Mapping[str, Setting]) -> dict[str, Setting]:
 
 
 def _beside(stated: Mapping[str, Setting]) -> dict[str, Setting]:
+    """Return settings with the keys of deepspeed_extra_args beside the others."""
     around = stated.get(EXTRA)
     if around is None or not isinstance(around.value, Mapping) or not around.value:
         return dict(stated)
@@ -91,8 +91,8 @@ def _beside(stated: Mapping[str, Setting]) -> dict[str, Setting]:
     for name, setting in extra.items():
         other = stated.get(name)
         if other is not None and other.value is not None:
-            msg = f"{setting.place}: {setting.written} and {other.place}: {other.written} are one setting"
-            msg += " in two places.\nRemove one of them."
+            both = f"{setting.place}: {setting.written} and {other.place}: {other.written}"
+            msg = f"{both} are the same setting.\nRemove one of them."
             raise MigrateError(msg)
     others = {name: setting for name, setting in stated.items() if name != EXTRA}
     return others | {name: replace(setting, name=name) for name, setting in extra.items()}

@@ -107,8 +107,7 @@ _OPTIMIZER, _PARAM = f"{_ZERO}.offload_optimizer.device", f"{_ZERO}.offload_para
 _OLD = {_OPTIMIZER: (f"{_ZERO}.cpu_offload",), _PARAM: (f"{_ZERO}.cpu_offload_param", f"{_ZERO}.cpu_offload_params")}
 _PIN = f"{_ZERO}.cpu_offload_use_pin_memory"
 _SEEN_TO = {f"{_ZERO}.{key}" for key in ("stage", "overlap_comm", "reduce_bucket_size", "allgather_bucket_size")}
-"""Keys that layout.py makes use of, or says why not, where megatron-core steps the optimizer."""
-_CPU_ADAM = "engine.zero.offload_optimizer.cpu_adam"
+"""Keys that have functions of their own here, where megatron-core steps the optimizer."""
 
 PATHS: dict[str, tuple[str, ...]] = {}
 """Paths of GPT-NeoX by key of the recipe: DeepSpeed takes some keys with and without stage3_."""
@@ -204,5 +203,5 @@ FUNCTIONS: Mapping[str, Function] = {
     "engine.zero.offload_param.device": partial(_device_of, path=_PARAM),
     "engine.zero.offload_optimizer.pin_memory": partial(_pin_memory, path=f"{_ZERO}.offload_optimizer.pin_memory"),
     "engine.zero.offload_param.pin_memory": partial(_pin_memory, path=f"{_ZERO}.offload_param.pin_memory"),
-    _CPU_ADAM: _cpu_adam,
+    "engine.zero.offload_optimizer.cpu_adam": _cpu_adam,
 }

@@ -98,15 +98,11 @@ _LONGEST = 1000
 
 def optimizer_name(settings: Settings) -> Derived | None:
     """Return which Adam it is; DeepSpeed's and apex's Adam have decoupled weight decay."""
-    given = settings.value(_TYPE)
-    if given is None:
-        of_params = stated(settings, f"{_PARAMS}.adam_w_mode")
-        coupled = settings.value(f"{_PARAMS}.adam_w_mode") is False
-        return Derived("adam" if coupled else "adamw", of_params) if of_params else None
-    if str(given).lower() not in _ADAMS:
+    given, mode = settings.value(_TYPE), f"{_PARAMS}.adam_w_mode"
+    if given is not None and str(given).lower() not in _ADAMS:
         return in_place("adamw", _TYPE, f"{given} is not supported; adamw is used instead")
-    coupled = settings.value(f"{_PARAMS}.adam_w_mode") is False
-    return Derived("adam" if coupled else "adamw", (_TYPE, *stated(settings, f"{_PARAMS}.adam_w_mode")))
+    names = tuple(name for name in (_TYPE, mode) if settings.value(name) is not None)
+    return Derived("adam" if settings.value(mode) is False else "adamw", names) if names else None
 
 
 def lr(settings: Settings) -> Derived | None:
