@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pretrain.tools.migrate.meaning import Ignored, Launched, Mapped, NoEffect, NotSupported, Replaced, read_meanings
+from pretrain.tools.migrate.meaning import Mapped, NotNeeded, NotSupported, read_meanings
 from pretrain.tools.migrate.megatron.meanings import BUILD_MEANINGS, LAUNCHERS, MEANINGS, MEANINGS_OF
 from pretrain.tools.migrate.neox.meanings import MEANINGS as NEOX
 from pretrain.tools.migrate.programs import programs
@@ -25,15 +25,19 @@ _MARK = "<!-- Generated from here on: python docs/generate/migrate_page.py -->\n
 
 _TITLES: tuple[tuple[str, Callable[[Meaning], bool]], ...] = (
     ("Carried over", lambda meaning: isinstance(meaning, Mapped)),
-    ("Replaced", lambda meaning: isinstance(meaning, Replaced | Launched)),
-    ("No effect here", lambda meaning: isinstance(meaning, NoEffect)),
-    ("Not read by the program's own training", lambda meaning: isinstance(meaning, Ignored)),
+    ("Replaced", lambda meaning: _reason(meaning) in {"replaced", "option"}),
+    ("No effect here", lambda meaning: _reason(meaning) == "no effect"),
+    ("Not read by the program's own training", lambda meaning: _reason(meaning) == "not read"),
     ("Not supported", lambda meaning: isinstance(meaning, NotSupported) and not meaning.other_model),
     (
         "Refused without `--accept`: another model",
         lambda meaning: isinstance(meaning, NotSupported) and meaning.other_model,
     ),
 )
+
+
+def _reason(meaning: Meaning) -> str:
+    return meaning.reason if isinstance(meaning, NotNeeded) else ""
 
 
 def page(present: str) -> str:
@@ -51,11 +55,6 @@ def _tables() -> Iterator[str]:
     yield from _dialect("Settings of GPT-NeoX", NEOX, {name: _spelling(name, "neox") for name in NEOX})
     yield from _dialect("Options of launchers", LAUNCHERS, {name: f"--{name}" for name in LAUNCHERS})
     yield from _dialect("Flags of preprocess_data.py", BUILD_MEANINGS, {name: _dashed(name) for name in BUILD_MEANINGS})
-
-
-def _is_lost(meaning: Meaning) -> bool | None:
-    """Say whether the model computes something else without a setting; None for one that is not lost."""
-    return meaning.other_model if isinstance(meaning, NotSupported) else None
 
 
 def _spelling(name: str, dialect: str) -> str:
@@ -87,16 +86,9 @@ def _text(meaning: Meaning) -> str:
         values = ", ".join(f"{_value(theirs)}: {_value(ours)}" for theirs, ours in meaning.values.items())
         parts = (f"`{meaning.key}`", f"({values})" * bool(values), meaning.how, meaning.note)
         return "; ".join(part for part in (" ".join(filter(None, parts[:2])), *parts[2:]) if part).replace("|", "\\|")
-    if isinstance(meaning, Launched):
-        return f"`{meaning.option}`"
-    text = (
-        meaning.by
-        if isinstance(meaning, Replaced)
-        else meaning.change
-        if isinstance(meaning, NotSupported)
-        else meaning.why
-    )
-    return text.replace("|", "\\|")
+    if isinstance(meaning, NotSupported):
+        return meaning.change.replace("|", "\\|")
+    return f"`{meaning.text}`" if meaning.reason == "option" else meaning.text.replace("|", "\\|")
 
 
 def _value(value: object) -> str:

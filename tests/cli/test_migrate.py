@@ -79,7 +79,7 @@ def test_another_model_is_refused_unless_it_is_accepted(folder):
     assert error.splitlines()[0] == (
         "--num-experts (--args): the model has no experts: every token passes one MLP in each layer."
     )
-    assert "Give --accept num_experts,qk_layernorm,position_embedding_type to write it all the same." in error
+    assert "Give --accept num_experts,qk_layernorm,position_embedding_type to write it anyway." in error
     found = run("train.sh", "--args", "--num-experts 8 --qk-layernorm", "--accept", "num-experts,qk_layernorm")
     assert found.exit_code == 3, found.exception
     head = found.stdout.partition("model:")[0]
@@ -105,7 +105,7 @@ def test_flags_of_mindspeed_llm_are_known():
     assert found.exit_code == 3, found.exception
     assert "Taken for MindSpeed-LLM of August 2026" in found.stderr
     assert "deterministic_mode: true # --npu-deterministic" in found.stdout
-    assert "# Not known: --our-own 1 2 (--args): nothing is taken from it." in found.stdout
+    assert "# Not known: --our-own 1 2 (--args): it is ignored." in found.stdout
     assert "Not known (1):" in found.stderr
 
 
@@ -113,7 +113,7 @@ def test_flags_of_mindspeed_llm_are_known():
 def test_later_arguments_win_and_the_report_says_so():
     found = run("train.sh", "--args", "--num-layers 4", "-o", "recipe.yml")
     assert load_recipe("recipe.yml").model.num_layers == 4
-    assert "--num-layers 4 takes the place of --num-layers 2 of train.sh:1" in found.stderr
+    assert "--num-layers 4 replaces --num-layers 2 of train.sh:1" in found.stderr
 
 
 def test_a_misspelt_flag_is_named_with_its_line(folder):
@@ -121,7 +121,7 @@ def test_a_misspelt_flag_is_named_with_its_line(folder):
         script.write("\n")
     found = run("train.sh", "--args", "--hiden-size 4")
     assert found.exit_code == 3
-    line = "--hiden-size 4 (--args): nothing is taken from it. Did you mean '--hidden-size'?"
+    line = "--hiden-size 4 (--args): it is ignored. Did you mean '--hidden-size'?"
     assert f"  - {line}" in found.stderr
     assert f"# Not known: {line}" in found.stdout
 
@@ -164,14 +164,16 @@ def test_values_of_the_environment_are_asked_for_all_at_once(folder):
 
 def test_a_command_is_run_for_real_after_asking(folder):
     (folder / "train.sh").write_text(f"torchrun pretrain_gpt.py {ARGUMENTS}\n".replace("$LOGS", "logs"))
-    assert "nothing is run" in refused("--capture", "--", "bash", "train.sh")
+    assert "the command was not run" in refused("--capture", "--", "bash", "train.sh")
     found = run("--capture", "--yes", "--", "bash", "train.sh")
     assert found.exit_code == 0, found.exception
     assert "num_layers: 2 # --num-layers" in found.stdout
-    assert "This is run for real" in found.stderr
-    assert "there is no command" in refused("--capture", "--args", "--bf16")
-    assert "--yes belongs to --capture" in refused("train.sh", "--yes")
-    assert "has its own environment" in refused("--capture", "--yes", "-D", "A=1", "--", "bash", "train.sh")
+    assert "This command runs for real" in found.stderr
+    assert "--capture needs a command" in refused("--capture", "--args", "--bf16")
+    assert "--yes is for --capture alone" in refused("train.sh", "--yes")
+    assert "--define does not work with --capture" in refused(
+        "--capture", "--yes", "-D", "A=1", "--", "bash", "train.sh"
+    )
 
 
 def test_preprocessing_alone_becomes_a_command(folder):
@@ -186,7 +188,7 @@ def test_versions_are_listed():
 @pytest.mark.usefixtures("folder")
 def test_a_source_is_needed():
     assert run().exit_code == 2
-    assert "a definition is NAME=VALUE" in refused("train.sh", "--define", "OUT")
+    assert "give it as NAME=VALUE" in refused("train.sh", "--define", "OUT")
 
 
 def test_a_definition_reaches_the_arguments_and_one_that_nothing_reads_is_an_error(folder):
@@ -194,7 +196,7 @@ def test_a_definition_reaches_the_arguments_and_one_that_nothing_reads_is_an_err
     found = run("train.sh", "--args", "--load $IN", "-D", "OUT=a", "-D", "IN=b")
     assert found.exit_code == 0, found.exception
     assert "load: b" in found.stdout
-    assert "--define OTU: no source has this variable. Did you mean 'OUT'?" in refused("train.sh", "-D", "OTU=a")
+    assert "--define OTU: no source reads this variable. Did you mean 'OUT'?" in refused("train.sh", "-D", "OTU=a")
 
 
 def test_a_log_after_a_script_wins(folder):
@@ -209,19 +211,19 @@ def test_a_log_after_a_script_wins(folder):
     (folder / "train.log").write_text("\n".join(text))
     found = run("train.sh", "train.log", "--from", "megatron-lm-2023.07")
     assert "lr: 0.5 # lr (line " in found.stdout, found.exception
-    assert "takes the place of --lr 0.001 of train.sh:1" in found.stderr
+    assert "lr 0.5 replaces --lr 0.001 of train.sh:1" in found.stderr
 
 
 def test_a_deepspeed_file_that_the_program_would_not_read_is_an_error(folder):
     (folder / "ds.json").write_text('{"zero_optimization": {"stage": 2}}')
-    assert "ds.json: without --deepspeed the program reads no DeepSpeed file." in refused("train.sh", "ds.json")
+    assert "ds.json: the program reads no DeepSpeed file without --deepspeed." in refused("train.sh", "ds.json")
     found = run("train.sh", "ds.json", "--as-meant")
     assert "stage: 2 # zero_optimization.stage (ds.json:1)" in found.stdout, found.exception
 
 
 def test_the_number_of_devices_is_asked_for_where_it_counts_and_wins_over_the_launcher(folder):
     found = run("train.sh", "--devices", "4")
-    assert "--devices 4 counts, not the 2 processes of train.sh:1" in found.stderr
+    assert "--devices 4 is used, not the 2 processes of train.sh:1" in found.stderr
     assert found.stderr.splitlines()[-1] == "pretrain run recipe.yml"
     (folder / "train.sh").write_text(f"python pretrain_gpt.py {ARGUMENTS.replace('--global-batch-size 4', '')}\n")
     assert "Give --devices N" in refused("train.sh")
@@ -254,6 +256,4 @@ def test_the_way_back_prints_arguments_and_says_what_has_no_flag(folder):
     assert found.exit_code == 3
     assert "No flag: data.index=native" in found.stderr
     assert not (folder / "arguments").exists()
-    assert "--args, --devices: --to takes a recipe" in refused(
-        "--to", "megatron", "r.yml", "--args", "x", "--devices", "2"
-    )
+    assert "--args, --devices: not with --to" in refused("--to", "megatron", "r.yml", "--args", "x", "--devices", "2")

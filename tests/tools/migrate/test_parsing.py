@@ -72,13 +72,13 @@ def test_values_are_what_argparse_makes_of_them(text, expected):
     [
         ("\n--layers 1e3", "train.sh:2: --layers: '1e3' is not a whole number"),
         ("--rate fast", "train.sh:1: --rate: 'fast' is not a number"),
-        ("--rate -1e-5", "train.sh:1: --rate: it needs a value, and has none"),
-        ("--layers", "train.sh:1: --layers: it needs a value, and has none"),
-        ("--layers --fused", "train.sh:1: --layers: it needs a value, and has none"),
-        ("--ramp 1 2", "train.sh:1: --ramp: it needs 3 values, and has 2"),
-        ("--ramp=1", "train.sh:1: --ramp: it needs 3 values, and has 1"),
-        ("--fused=yes", "train.sh:1: --fused: it takes no value, and has 'yes'"),
-        ("--style cosin", "train.sh:1: --style: 'cosin' is none of linear, cosine. Did you mean 'cosine'?"),
+        ("--rate -1e-5", "train.sh:1: --rate: needs a value, but has none"),
+        ("--layers", "train.sh:1: --layers: needs a value, but has none"),
+        ("--layers --fused", "train.sh:1: --layers: needs a value, but has none"),
+        ("--ramp 1 2", "train.sh:1: --ramp: needs 3 values, but has 2"),
+        ("--ramp=1", "train.sh:1: --ramp: needs 3 values, but has 1"),
+        ("--fused=yes", "train.sh:1: --fused: takes no value, but has 'yes'"),
+        ("--style cosin", "train.sh:1: --style: 'cosin' is not one of linear, cosine. Did you mean 'cosine'?"),
         ("--fused true", "train.sh:1: 'true' belongs to no flag"),
         ("-- --fused", "train.sh:1: '--fused' belongs to no flag"),
     ],
@@ -138,8 +138,8 @@ def test_a_later_value_wins_and_says_so():
     parsed = parse(words_of("--layers 2 --fused\n--layers 4\n--no-fused\n--rate 1 --rate 1"), SMALL)
     assert values(parsed) == {"layers": 4, "fused": False, "rate": 1.0}
     assert parsed.notices == [
-        "train.sh:2: --layers 4 takes the place of --layers 2 of train.sh:1",
-        "train.sh:3: --no-fused takes the place of --fused of train.sh:1",
+        "train.sh:2: --layers 4 replaces --layers 2 of train.sh:1",
+        "train.sh:3: --no-fused replaces --fused of train.sh:1",
     ]
 
 
@@ -159,7 +159,7 @@ class TestPrefixes:
         assert values(parsed) == {"vocab_file": "v.json", "num_layers": 3}
 
     def test_several_meanings_are_a_problem(self):
-        assert "it can be the beginning of --" in parse(words_of("--num 3"), self.old).problems[0]
+        assert "--num is ambiguous: it can be short for --" in parse(words_of("--num 3"), self.old).problems[0]
 
     def test_later_versions_know_whole_flags_only(self):
         assert parse(words_of("--vocab v.json"), program("megatron-lm-2.0")).settings == {}

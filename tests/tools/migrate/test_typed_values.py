@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pretrain.errors import MigrateError
+from pretrain.tools.migrate.parsing import checked
 from pretrain.tools.migrate.programs import program
 from pretrain.tools.migrate.setting import Setting, SourceLine
-from pretrain.tools.migrate.typed_values import checked
 
 NEWEST = program("megatron-lm")
 
@@ -62,10 +62,10 @@ def test_another_type_is_refused_with_its_line(name, value, kind):
 
 @pytest.mark.parametrize("name", ["num_layers", "lr", "save", "no_flag"])
 def test_a_number_too_large_to_be_written_is_refused(name):
-    with pytest.raises(MigrateError, match=rf"^gpt\.yaml:7: {name}: a number of \d+ bits is not a number of a size"):
+    with pytest.raises(MigrateError, match=rf"^gpt\.yaml:7: {name}: a number of \d+ bits is not a number of a sens"):
         value_of(name, 16**5000)
 
 
 def test_it_is_refused_in_a_list_too():
-    with pytest.raises(MigrateError, match="is not a number of a size"):
+    with pytest.raises(MigrateError, match="is not a number of a sensible size"):
         value_of("data_path", [16**5000])

@@ -96,7 +96,7 @@ class TestHint:
             choose(words_of("--seed 1"), hint="megatron_lm")
 
     def test_of_other_settings(self):
-        with pytest.raises(MigrateError, match="Use one of gpt-neox, or leave --from out"):
+        with pytest.raises(MigrateError, match="Give one of gpt-neox, or leave --from out"):
             choose_for_keys(["num_layers"], hint="megatron-lm")
 
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pretrain.recipe.recipe import keys_of_recipe
 from pretrain.recipe.section import as_text
-from pretrain.tools.migrate.meaning import Ignored, Launched, Mapped, NoEffect, NotSupported, Replaced
+from pretrain.tools.migrate.meaning import Mapped, NotNeeded, NotSupported
+from pretrain.tools.migrate.megatron.data import is_number
 from pretrain.tools.migrate.megatron.meanings import BUILD_MEANINGS, LAUNCHERS, MEANINGS, meaning_of, spelled
 from pretrain.tools.migrate.neox import meanings as neox
 
@@ -31,7 +32,9 @@ _WORKED_OUT = {
 
 _IN_SHORT: dict[str, Meaning] = {
     "zero_optimization": Mapped("engine.zero", note="with engine.name=deepspeed"),
-    "gradient_accumulation_steps": NoEffect("it follows: global_batch_size / (micro_batch_size x data-parallel size)"),
+    "gradient_accumulation_steps": NotNeeded(
+        "no effect", "it follows: global_batch_size / (micro_batch_size x data-parallel size)"
+    ),
     "num_moe_experts": MEANINGS["num_experts"],
 }
 """Keys of GPT-NeoX whose meaning is about more than a hint can say, and megatron-core's name of a flag."""
@@ -58,7 +61,7 @@ def flag_of_run(flag: str, values: Sequence[str] = ()) -> str:
     match found:
         case None:
             return ""
-        case _Found(meaning=Launched(option)):
+        case _Found(meaning=NotNeeded("option", option)):
             return f"here it is {option}."
         case _Found(meaning=Mapped() as carried):
             return f"here {_as_option(found, carried, values)}."
@@ -71,7 +74,8 @@ def flag_of_build(flag: str) -> str:
     meaning = BUILD_MEANINGS.get(_name(flag))
     if meaning is None:
         return ""
-    return f"here it is {meaning.option}." if isinstance(meaning, Launched) else f"{_sentence(meaning)}."
+    is_option = isinstance(meaning, NotNeeded) and meaning.reason == "option"
+    return f"here it is {meaning.text}." if is_option else f"{_sentence(meaning)}."
 
 
 def key_of_recipe(path: str, given: object) -> str:
@@ -80,12 +84,12 @@ def key_of_recipe(path: str, given: object) -> str:
     found = _find(_name(key))
     if found is None or (isinstance(found.meaning, Mapped) and found.meaning.key.rpartition(".")[2] == key):
         return ""
-    if isinstance(found.meaning, Launched):
-        return f" It is not a key of a recipe: give pretrain {found.meaning.option}."
-    if isinstance(found.meaning, Mapped):
-        return f" {_as_key(found, found.meaning, given)}."
-    sentence = _sentence(found.meaning)
-    return f" It is {sentence}."
+    match found.meaning:
+        case NotNeeded("option", option):
+            return f" It is not a key of a recipe: give pretrain {option}."
+        case Mapped() as carried:
+            return f" {_as_key(found, carried, given)}."
+    return f" It is {_sentence(found.meaning)}."
 
 
 def _as_option(found: _Found, meaning: Mapped, values: Sequence[str]) -> str:
@@ -116,7 +120,7 @@ def _as_key(found: _Found, meaning: Mapped, given: object) -> str:
 
 
 def _value(meaning: Mapped, given: object) -> str | None:
-    """Return a value as a recipe has it; None for one that is not offered, or whose key needs other flags too."""
+    """Return a value as a recipe has it; None for one that is not supported, or whose key needs other flags too."""
     if isinstance(given, str):
         is_choice = any(isinstance(value, str) for value in meaning.values)
         return _translated(meaning, given) or (None if is_choice else given)
@@ -138,12 +142,11 @@ def _note(found: _Found, meaning: Mapped) -> str:
 def _sentence(meaning: Meaning) -> str:
     """Return "not needed: ..." or "not supported: ...", without a period."""
     match meaning:
-        case NoEffect(text) | Replaced(text) | Ignored(text):
+        case NotNeeded(text=text):
             return f"not needed: {text}"
         case NotSupported(text):
             return f"not supported: {text}"
-        case _:
-            raise TypeError(meaning)
+    raise TypeError(meaning)
 
 
 def _name(flag: str) -> str:
@@ -157,42 +160,24 @@ def _find(name: str) -> _Found | None:
     """Return the flag of a name with underscores in small letters: Megatron's, a launcher's or GPT-NeoX's."""
     dest = spelled(name, _BY_NAME)
     meaning = MEANINGS.get(_BY_NAME.get(dest.name, dest.name)) or LAUNCHERS.get(name) or _IN_SHORT.get(name)
-    meaning = meaning or _of_group(name)
+    if meaning is None and name not in neox.MEANINGS:  # of all flags that begin so: --moe-..., --no-inprocess-...
+        meaning = meaning_of(name.removeprefix("no_").removeprefix("disable_"))
     if meaning is not None:
         return _Found(dest.name, meaning, True if dest.given is None else dest.given)
     if "_" not in name and name not in _OF_ONE_WORD:
         return None
     meaning = neox.MEANINGS.get(name)
     if meaning is None:
-        return _same_name(name)
+        known = keys_of_recipe()
+        sections = {path.rpartition(".")[0] for path in known}
+        same = next((path for path in known if path.rpartition(".")[2] == name and path not in sections), None)
+        return None if same is None else _Found(name, Mapped(same), given=True)
     is_part = isinstance(meaning, Mapped) and meaning.how and not meaning.values and name not in _SAME_NUMBER
     return _Found(name, meaning, given=None if is_part else True)
 
 
-def _of_group(name: str) -> Meaning | None:
-    """Return the meaning of all flags that begin like one, but that are not listed: --moe-..., --no-inprocess-..."""
-    is_of_neox = name in neox.MEANINGS
-    return None if is_of_neox else meaning_of(name.removeprefix("no_").removeprefix("disable_"))
-
-
-def _same_name(name: str) -> _Found | None:
-    """Return the key, no section, of the same name."""
-    known = keys_of_recipe()
-    sections = {path.rpartition(".")[0] for path in known}
-    same = [path for path in known if path.rpartition(".")[2] == name and path not in sections]
-    return _Found(name, Mapped(same[0]), given=True) if same else None
-
-
 def _parts(values: Sequence[str]) -> Iterator[str]:
     """Yield the parts of a blend: weight, path, weight, path, ...; or paths alone, whose weights are to be written."""
-    weights, paths = (values[::2], values[1::2]) if _is_number(values[0]) else (["WEIGHT"] * len(values), values)
+    weights, paths = (values[::2], values[1::2]) if is_number(values[0]) else (["WEIGHT"] * len(values), values)
     for weight, path in zip(weights, paths, strict=False):
         yield f"{{weight: {weight}, path: {path}}}"
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

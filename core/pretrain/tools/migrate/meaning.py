@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
+
+Reason = Literal["replaced", "option", "no effect", "not read"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,17 +24,16 @@ class Mapped:
 
 
 @dataclass(frozen=True, slots=True)
-class Replaced:
-    """A setting that something else replaces."""
+class NotNeeded:
+    """A setting that a recipe does without."""
 
-    by: str
+    reason: Reason  # "not read": the program's own GPT training does not read it either, such as one of BERT's
+    text: str  # what replaces it, the option "--nproc" of a command here, or why it changes nothing
 
-
-@dataclass(frozen=True, slots=True)
-class NoEffect:
-    """A setting that would change nothing here."""
-
-    why: str
+    def outcome(self, command: str) -> tuple[Literal["replaced", "no effect"], str]:
+        """Return the list of the report in which it is, and the text there; `command` has the option."""
+        text = f"{self.text} of {command}" if self.reason == "option" else self.text
+        return ("replaced" if self.reason in {"replaced", "option"} else "no effect"), text
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,28 +45,7 @@ class NotSupported:
     other_model: bool = False  # whether the model computes something else then, so that the user has to accept it
 
 
-@dataclass(frozen=True, slots=True)
-class Ignored:
-    """A setting that the program's own GPT training does not read, such as one of BERT's."""
-
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Launched:
-    """A setting that is an option of `pretrain run`, not of a recipe."""
-
-    option: str  # "--nproc"
-
-
-Meaning = Mapped | Replaced | NoEffect | NotSupported | Ignored | Launched
-
-_OF_ONE_TEXT: dict[str, Callable[[str], Meaning]] = {
-    "replaced": Replaced,
-    "no effect": NoEffect,
-    "not read": Ignored,
-    "option": Launched,
-}
+Meaning = Mapped | NotNeeded | NotSupported
 
 
 def read_meanings(table: str) -> dict[str, Meaning]:
@@ -90,7 +70,7 @@ def _meaning(kind: str, text: str, values: list[Any], how: str, note: str) -> Me
         return Mapped(text, dict(values), how, note)
     if kind in {"not supported", "other model"}:
         return NotSupported(text, tuple(values), other_model=kind == "other model")
-    return _OF_ONE_TEXT[kind](text)
+    return NotNeeded(cast("Reason", kind), text)
 
 
 def table_lines(name: str) -> list[str]:

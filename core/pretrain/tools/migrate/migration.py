@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pretrain.errors import MigrateError
-from pretrain.tools.migrate.meaning import Ignored, Launched, NoEffect, NotSupported, Replaced
+from pretrain.tools.migrate.meaning import NotNeeded, NotSupported
 from pretrain.tools.migrate.megatron.meanings import BUILD_MEANINGS
 from pretrain.tools.migrate.parameters import parameters_line
 from pretrain.tools.migrate.recipe import made_recipe, written_recipe
@@ -16,11 +16,11 @@ from pretrain.tools.migrate.stated import stated_settings
 from pretrain.tools.migrate.translation import dialect_of, translate
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from pretrain.recipe import Recipe
-    from pretrain.tools.migrate.meaning import Meaning
     from pretrain.tools.migrate.recipe import MadeRecipe
+    from pretrain.tools.migrate.report import Fate
     from pretrain.tools.migrate.setting import Derived, MigrateOptions, Setting, Settings, Word
     from pretrain.tools.migrate.sources.files import Launch, MigrateSource
     from pretrain.tools.migrate.translation import Translated
@@ -65,16 +65,18 @@ def migrate(sources: Sequence[MigrateSource], options: MigrateOptions) -> Migrat
     head = [
         f"Written by pretrain migrate from {name},",
         f"taken for {stated.choice.why}.",
-        "A comment names the setting that a value comes from; what equals a default of pretrain is left out.",
+        "A comment names the setting that a value comes from; values that are pretrain's defaults are left out.",
         *remarks(outcomes),
         *[count] * bool(count),
     ]
-    comments = _comments(translation.keys, settings) | dict.fromkeys(made.overridden, "--set")
+    sources_named = len({each.place.source for each in settings.stated.values() if each.place is not None}) > 1
+    comments = {key: _comment(worked, settings, named=sources_named) for key, worked in translation.keys.items()}
+    comments |= dict.fromkeys(made.overridden, "--set")
     return Migration(
         text=written_recipe(made.data, comments, head),
         recipe=made.recipe,
         outcomes=tuple(outcomes),
-        notices=(*stated.notices, *_notices(stated.launch), *[count] * bool(count)),
+        notices=(*stated.notices, *_hosts_notice(stated.launch), *[count] * bool(count)),
         launch=stated.launch,
         taken_for=stated.choice.why,
         builds=tuple(command for command, _ in builds),
@@ -85,13 +87,13 @@ def _require_accepted(outcomes: Sequence[ReportLine], accepted: Collection[str])
     """Refuse settings without which the model would compute something else, but for those that the user accepts."""
     names = dict.fromkeys(outcome.accept for outcome in outcomes if outcome.accept)
     if idle := ", ".join(sorted(set(accepted) - names.keys())):
-        todo = f"Those that are: {', '.join(names)}." if names else "None is: leave --accept out."
-        msg = f"--accept {idle}: no setting of this name is refused here.\n{todo}"
+        todo = f"These are: {', '.join(names)}." if names else "Nothing is refused: leave --accept out."
+        msg = f"--accept {idle}: no setting of this name is refused.\n{todo}"
         raise MigrateError(msg)
     refused = {outcome.accept: outcome for outcome in outcomes if outcome.accept and outcome.accept not in accepted}
     if refused:
         lines = [f"{outcome}." for outcome in refused.values()]
-        todo = f"The recipe would be of another model. Give --accept {','.join(refused)} to write it all the same."
+        todo = f"The recipe would describe another model. Give --accept {','.join(refused)} to write it anyway."
         raise MigrateError("\n".join([*lines, todo]))
 
 
@@ -108,11 +110,6 @@ def _places(translation: Translated, settings: Settings) -> dict[str, str]:
 
 def _stated(worked: Derived, settings: Settings) -> list[Setting]:
     return [settings.stated[name] for name in worked.names if name in settings.stated]
-
-
-def _comments(keys: Mapping[str, Derived], settings: Settings) -> dict[str, str]:
-    sources = {setting.place.source for setting in settings.stated.values() if setting.place is not None}
-    return {key: _comment(worked, settings, named=len(sources) > 1) for key, worked in keys.items()}
 
 
 def _comment(worked: Derived, settings: Settings, *, named: bool) -> str:
@@ -158,11 +155,10 @@ def _run_command(recipe: str, launch: Launch | None) -> str:
     return shlex.join(words)
 
 
-def _notices(launch: Launch | None) -> list[str]:
-    """Return a notice on a launcher that takes only some hosts of its hostfile."""
+def _hosts_notice(launch: Launch | None) -> list[str]:
     if launch is None or not launch.hostfile or launch.nnodes is None:
         return []
-    return [f"{launch.place}: {launch.nnodes} nodes of {launch.hostfile} are meant; pretrain takes all that it lists"]
+    return [f"{launch.place}: it takes {launch.nnodes} nodes of {launch.hostfile}, but pretrain takes all of them"]
 
 
 def build_command(arguments: Sequence[Word]) -> tuple[str, list[ReportLine]]:
@@ -173,17 +169,22 @@ def build_command(arguments: Sequence[Word]) -> tuple[str, list[ReportLine]]:
     words, outcomes = ["pretrain", "data", "build"], []
     for name, written, values in flags:
         meaning = BUILD_MEANINGS.get(name)
+        fate: Fate = "carried over"
         if name in {"json_keys", "jsonl_keys"} and len(values) > 1:
-            change = f"a build takes one key; the first, {values[0]}, is here: build the others one after the other"
+            fate, text = "not supported", f"a build takes one key, here {values[0]}: build the others one by one"
             words += ["--json-key", values[0]]
-            outcomes.append(ReportLine("not supported", written.text, change, written.place))
-        elif isinstance(meaning, Launched) and " " not in meaning.option:
-            option = "--tokenizer-file" if is_file and meaning.option == "--vocab-file" else meaning.option
+        elif isinstance(meaning, NotNeeded) and meaning.reason == "option" and " " not in meaning.text:
+            option = "--tokenizer-file" if is_file and meaning.text == "--vocab-file" else meaning.text
             words += [option, *values]
-            became = f"of pretrain data build: {option}"
-            outcomes.append(ReportLine("carried over", written.text, became, written.place))
+            text = f"{option} of pretrain data build"
+        elif isinstance(meaning, NotNeeded):
+            fate, text = meaning.outcome("pretrain data build")
+        elif isinstance(meaning, NotSupported):
+            fate, text = "not supported", meaning.change
         else:
-            outcomes.append(_outcome(meaning, written, values))
+            fate, text = "not known", NOT_TAKEN
+        shown = " ".join((written.text, *values)) if fate == "not known" else written.text
+        outcomes.append(ReportLine(fate, shown, text, written.place))
     return shlex.join(words), outcomes
 
 
@@ -195,35 +196,10 @@ def _flags(arguments: Sequence[Word]) -> Iterator[tuple[str, Word, list[str]]]:
         values = [value] * bool(equals)
         start, position = position, position + 1
         while position < len(arguments) and not arguments[position].text.startswith("--"):
-            values.append(_shown(arguments[position]))
+            word = arguments[position]
+            values.append(word.asked[0].why if word.asked else word.text)  # an unknown one stays as it is written
             position += 1
-        yield _name(written), replace(arguments[start], text=written), values
-
-
-def _name(written: str) -> str:
-    """Return the flag that a text is, or that alone begins so."""
-    name = written.lstrip("-").replace("-", "_")
-    near = [known for known in BUILD_MEANINGS if known.startswith(name)]
-    is_short = name not in BUILD_MEANINGS and len({BUILD_MEANINGS[known] for known in near}) == 1
-    return near[0] if is_short else name
-
-
-def _shown(word: Word) -> str:
-    """Return a value; one that is not known stays as the source has it."""
-    return word.asked[0].why if word.asked else word.text
-
-
-def _outcome(meaning: Meaning | None, written: Word, values: Sequence[str]) -> ReportLine:
-    match meaning:
-        case None:
-            return ReportLine("not known", " ".join((written.text, *values)), NOT_TAKEN, written.place)
-        case NotSupported(change):
-            return ReportLine("not supported", written.text, change, written.place)
-        case Replaced(by):
-            return ReportLine("replaced", written.text, by, written.place)
-        case Launched(option):
-            return ReportLine("replaced", written.text, f"of pretrain data build: {option}", written.place)
-        case NoEffect(why) | Ignored(why):
-            return ReportLine("no effect", written.text, why, written.place)
-        case _:
-            raise TypeError(meaning)
+        name = written.lstrip("-").replace("-", "_")
+        near = [known for known in BUILD_MEANINGS if known.startswith(name)]
+        is_short = name not in BUILD_MEANINGS and len({BUILD_MEANINGS[known] for known in near}) == 1
+        yield near[0] if is_short else name, replace(arguments[start], text=written), values

@@ -83,10 +83,7 @@ def _drop_empty(data: dict[str, object]) -> None:
                 del data[key]
 
 
-Tree = dict[str, Any]
-
-
-def written_recipe(data: Tree, comments: Mapping[str, str], head: Sequence[str]) -> str:
+def written_recipe(data: dict[str, Any], comments: Mapping[str, str], head: Sequence[str]) -> str:
     """Return the text of a recipe."""
     lines = [f"# {line}".rstrip() for line in head]
     for number, (section, inner) in enumerate(data.items()):

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pretrain.tools.migrate.setting import SourceLine
 
 Fate = Literal["carried over", "replaced", "no effect", "not supported", "not known"]
-NOT_TAKEN = "nothing is taken from it"
+NOT_TAKEN = "it is ignored"
 
 
 @dataclass(frozen=True, slots=True)

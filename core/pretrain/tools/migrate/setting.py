@@ -88,7 +88,7 @@ class Settings:
         return next((name for name in names if self.value(name)), "")
 
 
-UNKNOWN = "(a value of the environment)"
+UNKNOWN = "(not known)"
 """Value of a setting that is not known, and of which a recipe takes nothing."""
 
 
@@ -99,10 +99,10 @@ def require_known(values: Iterable[RuntimeValue], flags: Iterable[RuntimeValue])
     if not asked and not of_flags:
         return
     lines = [f"{one.place}: {name} is not known: {one.why}" for name, one in asked.items()]
-    lines += [f"{one.place}: {name} may be flags, and is not known: {one.why}" for name, one in of_flags.items()]
+    lines += [f"{one.place}: {name}, which may hold flags, is not known: {one.why}" for name, one in of_flags.items()]
     options = [f"--define {shlex.quote(f'{name}=VALUE')}" for name in asked]
     options += [f"--define {shlex.quote(f'{name}=')}" for name in of_flags]
-    raise MigrateError("\n".join([*lines, f"Nothing here tells it. Give {' '.join(options)}"]))
+    raise MigrateError("\n".join([*lines, f"No source gives a value. Give {' '.join(options)}"]))
 
 
 def _first_of_each(asked: Iterable[RuntimeValue]) -> dict[str, RuntimeValue]:
@@ -169,4 +169,4 @@ def note_on_start(settings: Settings, given: Any) -> str:
     """Return a note on a folder to start from; the one that the run itself fills may be empty."""
     own = settings.value("save")
     is_own = own is not None and posixpath.normpath(str(given)) == posixpath.normpath(str(own))
-    return "" if is_own else "an error if there is none; there, a fresh start"
+    return "" if is_own else "an error without a checkpoint; the source would start afresh"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pretrain.errors import MigrateError
@@ -10,21 +10,19 @@ from pretrain.tools.migrate.meaning import Mapped
 from pretrain.tools.migrate.megatron.meanings import is_listed
 from pretrain.tools.migrate.neox.meanings import MEANINGS as NAMES
 from pretrain.tools.migrate.neox.objects import flat
-from pretrain.tools.migrate.parsing import parse, slip
+from pretrain.tools.migrate.parsing import Parsed, checked, parse, slip
 from pretrain.tools.migrate.report import NOT_TAKEN, ReportLine
 from pretrain.tools.migrate.setting import UNKNOWN, Setting, Settings, require_known
 from pretrain.tools.migrate.sources.files import deepspeed_file
 from pretrain.tools.migrate.translation import dialect_of
-from pretrain.tools.migrate.typed_values import checked
 from pretrain.tools.migrate.version_choice import chosen_program, doubts, is_neox
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pretrain.recipe.deepspeed.json_file import JsonFile
-    from pretrain.tools.migrate.parsing import Parsed
     from pretrain.tools.migrate.programs import Program
-    from pretrain.tools.migrate.setting import MigrateOptions, RuntimeValue
+    from pretrain.tools.migrate.setting import MigrateOptions
     from pretrain.tools.migrate.sources.files import Launch, MigrateSource
     from pretrain.tools.migrate.version_choice import ProgramChoice
 
@@ -46,24 +44,27 @@ class Stated:
     settings: Settings  # with the program and the devices
     choice: ProgramChoice  # of the program, with the reason
     launch: Launch | None  # the launcher; None if no source has one
-    notices: list[str] = field(default_factory=list)  # lines for the user
-    unknown: list[ReportLine] = field(default_factory=list)  # outcomes of settings that no program has
+    notices: list[str]  # lines for the user
+    unknown: list[ReportLine]  # outcomes of settings that no program has
 
 
 def stated_settings(sources: Sequence[MigrateSource], options: MigrateOptions) -> Stated:
     """Lay sources over one another, and choose the program that they are for."""
     _require_training(sources)
     choice = chosen_program(sources, options.program)
-    laid = _Laid(choice.program, [notice for source in sources for notice in source.notices])
+    parsed = Parsed(notices=[notice for source in sources for notice in source.notices])
     for source in sources:
-        laid.add(source)
-    stated = laid.finished()
+        for setting in source.settings.values():
+            if source.kind != "log" or _says_something(setting, parsed, choice.program):
+                parsed.put(setting if is_neox(source) else checked(setting, choice.program))
+        parse(source.words, choice.program, parsed)
+    stated, unknown = _known(parsed, choice.program)
     launch = next((source.launch for source in reversed(sources) if source.launch is not None), None)
     devices = _devices(launch, sources)
     if launch is not None and devices is not None and options.devices not in {None, devices}:
-        laid.notices.append(f"--devices {options.devices} counts, not the {devices} processes of {launch.place}")
+        parsed.notices.append(f"--devices {options.devices} is used, not the {devices} processes of {launch.place}")
         launch = None
-    vocabulary = laid.settings.get("padded_vocab_size")
+    vocabulary = parsed.settings.get("padded_vocab_size")
     settings = Settings(
         choice.program,
         stated,
@@ -72,7 +73,7 @@ def stated_settings(sources: Sequence[MigrateSource], options: MigrateOptions) -
         as_meant=options.as_meant,
         vocabulary=vocabulary.value if vocabulary is not None and isinstance(vocabulary.value, int) else None,
     )
-    return Stated(settings, choice, launch, laid.notices + doubts(choice, stated), laid.outcomes)
+    return Stated(settings, choice, launch, parsed.notices + doubts(choice, stated), unknown)
 
 
 def _require_training(sources: Sequence[MigrateSource]) -> None:
@@ -81,8 +82,8 @@ def _require_training(sources: Sequence[MigrateSource]) -> None:
     others = [source for source in sources if not is_neox(source) and (source.words or source.settings)]
     if neox and others:
         msg = (
-            f"{neox[0].name} is GPT-NeoX's, but {others[0].name} is Megatron's.\n"
-            "Migrate them one after the other; a training has one program."
+            f"{neox[0].name} is for GPT-NeoX, but {others[0].name} is for Megatron-LM.\n"
+            "A training has one program: migrate them one by one."
         )
         raise MigrateError(msg)
     files = [source for source in sources if source.deepspeed is not None]
@@ -91,102 +92,61 @@ def _require_training(sources: Sequence[MigrateSource]) -> None:
         raise MigrateError(msg)
     if not neox and not others:
         names = ", ".join(source.name for source in sources)
-        msg = f"{names} alone: no arguments of a training.\nName the script too, or give them with --args."
+        msg = f"{names}: this has no arguments of a training.\nName the script too, or give them with --args."
         raise MigrateError(msg)
 
 
-@dataclass(slots=True)
-class _Laid:
-    """Settings of sources, while they are laid over one another."""
+def _says_something(setting: Setting, parsed: Parsed, program: Program) -> bool:
+    """Say whether a line of a log is more than a default, which only matters over another source."""
+    if setting.value is None or setting.name in parsed.settings or setting.name in parsed.asked:
+        return setting.value is not None
+    flag = program.flags.get(setting.name)
+    if flag is None and program.dialect == "megatron" and not is_listed(setting.name):
+        return setting.value not in (False, "", []) and dialect_of(program).meaning(setting.name) is None
+    default = None if flag is None else flag.default
+    return bool(setting.value != default) or isinstance(setting.value, bool) != isinstance(default, bool)
 
-    program: Program
-    notices: list[str]
-    settings: dict[str, Setting] = field(default_factory=dict)
-    asked: dict[str, tuple[RuntimeValue, ...]] = field(default_factory=dict)
-    asked_flags: list[RuntimeValue] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-    unknown: list[Setting] = field(default_factory=list)
-    outcomes: list[ReportLine] = field(default_factory=list)
 
-    def add(self, source: MigrateSource) -> None:
-        """Lay one more source over the others."""
-        for setting in source.settings.values():
-            if source.kind != "log" or self._says_something(setting):
-                self._put(setting if is_neox(source) else checked(setting, self.program))
-        if source.words:
-            self._add_parsed(parse(source.words, self.program))
+def _known(parsed: Parsed, program: Program) -> tuple[dict[str, Setting], list[ReportLine]]:
+    """Return all settings that have a meaning, by name; the others are lines of the report."""
+    if parsed.problems:
+        lines = [f"{line.rstrip('.')}." for line in parsed.problems[:_SHOWN]]
+        more = len(parsed.problems) - _SHOWN
+        raise MigrateError("\n".join([*lines, *[f"... and {more} more."] * (more > 0)]))
+    dialect = dialect_of(program)
+    needed = (one for name, asked in parsed.asked.items() if dialect.needs(name) for one in asked)
+    require_known(needed, parsed.asked_flags)
+    for name, asked in parsed.asked.items():
+        flag = program.flags.get(name)
+        written = f"--{name.replace('_', '-')}" if flag is None else flag.spellings[0]
+        parsed.settings[name] = Setting(name, UNKNOWN, written, asked[0].place)
+    stated = flat(parsed.settings) if program.dialect == "neox" else _without_derived(parsed, program)
+    known = {name: setting for name, setting in stated.items() if dialect.meaning(name) is not None}
+    unknown = [_not_known(each, program) for name, each in stated.items() if name not in known]
+    for setting in parsed.unknown:
+        switched = setting.name.removeprefix("no_").removeprefix("disable_")
+        name = next((name for name in (setting.name, switched) if dialect.meaning(name) is not None), "")
+        if name and not isinstance(dialect.meaning(name), Mapped):
+            known.setdefault(name, replace(setting, name=name))
+        else:
+            unknown.append(_not_known(setting, program))
+    return known, unknown
 
-    def _says_something(self, setting: Setting) -> bool:
-        """Say whether a line of a log is more than a default, which only matters over another source."""
-        if setting.value is None or setting.name in self.settings:
-            return setting.value is not None
-        flag = self.program.flags.get(setting.name)
-        if flag is None and self.program.dialect == "megatron" and not is_listed(setting.name):
-            return setting.value not in (False, "", []) and dialect_of(self.program).meaning(setting.name) is None
-        default = None if flag is None else flag.default
-        return bool(setting.value != default) or isinstance(setting.value, bool) != isinstance(default, bool)
 
-    def _add_parsed(self, parsed: Parsed) -> None:
-        self.problems += parsed.problems
-        self.notices += parsed.notices
-        self.asked_flags += parsed.asked_flags
-        self.unknown += parsed.unknown
-        for setting in parsed.settings.values():
-            self._put(setting)
-        for name, asked in parsed.asked.items():
-            flag = self.program.flags.get(name)
-            written = f"--{name.replace('_', '-')}" if flag is None else flag.spellings[0]
-            self.settings[name] = Setting(name, UNKNOWN, written, asked[0].place)
-            self.asked[name] = asked
+def _without_derived(parsed: Parsed, program: Program) -> dict[str, Setting]:
+    """Return settings without those that the program derived and wrote into its log, and add a notice on them."""
+    flags, stated = program.flags, parsed.settings.items()
+    derived = [name for name, each in stated if name in _DERIVED and name not in flags and each.value]
+    if derived:
+        parsed.notices.append(f"these are not flags, the program computed them: {', '.join(derived)}")
+    return {name: each for name, each in stated if name in flags or (name not in _DERIVED and each.value is not None)}
 
-    def _put(self, setting: Setting) -> None:
-        before = self.settings.get(setting.name)
-        if before is not None and before.value not in (setting.value, UNKNOWN):
-            line = f"{setting.written} {setting.value} takes the place of {before.written} {before.value}"
-            self.notices.append(f"{setting.place}: {line} of {before.place}")
-        self.settings[setting.name] = setting
-        self.asked.pop(setting.name, None)
 
-    def finished(self) -> dict[str, Setting]:
-        """Return all settings that have a meaning; the others become lines of the report."""
-        if self.problems:
-            lines = [f"{line.rstrip('.')}." for line in self.problems[:_SHOWN]]
-            more = len(self.problems) - _SHOWN
-            raise MigrateError("\n".join([*lines, *[f"... and {more} more."] * (more > 0)]))
-        dialect = dialect_of(self.program)
-        require_known(
-            (one for name, asked in self.asked.items() if dialect.needs(name) for one in asked), self.asked_flags
-        )
-        stated = flat(self.settings) if self.program.dialect == "neox" else self._without_derived()
-        known = {name: setting for name, setting in stated.items() if dialect.meaning(name) is not None}
-        self.outcomes += [self._not_known(each) for name, each in stated.items() if name not in known]
-        for setting in self.unknown:
-            switched = setting.name.removeprefix("no_").removeprefix("disable_")
-            name = next((name for name in (setting.name, switched) if dialect.meaning(name) is not None), "")
-            if name and not isinstance(dialect.meaning(name), Mapped):
-                known.setdefault(name, replace(setting, name=name))
-            else:
-                self.outcomes.append(self._not_known(setting))
-        return known
-
-    def _without_derived(self) -> dict[str, Setting]:
-        """Return settings without those that the program derived and wrote into its log, and a notice on them."""
-        flags = self.program.flags
-        derived = [
-            name for name, each in self.settings.items() if name in _DERIVED and name not in flags and each.value
-        ]
-        if derived:
-            self.notices.append(f"no flags, but worked out by the program itself: {', '.join(derived)}")
-        stated = self.settings.items()
-        return {
-            name: each for name, each in stated if name in flags or (name not in _DERIVED and each.value is not None)
-        }
-
-    def _not_known(self, setting: Setting) -> ReportLine:
-        names = NAMES if self.program.dialect == "neox" else {**self.program.elsewhere, **self.program.spelled}
-        words = setting.written + f" {setting.value}" * isinstance(setting.value, str | int | float)
-        hint = slip(setting.written.partition("=")[0], names)
-        return ReportLine("not known", words.strip(), f"{NOT_TAKEN}.{hint}" if hint else NOT_TAKEN, setting.place)
+def _not_known(setting: Setting, program: Program) -> ReportLine:
+    names = NAMES if program.dialect == "neox" else {**program.elsewhere, **program.spelled}
+    words = setting.written + f" {setting.value}" * isinstance(setting.value, str | int | float)
+    hint = slip(setting.written.partition("=")[0], names)
+    return ReportLine("not known", words.strip(), f"{NOT_TAKEN}.{hint}" if hint else NOT_TAKEN, setting.place)
 
 
 def _deepspeed(sources: Sequence[MigrateSource], stated: Mapping[str, Setting], *, as_meant: bool) -> JsonFile | None:
@@ -195,8 +155,8 @@ def _deepspeed(sources: Sequence[MigrateSource], stated: Mapping[str, Setting], 
     is_on = as_meant or any(name in stated and stated[name].value for name in ("deepspeed", "deepscale"))
     if own and not is_on:
         msg = (
-            f"{own[-1].name}: without --deepspeed the program reads no DeepSpeed file.\n"
-            "Give --as-meant to take it, or leave it out."
+            f"{own[-1].name}: the program reads no DeepSpeed file without --deepspeed.\n"
+            "Give --as-meant to use it anyway, or leave it out."
         )
         raise MigrateError(msg)
     if own:

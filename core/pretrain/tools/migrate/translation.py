@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pretrain.errors import MigrateError
 from pretrain.recipe.recipe import keys_of_recipe
 from pretrain.recipe.section import as_text
-from pretrain.tools.migrate.meaning import Ignored, Launched, Mapped, NoEffect, NotSupported, Replaced
+from pretrain.tools.migrate.meaning import Mapped, NotNeeded, NotSupported
 from pretrain.tools.migrate.megatron import deepspeed_file
 from pretrain.tools.migrate.megatron import meanings as megatron
 from pretrain.tools.migrate.neox import meanings as neox
@@ -111,7 +111,7 @@ def _single(
         for other in given[1:]:
             if _here(meaning_of(other.name), other.value) != value:
                 msg = f"{first.place}: {first.written} {first.value} and {other.place}: {other.written} {other.value}"
-                msg += f" are both {key}.\nRemove one of them."
+                msg += f" both set {key}.\nRemove one of them."
                 raise MigrateError(msg)
         return Derived(value, tuple(setting.name for setting in given))
     if key in _OURS:
@@ -165,25 +165,22 @@ def _not_carried(setting: Setting, meaning: Meaning, settings: Settings, overrid
     """Return the line of a setting of which no key takes anything."""
     flag = settings.program.flags.get(setting.name)
     default = () if flag is None else (flag.default,)
-    as_without = f"{as_text(setting.value)} is as without it"
+    as_without = f"{as_text(setting.value)} changes nothing"
     match meaning:
         case NotSupported(change, unless, other_model) if not _is_one_of(setting.value, (*unless, *default)):
             accept = setting.name.partition(".")[0] if other_model else ""  # of an object the whole
             return ReportLine("not supported", setting.written, change, setting.place, accept=accept)
         case NotSupported():
             why = as_without
-        case Replaced(by):
-            return ReportLine("replaced", setting.written, by, setting.place)
-        case Launched(option):
-            return ReportLine("replaced", setting.written, f"of pretrain run: {option}", setting.place)
-        case NoEffect(why) | Ignored(why):
-            pass
+        case NotNeeded():
+            fate, why = meaning.outcome("pretrain run")
+            return ReportLine(fate, setting.written, why, setting.place)
         case Mapped() if _is_one_of(setting.value, default):
             why = as_without
         case Mapped(key) if key in overridden:
             why = f"--set gives {key}"
         case Mapped(key, how=how):
-            why = f"nothing follows from it beside the other settings ({key}{': ' * bool(how)}{how})"
+            why = f"other settings decide {key}{': ' * bool(how)}{how}"
     return ReportLine("no effect", setting.written, why, setting.place)
 
 

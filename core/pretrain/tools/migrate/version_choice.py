@@ -41,10 +41,6 @@ class Named:
     takes: Callable[[Program, str], bool]  # whether a program takes one
     script: str = ""  # file that starts the training; empty if it is not known
 
-    def missing(self, program: Program) -> tuple[str, ...]:
-        """Return the names that a program does not take."""
-        return tuple(name for name in self.names if not self.takes(program, name))
-
 
 def is_neox(source: MigrateSource) -> bool:
     """Say whether a source is GPT-NeoX's."""
@@ -104,27 +100,23 @@ def choose_for_log(names: Iterable[str], hint: str = "") -> ProgramChoice:
         return len(flags - each.flags.keys()), len(each.flags.keys() - each.refused - stated)
 
     chosen = min(_hinted("megatron", hint) or programs, key=distance)
-    why = f"{chosen.title}, {_asked_for(hint)}whose flags are nearest to the names in the log"
+    by_hint = f"as --from {hint} says, " if hint else ""
+    why = f"{chosen.title}, {by_hint}whose flags are nearest to the names in the log"
     return ProgramChoice(chosen, why, tuple(sorted(stated - chosen.flags.keys())))
 
 
 def _newest_fitting(among: Sequence[Program], named: Named, hint: str) -> ProgramChoice:
     """Choose the first of some programs that takes most; of equal ones the first that the script starts."""
-    missing = {each.name: named.missing(each) for each in among}
+    missing = {each.name: tuple(name for name in named.names if not named.takes(each, name)) for each in among}
     fewest = min(map(len, missing.values()))
     fitting = [each for each in among if len(missing[each.name]) == fewest]
     fitting = [each for each in fitting if named.script in version_of(each).scripts] or fitting
     chosen, *others = fitting
     newer = [each for each in among[: among.index(chosen)] if _are_related(each, chosen)]
     reason = _reason(named, missing[chosen.name], [missing[each.name] for each in newer], is_hinted=len(among) == 1)
-    why = f"{chosen.title}, {_asked_for(hint)}{reason}"
-    return ProgramChoice(
-        chosen, why, missing[chosen.name], tuple(each for each in others if _are_related(each, chosen))
-    )
-
-
-def _asked_for(hint: str) -> str:
-    return f"as --from {hint} says, " if hint else ""
+    why = f"{chosen.title}, {f'as --from {hint} says, ' if hint else ''}{reason}"
+    related = tuple(each for each in others if _are_related(each, chosen))
+    return ProgramChoice(chosen, why, missing[chosen.name], related)
 
 
 def _are_related(one: Program, other: Program) -> bool:
@@ -165,7 +157,7 @@ def _hinted(dialect: Dialect, hint: str) -> tuple[Program, ...]:
     if named.dialect != dialect:
         families = ", ".join(family for family in FAMILIES if program(family).dialect == dialect)
         theirs = "GPT-NeoX's files" if dialect == "neox" else "the arguments of Megatron-LM or a program made of it"
-        msg = f"--from {hint}: these are {theirs}.\nUse one of {families}, or leave --from out."
+        msg = f"--from {hint}: the sources are {theirs}.\nGive one of {families}, or leave --from out."
         raise MigrateError(msg)
     return tuple(reversed(family_of(hint))) if hint in FAMILIES else (named,)
 

@@ -62,7 +62,7 @@ kill -0 {namespaces.os.getpid()} && K=1
 @needs_cell
 def test_a_script_without_an_end_is_ended(folder, monkeypatch):
     monkeypatch.setattr(namespaces, "SECONDS", 2)
-    assert "has not ended after 2 seconds" in refusal(folder, f"while true; do :; done\n{TRAINING}\n")
+    assert "did not end within 2 seconds" in refusal(folder, f"while true; do :; done\n{TRAINING}\n")
 
 
 @needs_cell

@@ -30,7 +30,7 @@ def test_a_step_is_begun_as_long_as_tokens_are_left():
 def test_a_decay_that_is_stated_stays():
     found = migrated("--train-iters 1000 --train-tokens 64000 --lr-decay-iters 500", **DEEPSPEED)
     assert found.recipe.schedule.lr_decay_samples == 4000
-    assert line_of(found, "--train-iters") == ("no effect", "--train-tokens ends the training before")
+    assert line_of(found, "--train-iters") == ("no effect", "--train-tokens ends the training earlier")
 
 
 def test_tokens_that_come_last_have_no_effect():

@@ -23,7 +23,7 @@ STEPS = "--train-iters 10"
 )
 def test_another_model_has_to_be_accepted(arguments):
     name = arguments.split()[0].removeprefix("--").replace("-", "_")
-    with pytest.raises(MigrateError, match=f"Give --accept {name} to write it all the same"):
+    with pytest.raises(MigrateError, match=f"Give --accept {name} to write it anyway"):
         migrated(f"{STEPS} {arguments}")
     found = migrated(f"{STEPS} {arguments}", accepted=frozenset([name]))
     assert line_of(found, arguments.split()[0])[0] == "not supported"
@@ -42,9 +42,9 @@ def test_objects_of_a_deepspeed_file_have_to_be_accepted(name, block, tmp_path, 
 
 
 def test_a_name_that_nothing_refused_has_is_an_error():
-    with pytest.raises(MigrateError, match=r"--accept seed: .*\nThose that are: num_experts\."):
+    with pytest.raises(MigrateError, match=r"--accept seed: .*\nThese are: num_experts\."):
         migrated(f"{STEPS} --num-experts 4", accepted=frozenset(["seed", "num_experts"]))
-    with pytest.raises(MigrateError, match="None is: leave --accept out"):
+    with pytest.raises(MigrateError, match="Nothing is refused: leave --accept out"):
         migrated(STEPS, accepted=frozenset(["seed"]))
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from pretrain.errors import MigrateError
 from pretrain.tools.migrate.setting import RuntimeValue, SourceLine, Word
-from pretrain.tools.migrate.sources.neox import neox_command, neox_options
+from pretrain.tools.migrate.sources.yaml_files import neox_command, neox_options
 
 PLACE = SourceLine("run.sh", 7)
 
@@ -41,7 +41,7 @@ def test_settings_of_the_command_itself():
 
 @pytest.mark.parametrize("command", ["deepy.py train.py", "deepy.py", "deepy.py train.py a.yml --conf x"])
 def test_what_argparse_refuses_is_refused(command):
-    with pytest.raises(MigrateError, match=r"^run.sh:7: this does not start GPT-NeoX: "):
+    with pytest.raises(MigrateError, match=r"^run.sh:7: cannot read this command of GPT-NeoX: "):
         neox_command(words(command))
 
 

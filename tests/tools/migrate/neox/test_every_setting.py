@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from pretrain.recipe.recipe import keys_of_recipe
-from pretrain.tools.migrate.meaning import Ignored, Launched, Mapped, NoEffect, NotSupported, Replaced, meanings_in
+from pretrain.tools.migrate.meaning import Mapped, NotNeeded, NotSupported, meanings_in
 from pretrain.tools.migrate.neox.meanings import FUNCTIONS, KEY_BY_KEY, MEANINGS, meaning_of
 from pretrain.tools.migrate.neox.objects import OBJECTS
 
@@ -35,14 +35,7 @@ def test_a_key_that_needs_more_than_its_setting_has_a_function():
 
 
 def test_sentences_are_made_to_be_joined():
-    fields = {
-        Mapped: "how",
-        Replaced: "by",
-        NoEffect: "why",
-        NotSupported: "change",
-        Ignored: "why",
-        Launched: "option",
-    }
+    fields = {Mapped: "how", NotNeeded: "text", NotSupported: "change"}
     texts = {name: getattr(meaning, fields[type(meaning)]) for name, meaning in MEANINGS.items()}
     assert [name for name, text in texts.items() if text.endswith((".", " "))] == []
 
@@ -62,7 +55,7 @@ def test_keys_of_objects_have_meanings(name, key):
 def test_a_key_inside_an_object_without_tables_has_the_meaning_of_the_object():
     assert meaning_of("comet_others.team") is MEANINGS["comet_others"]
     assert meaning_of("scheduler.params.warmup_num_steps") is MEANINGS["scheduler"]
-    assert meaning_of("flops_profiler.profile_step") == NoEffect("it belongs to flops_profiler.enabled")
+    assert meaning_of("flops_profiler.profile_step") == NotNeeded("no effect", "it belongs to flops_profiler.enabled")
     assert isinstance(meaning_of("flops_profiler.enabled"), NotSupported)
 
 

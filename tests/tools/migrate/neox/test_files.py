@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from pretrain.errors import MigrateError
 from pretrain.tools.migrate.neox.objects import flat
 from pretrain.tools.migrate.setting import SourceLine
-from pretrain.tools.migrate.sources.neox import read_neox, recognize
-from pretrain.tools.migrate.sources.yaml_files import read_block
+from pretrain.tools.migrate.sources.yaml_files import is_neox_yaml, read_block, read_neox
 
 
 @pytest.fixture
@@ -87,14 +86,14 @@ def test_several_files_are_one_source(write):
         (("train_iters: 1\ntrain-iters: 2\n",), "0.yml:2: train-iters (written train_iters there) is given in 0.yml:1"),
         (("seed: 1\nseed: 2\n",), "0.yml:2: seed is given twice, in line 1 too."),
         (("optimizer: {lr: 1, lr: 2}\n",), "0.yml:1: lr is given twice, in line 1 too."),
-        (("seed: 1\n  x: 2\n",), "0.yml:2: this is not YAML of GPT-NeoX: mapping values are not allowed here."),
-        (("a: {\n\n",), "0.yml:3: this is not YAML of GPT-NeoX: "),
-        (("- 1\n",), "0.yml:1: this is not YAML of GPT-NeoX: it has no keys."),
-        (("",), "0.yml: this is not YAML of GPT-NeoX: it has no keys."),
-        (("a: \x00\n",), "0.yml: this is not a text."),
-        (("1: 2\n",), "0.yml:1: this is not YAML of GPT-NeoX: the key 1 is not a word."),
-        (("a: !!python/name:os.system x\n",), "0.yml:1: this is not YAML of GPT-NeoX: could not determine"),
-        (("a:\n\tb: 2\n",), "0.yml:2: this is not YAML of GPT-NeoX: found character '\\t' that cannot start"),
+        (("seed: 1\n  x: 2\n",), "0.yml:2: this is not a YAML file of settings: mapping values are not allowed here."),
+        (("a: {\n\n",), "0.yml:3: this is not a YAML file of settings: "),
+        (("- 1\n",), "0.yml:1: this is not a YAML file of settings: it has no keys."),
+        (("",), "0.yml: this is not a YAML file of settings: it has no keys."),
+        (("a: \x00\n",), "0.yml is not a text file."),
+        (("1: 2\n",), "0.yml:1: this is not a YAML file of settings: the key 1 is not a word."),
+        (("a: !!python/name:os.system x\n",), "0.yml:1: this is not a YAML file of settings: could not determine"),
+        (("a:\n\tb: 2\n",), "0.yml:2: this is not a YAML file of settings: found character '\\t' that cannot start"),
     ],
 )
 def test_other_files_are_refused_with_their_lines(write, texts, message):
@@ -105,7 +104,7 @@ def test_other_files_are_refused_with_their_lines(write, texts, message):
 
 
 def test_a_missing_file_is_named(write):
-    with pytest.raises(MigrateError, match=r"^local_setup.yml: there is no such file\."):
+    with pytest.raises(MigrateError, match=r"^local_setup.yml does not exist\."):
         read_neox([write("a.yml", "seed: 1\n").with_name("local_setup.yml")])
 
 
@@ -150,7 +149,7 @@ def test_values_are_those_of_yaml(data, flow):
     ],
 )
 def test_its_files_are_recognized(data):
-    assert recognize(data)
+    assert is_neox_yaml(data)
 
 
 @pytest.mark.parametrize(
@@ -163,4 +162,4 @@ def test_its_files_are_recognized(data):
     ],
 )
 def test_other_yaml_is_not(data):
-    assert not recognize(data)
+    assert not is_neox_yaml(data)

@@ -45,11 +45,11 @@ def test_an_optimizer_without_a_learning_rate_has_gpt_neox_s(work):
 @pytest.mark.parametrize("kind", ["OneBitAdam", "sm3", "madgrad_wd", "sgd", "lion"])
 def test_other_optimizers_are_said_to_be_missing(work, kind):
     found = work("optimizer.name", optimizer={"type": kind, "params": {"lr": 1.0}})
-    assert found.lost == (("optimizer.type", f"{kind} is not offered; adamw stands in its place"),)
+    assert found.lost == (("optimizer.type", f"{kind} is not supported; adamw is used instead"),)
 
 
 def test_weight_decay_twice_is_refused(work):
-    with pytest.raises(MigrateError, match=r"^x.yml:3: optimizer.params.weight_decay: GPT-NeoX gives Adam"):
+    with pytest.raises(MigrateError, match=r"^x.yml:3: optimizer.params.weight_decay: GPT-NeoX also gives Adam"):
         work("optimizer.weight_decay", optimizer={"type": "Adam", "params": {"weight_decay": 0.1}})
 
 
@@ -59,7 +59,7 @@ def test_betas_are_two_numbers(work):
 
 
 def test_clipping_that_deepspeed_is_not_told_of_has_a_note(work):
-    assert "does not tell DeepSpeed" in work("optimizer.clip_grad", gradient_clipping=1.0).note
+    assert "does not pass its default 1.0 to DeepSpeed" in work("optimizer.clip_grad", gradient_clipping=1.0).note
     assert work("optimizer.clip_grad", gradient_clipping=0.5).note == ""
 
 
@@ -287,5 +287,5 @@ def test_adam_of_the_host(value):
 
 
 def test_a_stage_is_0_to_3(work):
-    with pytest.raises(MigrateError, match=r"^x.yml:3: zero_optimization.stage: 4 is none of 0 to 3\."):
+    with pytest.raises(MigrateError, match=r"^x.yml:3: zero_optimization.stage: 4 is not one of 0 to 3\."):
         work("engine.name", zero_optimization={"stage": 4})

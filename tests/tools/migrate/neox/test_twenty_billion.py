@@ -13,8 +13,8 @@ from pretrain.tools.migrate.neox.meanings import MEANINGS
 from pretrain.tools.migrate.neox.objects import flat
 from pretrain.tools.migrate.programs import programs
 from pretrain.tools.migrate.setting import MigrateOptions
-from pretrain.tools.migrate.sources.neox import read_neox
 from pretrain.tools.migrate.sources.recognition import read_sources
+from pretrain.tools.migrate.sources.yaml_files import read_neox
 
 SEED = Path(__file__).parent.parent / "seeds" / "seed3.yml"
 RECIPE = Path(__file__).parents[4] / "recipes" / "neox20b.yml"

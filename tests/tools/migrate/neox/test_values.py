@@ -44,10 +44,10 @@ def test_the_micro_batch_is_what_the_global_one_leaves(value):
 @pytest.mark.parametrize(
     ("stated", "message"),
     [
-        ({MICRO: 4}, r"^x.yml:3: .* nothing tells\.\nGive --devices N"),
-        ({MICRO: 4, "num_gpus": 8}, "nothing tells"),  # of each node
-        ({MICRO: 4, "devices": 8, "model_parallel_size": 3}, "8 devices are no multiple of 3"),
-        ({BATCH: 9, "devices": 8}, "9 samples are no multiple of 1 steps of accumulation x 8 replicas"),
+        ({MICRO: 4}, r"^x.yml:3: .* no source gives\.\nGive --devices N"),
+        ({MICRO: 4, "num_gpus": 8}, "no source gives"),  # of each node
+        ({MICRO: 4, "devices": 8, "model_parallel_size": 3}, "8 devices are not a multiple of 3"),
+        ({BATCH: 9, "devices": 8}, "9 samples are not a multiple of 1 steps of accumulation x 8 replicas"),
         ({BATCH: 9, MICRO: 1, STEPS: 2, "devices": 4}, r"^x.yml:3: train_batch_size: 9 is not 1 x 2 steps .* = 8"),
         ({BATCH: 64, MICRO: 4, "devices": 8}, r"^x.yml:3: train_batch_size: 64 is not 4 x 1 steps .* = 32"),
         ({MICRO: "auto"}, "train_micro_batch_size_per_gpu: 'auto' is not a whole number"),
@@ -203,7 +203,7 @@ def test_kernel_of_attention(work, config, kernel):
 def test_other_attention(work):
     assert work("kernels.attention", attention_config=[[["local", "global"], "all"]]).lost[0][1].startswith("local is")
     assert work("kernels.attention", use_triangle_attn=True).value == "triangle"
-    assert work("kernels.attention", attention_config=[[["mamba"], 24]]).lost[0][1].startswith("mamba is not offered")
+    assert work("kernels.attention", attention_config=[[["mamba"], 24]]).lost[0][1].startswith("mamba is not supported")
 
 
 def test_starting_weights(work):
@@ -236,7 +236,7 @@ def test_gpt2_has_two_files(value):
 
 def test_other_tokenizers_are_said_to_be_missing(work):
     stated = {"tokenizer_type": "SPMTokenizer", "vocab_file": "llama/tokenizer.model"}
-    assert work("tokenizer.type", **stated).lost[0][1].startswith("SPMTokenizer is not offered")
+    assert work("tokenizer.type", **stated).lost[0][1].startswith("SPMTokenizer is not supported")
     assert work("tokenizer.file", **stated).value == "llama/tokenizer.json"
 
 
@@ -269,7 +269,7 @@ def test_a_run_starts_from_a_folder_that_may_be_its_own(work):
     own = work("checkpoint.load", save="ckpt", load="./ckpt/")
     assert (own.value, own.note, own.idle) == ("./ckpt/", "", ())
     other = work("checkpoint.load", save="ckpt", load="other")
-    assert (other.value, other.note) == ("other", "an error if there is none; there, a fresh start")
+    assert (other.value, other.note) == ("other", "an error without a checkpoint; the source would start afresh")
 
 
 def test_saving(work):

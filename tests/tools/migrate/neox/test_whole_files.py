@@ -121,8 +121,8 @@ def test_a_run_starts_from_its_own_folder(recipe_of):
 
 def test_an_unknown_name_is_a_line_of_the_report_and_of_the_recipe(recipe_of):
     found = recipe_of({"num-layer": 3, "our_own": "x"})
-    assert lines(found, "num-layer 3") == ["not known: nothing is taken from it. Did you mean 'num_layers'?"]
-    assert lines(found, "our_own x") == ["not known: nothing is taken from it"]
+    assert lines(found, "num-layer 3") == ["not known: it is ignored. Did you mean 'num_layers'?"]
+    assert lines(found, "our_own x") == ["not known: it is ignored"]
     assert "# Not known: our_own x (x.yml:" in found.text
     assert not found.is_complete
 

@@ -54,14 +54,14 @@ def test_an_empty_variable_is_no_word_unless_it_is_quoted():
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("--a\n'b", "args.txt:2: a quote or a backslash has no end"),
+        ("--a\n'b", "args.txt:2: a quote or a backslash is not closed"),
         ("--a 1 \\ \n--b", "args.txt:1: blanks follow the backslash"),
         ("--a 1; rm x", "args.txt:1: '1;' is not an argument"),
         ("--vocab-file <Specify path>", "'<Specify' is not an argument"),
         ("--a $(hostname)", "is not an argument"),
-        ('--a "$(hostname)"', "is worked out by a shell"),
-        ('--a "`hostname`"', "is worked out by a shell"),
-        ('--a "${A:-3}"', "is worked out by a shell"),
+        ('--a "$(hostname)"', "only a shell can compute"),
+        ('--a "`hostname`"', "only a shell can compute"),
+        ('--a "${A:-3}"', "only a shell can compute"),
     ],
 )
 def test_it_refuses(text, what):

@@ -101,10 +101,10 @@ def test_the_job_has_defaults_for_srun():
 @pytest.mark.parametrize(
     ("layers", "notice"),
     [
-        ("$LAUNCHER --x 3", "a.sh:1: $LAUNCHER is not a launcher that is known here; its options are not read"),
-        ("$PYTHON -u", "a.sh:1: $PYTHON is not a launcher that is known here; its options are not read"),
-        ("./with_env.sh", "a.sh:1: with_env.sh is not a launcher that is known here; its options are not read"),
-        ("torchrun --new 3", "a.sh:1: --new: this option of the launcher is not known here, and is not read"),
+        ("$LAUNCHER --x 3", "a.sh:1: $LAUNCHER is not a known launcher; its options are ignored"),
+        ("$PYTHON -u", "a.sh:1: $PYTHON is not a known launcher; its options are ignored"),
+        ("./with_env.sh", "a.sh:1: with_env.sh is not a known launcher; its options are ignored"),
+        ("torchrun --new 3", "a.sh:1: --new is not a known option of the launcher; it is ignored"),
         (
             "torchrun --nproc_per_node=$N",
             "a.sh:1: the number of processes that nproc_per_node gives is not known: give --define N=...",

@@ -41,7 +41,7 @@ def test_a_file_written_with_unknown_values_is_refused():
     asked = RuntimeValue("ZERO", SourceLine("train.sh", 3), "$ZERO")
     source = MigrateSource("train.sh", "script", unknown_files={"ds.json": (asked, asked)})
     assert refusal(source, "./ds.json") == (
-        "train.sh:9: --deepspeed_config: ./ds.json: the script writes this file with values that are not known.\n"
+        "train.sh:9: --deepspeed_config: ./ds.json: the script writes unknown values into this file.\n"
         "Give --define ZERO=VALUE, or the finished file as one more source."
     )
 

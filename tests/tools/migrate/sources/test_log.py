@@ -49,7 +49,7 @@ def test_lines_of_other_ranks_are_skipped_and_others_reported():
     title, *rest = dump({"lr": 0.1}, "[default0]:").split("\n")
     source = read("\n".join([title, "[default1]:warning", "[default0]:a warning", *rest]))
     assert values_of(source) == {"lr": 0.1}
-    assert source.notices == ("train.log:3: this line is not an argument, and is not read: a warning",)
+    assert source.notices == ("train.log:3: not an argument, so it is ignored: a warning",)
 
 
 def test_long_names_have_no_dots():
@@ -62,7 +62,7 @@ def test_the_first_list_counts_and_other_values_later_are_reported():
     assert values_of(source)["lr"] == 0.1
     (notice,) = source.notices
     assert (
-        notice == "train.log:5: another list of arguments, with other values of lr, is not read; the one in line 1 is"
+        notice == "train.log:5: this second list of arguments has other values of lr; only the list in line 1 is read"
     )
     assert read("\n".join([dump(VALUES)] * 2)).notices == ()
 
@@ -70,9 +70,9 @@ def test_the_first_list_counts_and_other_values_later_are_reported():
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        (dump({"lr": 0.1}).rpartition("\n")[0], "train.log:1: the list of arguments that begins here has no end"),
-        (dump({}), "train.log:1: the list of arguments that begins here is empty"),
-        (dump({"lr": 0.1}).replace("----\n", "----\n  lr .... 3\n", 1), "train.log:3: lr is in this list twice"),
+        (dump({"lr": 0.1}).rpartition("\n")[0], "train.log:1: the list of arguments here has no end"),
+        (dump({}), "train.log:1: the list of arguments here is empty"),
+        (dump({"lr": 0.1}).replace("----\n", "----\n  lr .... 3\n", 1), "train.log:3: lr is listed twice"),
     ],
 )
 def test_it_refuses(text, what):

@@ -60,7 +60,7 @@ def test_variables_are_filled_or_asked_for():
     ("text", "what"),
     [
         ("lr: 1\nmodel_parallel: {lr: 2}", "gpt.yaml:2: lr is given in gpt.yaml:1 too"),
-        ("language_model: {num_layers: 2}", "gpt.yaml: there is no activation_func"),
+        ("language_model: {num_layers: 2}", "gpt.yaml has no activation_func"),
         ("language_model: {activation_func: relu}", "gpt.yaml:1: activation_func: relu"),
     ],
 )

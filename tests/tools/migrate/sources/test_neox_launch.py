@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from pretrain.tools.migrate.sources.neox import read_neox
+from pretrain.tools.migrate.sources.yaml_files import read_neox
 
 
 @pytest.fixture

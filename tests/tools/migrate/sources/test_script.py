@@ -57,9 +57,9 @@ def test_arguments_take_definitions():
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("", "there are no arguments"),
+        ("", "--args is empty"),
         ("python pretrain_bert.py", "trains BERT"),
-        ("lr=1", "no training is started here"),
+        ("lr=1", "starts no training"),
     ],
 )
 def test_other_texts_are_refused(text, what):
@@ -76,7 +76,7 @@ def test_a_script_with_preprocessing_and_another_program(folder):
     )
     assert texts(source.words) == ["--lr", "1"]
     assert [texts(words) for words in source.preprocessing] == [["--input", "a", "--vocab", "b"]]
-    assert source.notices == ("train.sh:3: tasks/main.py runs a downstream task; it is not read",)
+    assert source.notices == ("train.sh:3: tasks/main.py runs a downstream task; it is ignored",)
 
 
 def test_slurms_comments_count_processes(folder):
@@ -136,7 +136,7 @@ def test_processes_of_gpt_neox_are_the_launchers_or_those_of_its_settings(folder
 
 def test_a_missing_file_of_gpt_neox_is_named(folder):
     said = refusal(folder, "\npython ./deepy.py train.py -d configs a.yml")
-    assert said.startswith("train.sh:2: configs/a.yml: there is no such file.")
+    assert said.startswith("train.sh:2: configs/a.yml does not exist.")
 
 
 def test_yaml_cfg_takes_the_place_of_all_flags(folder):
@@ -144,9 +144,9 @@ def test_yaml_cfg_takes_the_place_of_all_flags(folder):
     source = script(folder, "torchrun --nproc_per_node 4 pretrain_gpt.py --lr 3 --yaml-cfg gpt.yaml")
     assert (source.kind, source.words, source.settings["lr"].value, source.launch.nproc) == ("megatron_yaml", (), 1, 4)
     assert source.notices == (
-        "train.sh:1: --yaml-cfg: gpt.yaml is read alone; Megatron-LM ignores all other flags then",
+        "train.sh:1: --yaml-cfg: only gpt.yaml is read; Megatron-LM ignores all other flags with it",
     )
-    with pytest.raises(MigrateError, match="there is no such file"):
+    with pytest.raises(MigrateError, match="does not exist"):
         script(folder, "torchrun pretrain_gpt.py --yaml-cfg=other.yaml")
 
 
@@ -154,7 +154,7 @@ def test_a_flag_that_a_missing_backslash_cuts_off_is_said(folder):
     source = script(folder, "python pretrain_gpt.py --lr 1 \\\n# --clip-grad 2\n --weight-decay 0.3\n")
     assert texts(source.words) == ["--lr", "1"]
     (notice,) = source.notices
-    assert notice.startswith("train.sh:3: --weight-decay begins a command of its own")
+    assert notice.startswith("train.sh:3: --weight-decay is not passed on: the line before has no backslash")
 
 
 TRAINING = "torchrun pretrain_gpt.py --lr 1\n"

@@ -55,7 +55,7 @@ def test_trainings_that_are_read(command):
         ("python tools/run_text_generation_server.py", "run_text_generation_server.py generates text"),
         ("python tools/merge_datasets.py", "tools/merge_datasets.py is a tool"),
         ("python deepy.py generate.py -d configs x.yml", "generate.py generates text"),
-        ("python train.py --lr 1", "train.py is not a program that is known here"),
+        ("python train.py --lr 1", "train.py is not a program that migrate knows"),
     ],
 )
 def test_other_programs_are_refused_by_name(command, what):
@@ -66,14 +66,17 @@ def test_other_programs_are_refused_by_name(command, what):
 @pytest.mark.parametrize(
     ("command", "what"),
     [
-        ("bash train.sh $X", "a.sh: no training is started here, but the script train.sh is.\nGive that one"),
-        ("sbatch job.slurm", "the script job.slurm is."),
-        ("python $PROGRAM --lr 1", "a.sh:1: the program that is started here is not known.\nGive --define PROGRAM=..."),
+        ("bash train.sh $X", "a.sh starts no training, but the script train.sh.\nGive that one"),
+        ("sbatch job.slurm", "the script job.slurm."),
+        (
+            "python $PROGRAM --lr 1",
+            "a.sh:1: the name of the program that starts here is not known.\nGive --define PROGRAM=...",
+        ),
         (
             "python a.py\npython $B",
-            "a.sh:1: a.py is not a program that is known here\na.sh:2: the program that is started",
+            "a.sh:1: a.py is not a program that migrate knows\na.sh:2: the name of the program that starts",
         ),
-        ("make all", "what it starts: make"),
+        ("make all", "it starts make"),
         ("echo pretrain_gpt.py", "it starts no program"),
     ],
 )

@@ -115,7 +115,7 @@ def test_only_unfused_attention_looks_at_a_mask_of_documents():
 LEFT_OUT = {
     "tokenizer={type: bytes}": "tokenizer.type=bytes: NullTokenizer",
     "tokenizer={type: huggingface, file: a/b.json}": "tokenizer.file=a/b.json: Hugging Face's AutoTokenizer",
-    "data.index=native": "data.index=native: samples come in the order",
+    "data.index=native": "data.index=native: samples come in another order",
     "model.parallel_residual=true": "model.parallel_residual=true: attention and MLP",
     "model.init_method=small_init": "model.init_method=small_init: weights start",
     "train.exit_duration_in_mins=0.5": "train.exit_duration_in_mins=0.5: --exit-duration-in-mins takes whole numbers",
@@ -123,7 +123,7 @@ LEFT_OUT = {
     "kernels.attention=triangle": "kernels.attention=triangle: Transformer Engine",
     "kernels.norm=reference": "kernels.norm=reference: Megatron-LM",
     "checkpoint={save: true, keep: 3}": "checkpoint.keep=3: all checkpoints are kept",
-    "evaluation.target_loss=2.5": "evaluation.target_loss=2.5: no loss to reach",
+    "evaluation.target_loss=2.5": "evaluation.target_loss=2.5: the final loss is not checked",
 }
 
 
@@ -140,7 +140,7 @@ def test_iterations_that_are_too_many_for_a_command_are_told():
     arguments = written("train.iterations_to_skip=[1-200000]")
     assert "--iterations-to-skip" not in arguments.words
     (said,) = arguments.left_out
-    assert said.endswith("Megatron-LM needs them one by one, and 200000 numbers are too long for a command.")
+    assert said.endswith("Megatron-LM takes them one by one, and 200000 numbers are too many for a command.")
 
 
 def test_zero_beyond_its_first_stage_is_told():

@@ -141,16 +141,16 @@ def _told(script: Path, archive: bytes) -> Told:
 
 def _no_cell(script: Path, why: str) -> str:
     return (
-        f"{script.name}: a script runs in a cell, and there is none on this machine: {why}.\n"
-        "A cell needs bash and user namespaces of Linux. Without them, give the training's log, or run the script\n"
-        f"where nothing else happens: pretrain migrate --capture -- bash {shlex.quote(script.name)}"
+        f"{script.name}: cannot make the cell in which scripts run: {why}.\n"
+        "It needs bash and Linux's user namespaces. Without them, give the training's log, or, if the script does\n"
+        f"nothing else, run it for real: pretrain migrate --capture -- bash {shlex.quote(script.name)}"
     )
 
 
 def _no_end(script: Path) -> str:
     return (
-        f"{script.name}: it has not ended after {SECONDS} seconds in the cell, where no program is waited for.\n"
-        "Give a copy without what waits or works, or the training's log."
+        f"{script.name}: it did not end within {SECONDS} seconds in the cell, where it only starts stubs.\n"
+        "Give a copy without the lines that wait or compute, or the training's log."
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pretrain.tools.migrate.setting import SourceLine
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from pretrain.tools.migrate.cell.namespaces import CellRecord
 
@@ -65,12 +65,3 @@ class Places:
         while self.line(SourceLine(command.source, number)).rstrip().endswith("\\"):
             number += 1
         return number
-
-
-def reasons_of(records: Iterable[CellRecord], places: Places) -> Mapping[str, tuple[SourceLine, str]]:
-    """Return where values that are not known were made, and by which command, by their names."""
-    return {
-        record.words[0]: (places.of(record), record.words[1].partition("=")[2] or record.words[1])
-        for record in records
-        if record.kind == "unknown"
-    }

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from pretrain.errors import MigrateError
 from pretrain.tools.migrate.cell.namespaces import parse_record, whole_commands, write_stubs
-from pretrain.tools.migrate.cell.places import Places, reasons_of
-from pretrain.tools.migrate.cell.trials import MARKER, Trials, asked_in, trainings_of, word_of
+from pretrain.tools.migrate.cell.places import Places
+from pretrain.tools.migrate.cell.trials import MARKER, Trials, asked_in, trainings_of
 from pretrain.tools.migrate.setting import RuntimeValue, Word, require_known
 
 if TYPE_CHECKING:
@@ -46,20 +46,31 @@ def read_script(name: str, text: str, defined: Mapping[str, str], variables: Map
     # Of `defined`, "1", "2", ... are the script's arguments and "@" all of them; a program's name is what it prints.
     trials = Trials(Path(name).resolve(), text, defined, variables)
     told = trials.run()
-    called = _called(told, Path(name).name)
+    sources = (record.source for record in told.records.values())
+    called = next((source for source in sources if Path(source).name == Path(name).name), Path(name).name)
     places = Places(name, text, called, told.records.values())
     require_known(_conditions(trials, told, places), ())
-    _require_end(name, told)
+    if told.status and not [record for record in told.records.values() if record.kind == "run"]:
+        why = (told.said.strip().splitlines() or [f"exit code {told.status}"])[-1]
+        msg = f"{name}: bash stopped before it started a program: {why}\nCheck the script with: bash -n {name}"
+        raise MigrateError(msg)
     script = script_of(told.records, places, _varying(trials, told))
-    arguments = _taken_without(name, text) if not trials.arguments and "@" not in defined else []
-    return Script(script.commands, script.files, script.unknown_files, (*script.notices, *arguments))
+    without_comments = re.sub(r"^\s*#.*$", "", text, flags=re.MULTILINE)
+    if trials.arguments or "@" in defined or not _TAKES_ARGUMENTS.search(without_comments):
+        return script
+    notice = f"{name}: it ran without arguments; give some with --define @=\"8 'a b'\""
+    return replace(script, notices=(*script.notices, notice))
 
 
 def script_of(
     records: Mapping[str, CellRecord], places: Places, varying: Mapping[int, Mapping[int, str]] | None = None
 ) -> Script:
     """Return commands and files of what was written down; `varying` has names that words of commands depend on."""
-    reasons = reasons_of(records.values(), places)
+    reasons = {  # where values that are not known were made, and by which command, by their names
+        record.words[0]: (places.of(record), record.words[1].partition("=")[2] or record.words[1])
+        for record in records.values()
+        if record.kind == "unknown"
+    }
     files: dict[str, str] = {}
     commands = []
     for at, (record, words) in enumerate(whole_commands(records)):
@@ -72,11 +83,6 @@ def script_of(
         {path: names for path, names in asked.items() if names},
         tuple(dict.fromkeys(_notices(records.values(), places))),
     )
-
-
-def _called(told: Told, name: str) -> str:
-    sources = (record.source for record in told.records.values())
-    return next((source for source in sources if Path(source).name == name), name)
 
 
 def _is_there(record: CellRecord, path: str, text: str) -> bool:
@@ -92,7 +98,10 @@ def _words(
     reasons: Mapping[str, tuple[SourceLine, str]],
     varying: Mapping[int, str],
 ) -> tuple[Word, ...]:
-    found = [word_of(text, place, reasons) for text, place in zip(words, places.of_words(words, command), strict=True)]
+    found = [
+        Word(MARKER.sub("", text), place, asked_in(text, place, reasons))
+        for text, place in zip(words, places.of_words(words, command), strict=True)
+    ]
     for at, name in varying.items():
         place = found[at].place if at < len(found) else command
         word = Word("", place, (RuntimeValue(name, *reasons.get(name, (place, f"${name}"))),))
@@ -107,20 +116,19 @@ def _varying(trials: Trials, told: Told) -> dict[int, dict[int, str]]:
     for name in trials.numbers:
         others = [words for _, words in whole_commands(trials.other(name).records)]
         for at, (one, other) in enumerate(zip(commands, others, strict=False)):
-            found.setdefault(at, {}).update(dict.fromkeys(_differing(one, other), name))
+            for tag, start, end, _, _ in SequenceMatcher(None, one, other, autojunk=False).get_opcodes():
+                differing = () if tag == "equal" else range(start, max(end, start + 1))
+                found.setdefault(at, {}).update(dict.fromkeys(differing, name))
     return found
-
-
-def _differing(one: Sequence[str], other: Sequence[str]) -> Iterator[int]:
-    for tag, start, end, _, _ in SequenceMatcher(None, one, other, autojunk=False).get_opcodes():
-        yield from () if tag == "equal" else range(start, max(end, start + 1))
 
 
 def _conditions(trials: Trials, told: Told, places: Places) -> list[RuntimeValue]:
     """Return the values on which it depends what the script does."""
     found: dict[str, list[CellRecord]] = {}
     for record in told.records.values():
-        if record.kind == "condition" or (record.kind == "used" and _decides(record, places)):
+        is_test = record.kind == "used" and record.words[1].startswith(("[", "test", "case"))
+        is_branch = record.kind == "used" and _BRANCH.match(places.line(places.of(record))) is not None
+        if record.kind == "condition" or is_test or is_branch:
             found.setdefault(record.words[0], []).append(record)
     empty = {name for name, of in found.items() if all(_IS_EMPTY.match(record.words[1]) for record in of)}
     same = {name for name in empty if name in trials.unset and trainings_of(trials.other(name)) == trainings_of(told)}
@@ -129,49 +137,28 @@ def _conditions(trials: Trials, told: Told, places: Places) -> list[RuntimeValue
         for name, (record, *_) in found.items()
         if name not in same and name not in trials.defined
     ]
-    return [*asked, *_made_of_output(told, places)]
-
-
-def _decides(record: CellRecord, places: Places) -> bool:
-    return _BRANCH.match(places.line(places.of(record))) is not None or record.words[1].startswith(
-        ("[", "test", "case")
-    )
-
-
-def _made_of_output(told: Told, places: Places) -> Iterator[RuntimeValue]:
     for record, words in whole_commands(told.records):
         if record.unknown and any(word.endswith(".py") for word in words) and not any(map(MARKER.search, words)):
-            yield RuntimeValue(record.unknown, places.of(record), f"a value is made of what {record.unknown} prints")
-
-
-def _require_end(name: str, told: Told) -> None:
-    if told.status and not [record for record in told.records.values() if record.kind == "run"]:
-        why = (told.said.strip().splitlines() or [f"exit code {told.status}"])[-1]
-        msg = f"{name}: bash starts no program of it: {why}\nCheck it with: bash -n {name}"
-        raise MigrateError(msg)
+            why = f"a value is computed from the output of {record.unknown}"
+            asked.append(RuntimeValue(record.unknown, places.of(record), why))
+    return asked
 
 
 def _notices(records: Iterable[CellRecord], places: Places) -> Iterator[str]:
     shown = 0
     for record in records:
         if record.kind == "missing":
-            yield f"{places.of(record)}: {record.words[0]} is not there, and is taken as empty"
+            yield f"{places.of(record)}: {record.words[0]} does not exist, and counts as empty"
         elif record.kind == "files" and shown < _SHOWN:
             shown += 1
-            yield f"{places.of(record)}: {record.words[0]} is answered by the files that are here"
-
-
-def _taken_without(name: str, text: str) -> list[str]:
-    if not _TAKES_ARGUMENTS.search(re.sub(r"^\s*#.*$", "", text, flags=re.MULTILINE)):
-        return []
-    return [f"{name}: it is run without arguments of its own; --define @=\"8 'a b'\" gives some"]
+            yield f"{places.of(record)}: {record.words[0]} was decided by the files of this machine"
 
 
 def capture(command: Sequence[str]) -> Script:
     """Run a command whose training programs are stubs, and return what it would start."""
     bash = shutil.which("bash")
     if bash is None:
-        msg = "--capture: there is no bash here, which its stubs need.\nGive the training's log, or its arguments."
+        msg = "--capture needs bash for its stubs, and there is none here.\nGive the training's log, or its arguments."
         raise MigrateError(msg)
     with tempfile.TemporaryDirectory(prefix="pretrain-capture-") as folder:
         state = Path(folder)
@@ -186,9 +173,9 @@ def capture(command: Sequence[str]) -> Script:
         try:
             done = subprocess.run(command, env=environment, check=False)
         except OSError as error:
-            msg = f"--capture: {command[0]} cannot be started: {error.strerror}.\nGive a command: -- bash train.sh"
+            msg = f"--capture: cannot start {command[0]}: {error.strerror}.\nGive a command such as -- bash train.sh"
             raise MigrateError(msg) from error
         records = {path.name: parse_record(path.read_bytes()) for path in (state / "records").iterdir()}
     script = script_of(records, Places(shlex.join(command), "", "", ()))
-    ended = [f"{shlex.join(command)}: it ended with exit code {done.returncode}"] if done.returncode else []
+    ended = [f"{shlex.join(command)} ended with exit code {done.returncode}"] if done.returncode else []
     return replace(script, notices=(*script.notices, *ended))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pretrain.errors import MigrateError
 from pretrain.tools.migrate.cell.namespaces import CellScript, run_in_cell, whole_commands
-from pretrain.tools.migrate.setting import RuntimeValue, Word
+from pretrain.tools.migrate.setting import RuntimeValue
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,7 +45,7 @@ class Trials:
             told = run_in_cell(self._given())
             if not self._learned(told.said):
                 return told
-        msg = f"{self.path.name}: more and more values are missing, such as {self.unset[-1]}.\nGive a simpler script."
+        msg = f"{self.path.name}: too many variables have no value, such as {self.unset[-1]}.\nGive a simpler script."
         raise MigrateError(msg)
 
     def other(self, name: str) -> Told:
@@ -58,7 +58,8 @@ class Trials:
 
     def _learned(self, said: str) -> bool:
         """Say whether errors of bash name a value that was not known to be missing."""
-        names = [*_UNSET.findall(said), *(name for name in _REQUIRED.findall(said) if self._requires(name))]
+        required = [name for name in _REQUIRED.findall(said) if re.search(rf"\$\{{{name}:?\?", self.text)]
+        names = [*_UNSET.findall(said), *required]
         new = next((name for name in names if not self._is_known(name)), None)
         if new is not None:
             self._add(new)
@@ -67,9 +68,6 @@ class Trials:
         calculated = {name for line in lines for name in MARKER.findall(line)} - {*self.numbers, *self.defined}
         self.numbers += sorted(calculated)
         return bool(calculated)
-
-    def _requires(self, name: str) -> bool:
-        return re.search(rf"\$\{{{name}:?\?", self.text) is not None
 
     def _is_known(self, name: str) -> bool:
         if name.isdecimal():
@@ -90,11 +88,12 @@ class Trials:
         numbers = {name: _OTHER if name == other else _ONE for name in self.numbers}
         values = {name: numbers.get(name, marker(name)) for name in self.unset}
         names = {name: value for name, value in self.defined.items() if name.isidentifier()}
+        options = re.match(r"#!\s*\S*/(?:env\s+(?:-S\s+)?)?bash\s+(-\w+)", self.text)  # the kernel hands them to bash
         arguments = (numbers.get(str(at), value) for at, value in enumerate(self.arguments, 1))
         return CellScript(
             self.path,
             without_placeholders(self.text, self.defined),
-            _options(self.text),
+            (options[1],) if options else (),
             tuple(arguments),
             {**self.variables, **values, **names},
             (*self.unset, *(name for name in self.numbers if name.isdecimal())),
@@ -109,20 +108,13 @@ def trainings_of(told: Told) -> list[tuple[str, ...]]:
     return [words for _, words in whole_commands(told.records) if any(word.endswith(".py") for word in words)]
 
 
-def _options(text: str) -> tuple[str, ...]:
-    """Return the options of the script's first line, which the kernel hands to bash."""
-    found = re.match(r"#!\s*\S*/(?:env\s+(?:-S\s+)?)?bash\s+(-\w+)", text)
-    return (found[1],) if found else ()
-
-
 def _arguments(defined: Mapping[str, str]) -> list[str]:
     if "@" in defined:
         try:
             return shlex.split(defined["@"])
         except ValueError as error:
-            msg = f"The value {defined['@']!r} of @ is not understood: {error}."
-            msg += "\nIt is the script's arguments, quoted as in a shell."
-            msg += "\nSuch as --define @=\"8 'a b'\"."
+            msg = f"--define @={defined['@']}: {error}.\n"
+            msg += "Give the script's arguments, quoted as in a shell: --define @=\"8 'a b'\"."
             raise MigrateError(msg) from error
     last = max((int(name) for name in defined if name.isdecimal()), default=0)
     return [defined.get(str(at), marker(str(at))) for at in range(1, last + 1)]
@@ -158,16 +150,8 @@ def without_placeholders(text: str, defined: Mapping[str, str]) -> str:
     return _PLACEHOLDER.sub(filled, text)
 
 
-def word_of(text: str, place: SourceLine, reasons: Mapping[str, tuple[SourceLine, str]]) -> Word:
-    """Return a word in which what is not known is asked for."""
-    return Word(MARKER.sub("", text), place, asked_in(text, place, reasons))
-
-
 def asked_in(text: str, place: SourceLine, reasons: Mapping[str, tuple[SourceLine, str]]) -> tuple[RuntimeValue, ...]:
     """Return what is asked for of a text with markers."""
     names = dict.fromkeys(name.translate(_SHOWN) for name in MARKER.findall(text))
-    return tuple(RuntimeValue(name, *reasons.get(name, (place, _written(name)))) for name in names)
-
-
-def _written(name: str) -> str:
-    return name if name.startswith("<") else f"${name}"
+    written = {name: name if name.startswith("<") else f"${name}" for name in names}
+    return tuple(RuntimeValue(name, *reasons.get(name, (place, written[name]))) for name in names)

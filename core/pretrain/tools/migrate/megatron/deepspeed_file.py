@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from pretrain.recipe.deepspeed.json_file import JsonFile
     from pretrain.recipe.deepspeed.translation import Given, KeyRemark
-    from pretrain.tools.migrate.report import Fate
     from pretrain.tools.migrate.setting import Settings
 
 _CLIP, _SUM = "optimizer.clip_grad", "precision.grad_reduce_in_fp32"
@@ -38,14 +37,12 @@ _GLOBAL, _MICRO = "train.global_batch_size", "train.micro_batch_size"
 _AGREE = (_GLOBAL, _MICRO, "precision.dtype")
 _ACCUMULATION = "gradient_accumulation_steps"
 _SCHEDULE = "scheduler.type"
-_TWO_SCHEDULES = (
-    "the schedule is that of the flags: DeepSpeed of today takes it too, but versions before took their file's instead"
-)
-_FROM_FILE = "DeepSpeed takes it from its file"
+_TWO_SCHEDULES = "the flags' schedule is used, as in today's DeepSpeed; older versions used the file's"
+_FROM_FILE = "DeepSpeed reads it from its file"
 _OF_PROGRAM = {
-    "optimizer": "Megatron-DeepSpeed makes the optimizer itself: DeepSpeed does not read its file's",
+    "optimizer": "Megatron-DeepSpeed makes the optimizer itself: DeepSpeed ignores the one in its file",
     "scheduler": "it belongs to scheduler.type",
-    "activation_checkpointing": "Megatron-DeepSpeed sets it up by its own flags, such as --checkpoint-activations",
+    "activation_checkpointing": "Megatron-DeepSpeed has flags for it, such as --checkpoint-activations",
 }
 """Objects of the file of which nothing is read, by the reason."""
 
@@ -57,7 +54,7 @@ def values_of_file(settings: Settings, worked: Mapping[str, Derived]) -> tuple[d
         return {}, [] if file is None else [_no_effect(file, path, WITHOUT) for path in file.values]
     if file is None:
         flag = place_of(settings, "deepspeed")
-        msg = f"{flag} needs a file, and --deepspeed_config names none.\nName one, or leave it out."
+        msg = f"{flag} needs a DeepSpeed file, but --deepspeed_config names none.\nName one, or remove the flag."
         raise MigrateError(msg)
     _check_stage(settings, file)
     passed = {path: _OF_PROGRAM[name] for path in file.values if (name := path.partition(".")[0]) in _OF_PROGRAM}
@@ -80,14 +77,20 @@ def _read(
     if wrong := translation.of("wrong"):
         raise MigrateError("\n".join(f"{file.place(remark.json_path)}: {remark.text}" for remark in wrong))
     taken = _Taken(settings, file, flags)
-    for given in sorted(translation.given, key=lambda given: given.kind == "by default"):
-        if given.kind == "by default":
-            taken.take_default(given)
-        else:
+    for given in translation.given:
+        if given.kind != "by default":
             taken.take(given)
-    if not settings.as_meant:
-        taken.clip_nothing()
-        taken.sum_in_dtype_of_weights()
+    for given in translation.given:
+        is_own = given.kind == "by default" and given.path in OF_FILE
+        if is_own and all(path not in taken.values for path in (given.path, *given.unless)):
+            taken.put(given.path, given.value, f"DeepSpeed's default with {given.json_path}", _FROM_FILE)
+    if not settings.as_meant and _CLIP not in taken.values:
+        why = f"DeepSpeed clips at gradient_clipping, which {file.name} does not have (--as-meant takes the flag)"
+        taken.put(_CLIP, 0.0, "DeepSpeed clips nothing without gradient_clipping", why)
+    dtype = flags.get("precision.dtype")
+    if not settings.as_meant and _SUM not in taken.values and dtype is not None and dtype.value in {"fp16", "bf16"}:
+        why = "DeepSpeed sums in the dtype of the weights without data_types.grad_accum_dtype in its file"
+        taken.put(_SUM, False, why, why)
     outcomes = taken.outcomes({remark.json_path: _outcome(file, remark) for remark in translation.remarks})
     if translation.accumulation_steps is not None:
         outcomes.append(_accumulation(settings, file, translation.accumulation_steps.steps, flags))
@@ -115,24 +118,6 @@ class _Taken:
             self._take_zero(given)
         else:
             self._set(given, given.path, given.value)
-
-    def take_default(self, given: Given) -> None:
-        """Take a default of DeepSpeed that comes with a key."""
-        if given.path in OF_FILE and all(path not in self.values for path in (given.path, *given.unless)):
-            self._put(given.path, given.value, f"default of DeepSpeed with {given.json_path}", _FROM_FILE)
-
-    def clip_nothing(self) -> None:
-        """Leave gradients as they are: DeepSpeed does not look at the flag."""
-        why = f"DeepSpeed clips at gradient_clipping, which {self.file.name} does not have (--as-meant takes the flag)"
-        if _CLIP not in self.values:
-            self._put(_CLIP, 0.0, "DeepSpeed clips nothing without gradient_clipping", why)
-
-    def sum_in_dtype_of_weights(self) -> None:
-        """Sum gradients as they are: DeepSpeed does not look at the flag."""
-        dtype = self.flags.get("precision.dtype")
-        if _SUM not in self.values and dtype is not None and dtype.value in {"fp16", "bf16"}:
-            why = "DeepSpeed sums in the dtype of the weights without data_types.grad_accum_dtype in its file"
-            self._put(_SUM, False, why, why)
 
     def outcomes(self, remarks: Mapping[str, ReportLine]) -> list[ReportLine]:
         """Return one outcome for each key of the file: what it became, with a remark on it as its note."""
@@ -179,11 +164,11 @@ class _Taken:
                 "A recipe has one value for it: change one of the two."
             )
             raise MigrateError(msg)
-        self._put(key, value, f"{given.json_path} ({place})", _FROM_FILE)
+        self.put(key, value, f"{given.json_path} ({place})", _FROM_FILE)
         self.values[key] = replace(self.values[key], place=place)
         self.became.setdefault(given.json_path, []).append(key)
 
-    def _put(self, key: str, value: Any, note: str, why: str) -> None:
+    def put(self, key: str, value: Any, note: str, why: str) -> None:
         """Set a key, and say of the flags that would give it that they have no effect."""
         flag = self.flags.get(key)
         names = () if flag is None else (*flag.names, *(name for name, _ in flag.idle))
@@ -209,7 +194,7 @@ def _check_value(settings: Settings, file: JsonFile, given: Given, flag: Derived
     stated: Any = given.value if given.kind == "is" else f"not {given.value}"
     msg = (
         f"{file.place(given.json_path)} says {given.path} {stated}, but {_written(settings, flag)} says {flag.value}.\n"
-        "DeepSpeed and Megatron would not agree: change one of the two."
+        "DeepSpeed and Megatron have to agree: change one of the two."
     )
     raise MigrateError(msg)
 
@@ -223,8 +208,9 @@ def _accumulation(settings: Settings, file: JsonFile, steps: int, flags: Mapping
         return ReportLine("no effect", _ACCUMULATION, why, place)
     if steps * micro.value * replicas != whole.value:
         msg = (
-            f"{file.place(_ACCUMULATION)}: {steps} micro batches of {micro.value} on {replicas} replicas are no global "
-            f"batch of {whole.value}, which {_written(settings, whole)} says.\nChange one of them."
+            f"{file.place(_ACCUMULATION)}: {steps} micro batches of {micro.value} on {replicas} replicas make a global "
+            f"batch of {steps * micro.value * replicas}, but {_written(settings, whole)} says {whole.value}.\n"
+            "Change one of them."
         )
         raise MigrateError(msg)
     text = f"{_GLOBAL} ({steps} x {micro.value} x {replicas} replicas)"
@@ -239,23 +225,19 @@ def _written(settings: Settings, flag: Derived) -> str:
 
 
 def _outcome(file: JsonFile, remark: KeyRemark) -> ReportLine:
-    fate, text = _fate(file, remark)
-    name = remark.json_path.partition(".")[0]
-    accept = name if fate == "not supported" and name in OTHER_MODEL else ""
-    return ReportLine(fate, remark.json_path, text, place_in(file, remark.json_path), accept=accept)
-
-
-def _fate(file: JsonFile, remark: KeyRemark) -> tuple[Fate, str]:
+    path, text = remark.json_path, remark.text.rstrip(".")
     match remark.kind:
-        case "absent" | "removed" if file.values.get(f"{remark.json_path}.enabled") is False:
-            return "no effect", "it is not enabled"
+        case "absent" | "removed" if file.values.get(f"{path}.enabled") is False:
+            text = "it is not enabled"
         case "absent" | "removed":  # the change is that of the same key in a file of GPT-NeoX
-            found = OBJECTS.get(f"{remark.json_path}.enabled") or OBJECTS.get(remark.json_path)
-            return "not supported", found.change if isinstance(found, NotSupported) else remark.text.rstrip(".")
+            found = OBJECTS.get(f"{path}.enabled") or OBJECTS.get(path)
+            text = found.change if isinstance(found, NotSupported) else text
+            accept = name if (name := path.partition(".")[0]) in OTHER_MODEL else ""
+            return ReportLine("not supported", path, text, place_in(file, path), accept=accept)
         case "settled":
-            return "no effect", f"{remark.text} is what always holds here"
+            text = f"{remark.text} always holds here"
         case "rounded":
-            return "no effect", f"read as {remark.text}"
+            text = f"read as {remark.text}"
         case "not given":
-            return "no effect", f"{remark.text.replace('None', 'null')} counts as not given"
-    return "no effect", remark.text.rstrip(".")
+            text = f"{remark.text.replace('None', 'null')} counts as not given"
+    return _no_effect(file, path, text)

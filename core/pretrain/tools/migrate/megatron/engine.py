@@ -25,10 +25,7 @@ _OFFLOAD = "engine.zero.offload_optimizer"
 _FILES = ("deepspeed_config", "deepscale_config")
 _NAMES = ("deepspeed", "deepscale", *_FILES)
 _SWITCHES = (
-    "zero_stage",
-    "zero_contigious_gradients",
-    "zero_reduce_bucket_size",
-    "zero_allgather_bucket_size",
+    *("zero_stage", "zero_contigious_gradients", "zero_reduce_bucket_size", "zero_allgather_bucket_size"),
     "zero_reduce_scatter",
 )
 
@@ -40,7 +37,7 @@ def engine_name(settings: Settings) -> Derived:
     """Return the engine; a DeepSpeed file without --deepspeed is not read by the program itself."""
     if not is_on(settings):
         return Derived("megatron", (), idle=tuple((name, WITHOUT) for name in (*_FILES, *_SWITCHES)))
-    idle = tuple((name, "DeepSpeed takes it from its file") for name in _SWITCHES)
+    idle = tuple((name, "DeepSpeed reads it from its file") for name in _SWITCHES)
     if uses_deepspeed(settings):
         return Derived("deepspeed", _NAMES, idle=idle)
     kind = "ZeRO-1 is its distributed optimizer" if stage(settings) == 1 else "ZeRO-0 splits nothing"
@@ -63,17 +60,11 @@ def use_distributed_optimizer(settings: Settings) -> Derived | None:
     return taken(settings, name)
 
 
-def offload_param_device(settings: Settings) -> Derived | None:
-    """Return nothing of --remote-device: DeepSpeed's file decides where the weights are."""
-    name = "remote_device"
-    return unused(name, "DeepSpeed's file says where the weights are") if settings.value(name) else None
-
-
 def cpu_adam(settings: Settings) -> Derived | None:
     """Return the Adam of the host, where the optimizer's state is there."""
     if settings.value("cpu_torch_adam") and uses_deepspeed(settings):
         return Derived("torch", ("cpu_torch_adam",))
-    return unused("cpu_torch_adam", "only a state in host memory has such an Adam")
+    return unused("cpu_torch_adam", "it is for an optimizer in host memory")
 
 
 def attention(settings: Settings) -> Derived | None:
@@ -114,7 +105,7 @@ def uses_deepspeed(settings: Settings) -> bool:
         file = settings.deepspeed
         place = "" if file is None else f"{file.place('zero_optimization')}: "
         msg = (
-            f"{place}ZeRO-2, ZeRO-3 and offload do not go with {stages} pipeline stages, in DeepSpeed neither.\n"
+            f"{place}ZeRO-2, ZeRO-3 and offload do not work with {stages} pipeline stages, in DeepSpeed either.\n"
             "Change one of the two."
         )
         raise MigrateError(msg)
@@ -140,38 +131,31 @@ def _stated(settings: Settings, keys: Collection[str], allowed: Collection[Any])
         yield given.value
 
 
-def dtype(settings: Settings) -> Derived:
-    """Return the dtype of weights and activations."""
+def _dtype(settings: Settings) -> Derived:
     name = settings.first_on("fp16", "bf16")
     return Derived(name, (name,)) if name else Derived("fp32", ("fp16", "bf16"))
 
 
-def loss_scale(settings: Settings) -> Derived | None:
-    """Return the fixed scale of fp16."""
+def _loss_scale(settings: Settings) -> Derived | None:
     given = settings.value("loss_scale")
-    return Derived(given, ("loss_scale",)) if given and dtype(settings).value == "fp16" else None
-
-
-def min_loss_scale(settings: Settings) -> Derived | None:
-    """Return the least dynamic scale, which the versions of 2019 call --min-scale."""
-    return _of_dynamic_scale(settings, settings.first("min_scale") or "min_loss_scale")
+    return Derived(given, ("loss_scale",)) if given and _dtype(settings).value == "fp16" else None
 
 
 def grad_reduce_in_fp32(settings: Settings) -> Derived | None:
     """Return whether gradients are summed in fp32, as those of bf16 are there unless a flag says otherwise."""
-    kind = dtype(settings).value
+    kind = _dtype(settings).value
     names = ("accumulate_allreduce_grads_in_fp32", "fp32_allreduce")
     name = settings.first_on(*names) or names[0]
     if kind == "fp16":
         return Derived(bool(settings.value(name)), (name,))
     if kind == "bf16" and settings.value("grad_reduce_in_bf16"):
         return Derived(False, ("grad_reduce_in_bf16",))
-    return unused(name, "gradients are summed in fp32 anyway")
+    return unused(name, "gradients are always summed in fp32")
 
 
 def _of_dynamic_scale(settings: Settings, name: str) -> Derived | None:
     given = settings.value(name)
-    if given is None or dtype(settings).value != "fp16":
+    if given is None or _dtype(settings).value != "fp16":
         return None
     return unused(name, "the loss scale is fixed") if settings.value("loss_scale") else Derived(given, (name,))
 
@@ -181,15 +165,22 @@ FUNCTIONS: Mapping[str, Function] = {
     "engine.name": engine_name,
     "engine.deepspeed_config": lambda _: None,  # the file gives both, and engine_name says so of the flags
     "engine.zero.stage": lambda _: None,
-    "engine.zero.offload_param.device": offload_param_device,
+    "engine.zero.offload_param.device": lambda settings: (
+        unused("remote_device", "DeepSpeed's file says where the weights are")
+        if settings.value("remote_device")
+        else None
+    ),
     f"{_OFFLOAD}.cpu_adam": cpu_adam,
     "kernels.attention": attention,
     f"{_OFFLOAD}.device": offload_device,
-    "precision.dtype": dtype,
-    "precision.loss_scale": loss_scale,
+    "precision.dtype": _dtype,
+    "precision.loss_scale": _loss_scale,
     "precision.initial_loss_scale": partial(_of_dynamic_scale, name="initial_loss_scale"),
     "precision.loss_scale_window": partial(_of_dynamic_scale, name="loss_scale_window"),
     "precision.hysteresis": partial(_of_dynamic_scale, name="hysteresis"),
-    "precision.min_loss_scale": min_loss_scale,
+    "precision.min_loss_scale": lambda settings: _of_dynamic_scale(
+        settings,
+        settings.first("min_scale") or "min_loss_scale",  # --min-scale in the versions of 2019
+    ),
     "precision.grad_reduce_in_fp32": grad_reduce_in_fp32,
 }

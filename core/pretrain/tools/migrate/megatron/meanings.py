@@ -7,7 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pretrain.tools.migrate.meaning import Mapped, NotSupported, read_meanings, table_lines
-from pretrain.tools.migrate.megatron import data, engine, model, parallel, running, training
+from pretrain.tools.migrate.megatron import data, engine, model, parallel, training
 from pretrain.tools.migrate.megatron.deepspeed_file import SCALES
 from pretrain.tools.migrate.programs import program as program_of
 
@@ -30,20 +30,16 @@ GROUPED = "megatron_grouped.txt"
 """File of the flags' names, which tests/tools/migrate/programs/extract_flags.py extends."""
 
 _GROUPS = {name: found for name, found in MEANINGS.items() if "*" in name}
-_PARTS = (model, data, training, parallel, engine, running)
+_PARTS = (model, data, training, parallel, engine)
 
 FUNCTIONS: Mapping[str, Function] = {key: found for part in _PARTS for key, found in part.FUNCTIONS.items()}
 """By key of the recipe."""
 
 READ_BY_FUNCTIONS = frozenset(
     (
-        *(
-            "context_parallel_size",
-            "ds_sequence_parallel_size",
-            "masked_softmax_fusion",
-            "scaled_masked_softmax_fusion",
-        ),
-        *("transformer_impl", "use_legacy_models", "use_mcore_models", "weight_decay_incr_style"),
+        *("context_parallel_size", "ds_sequence_parallel_size", "masked_softmax_fusion"),
+        *("scaled_masked_softmax_fusion", "transformer_impl", "use_legacy_models", "use_mcore_models"),
+        "weight_decay_incr_style",
     )
 )
 """Settings that the functions read beside those whose meaning is a key."""

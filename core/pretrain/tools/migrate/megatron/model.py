@@ -38,7 +38,7 @@ def _gated(settings: Settings) -> Derived | None:
     gated = settings.value("glu_activation")
     if not gated:
         return None
-    lost = () if gated == "swiglu" else (("glu_activation", f"{gated} is not offered; swiglu stands in its place"),)
+    lost = () if gated == "swiglu" else (("glu_activation", f"{gated} is not supported; swiglu is used instead"),)
     return Derived("swiglu", ("glu_activation",), lost=lost)
 
 
@@ -75,7 +75,7 @@ def _of_activation_func(settings: Settings) -> Derived:
     why = "activation_func of the file says the activation"
     idle = tuple((flag, why) for flag in ("swiglu", "squared_relu", "openai_gelu", "bias_gelu_fusion", "onnx_safe"))
     if given == "squaredrelu":
-        return Derived("gelu", (), lost=((name, "squared ReLU is not offered; gelu stands in its place"),), idle=idle)
+        return Derived("gelu", (), lost=((name, "squared ReLU is not supported; gelu is used instead"),), idle=idle)
     return Derived("swiglu" if given == "swiglu" else "gelu", (name,), idle=idle)
 
 
@@ -99,14 +99,13 @@ def ffn_hidden_size(settings: Settings) -> Derived | None:
     return stated
 
 
-def normalization(settings: Settings) -> Derived | None:
-    """Return the kind of norm."""
+def _normalization(settings: Settings) -> Derived | None:
     given = settings.value("normalization")
     if given is None:
         return None
     kind = _NORMS.get(str(given).lower())
     if kind is None:
-        return in_place(None, "normalization", f"{given} is not offered; LayerNorm stands in its place")
+        return in_place(None, "normalization", f"{given} is not supported; LayerNorm is used instead")
     return Derived(kind, ("normalization",))
 
 
@@ -119,10 +118,10 @@ def position_embedding_type(settings: Settings) -> Derived:
         lost = (("use_rotary_position_embeddings", "learned positions, which are added too, are left out"),)
         return Derived("rope", _FIRST, lost=lost if both else ())
     if given not in _POSITIONS:
-        change = f"{given} is not offered; learned positions stand in its place"
+        change = f"{given} is not supported; learned positions are used instead"
         return in_place("learned_absolute", "position_embedding_type", change)
     if settings.value("add_position_embedding") is False and _POSITIONS[given] != "rope":
-        change = "a model without positions is not offered; learned positions stand in their place"
+        change = "a model without positions is not supported; learned positions are used instead"
         return in_place("learned_absolute", "add_position_embedding", change)
     return Derived(_POSITIONS[given], ("position_embedding_type",))
 
@@ -174,7 +173,7 @@ def make_vocab_size_divisible_by(settings: Settings) -> Derived | None:
 FUNCTIONS: Mapping[str, Function] = {
     "model.activation": activation,
     "model.ffn_hidden_size": ffn_hidden_size,
-    "model.normalization": normalization,
+    "model.normalization": _normalization,
     "model.position_embedding_type": position_embedding_type,
     "model.num_query_groups": num_query_groups,
     "model.apply_query_key_layer_scaling": apply_query_key_layer_scaling,

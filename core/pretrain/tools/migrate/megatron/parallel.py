@@ -31,21 +31,23 @@ def tensor_model_parallel_size(settings: Settings) -> Derived | None:
 
 def virtual_pipeline_model_parallel_size(settings: Settings) -> Derived | None:
     """Return the chunks of a stage, which the source gives as such or by the layers of one."""
-    if (counted := chunks_of_layout(settings)) is not None:
-        return Derived(counted if counted > 1 else None, (STAGE_LAYOUT,))
+    parts, stages = parts_of_layout(settings), pipeline_stages(settings)
+    if parts is not None:
+        if len(parts) % stages:
+            raise _refused(settings, str(settings.value(STAGE_LAYOUT)))
+        return Derived(len(parts) // stages if len(parts) > stages else None, (STAGE_LAYOUT,))
     chunks = settings.value("num_virtual_stages_per_pipeline_rank")
     if chunks is not None:
         return Derived(chunks if chunks > 1 else None, ("num_virtual_stages_per_pipeline_rank",))
     name = "num_layers_per_virtual_pipeline_stage"
-    layers, stages = settings.value("num_layers"), pipeline_stages(settings)
-    chunk = settings.value(name)
+    layers, chunk = settings.value("num_layers"), settings.value(name)
     if chunk is None or not layers:
         return None
     ends = sum(bool(settings.value(counted)) for counted in COUNTED)
     with_ends = f"{layers} layers" + f" and {ends} for embedding or loss" * bool(ends)
     if chunk < 1 or (layers + ends) % (stages * chunk):
         place = place_of(settings, name)
-        msg = f"{place}: chunks of {chunk} do not divide {with_ends} on {stages} stages.\nChange one of the three."
+        msg = f"{place}: {with_ends} on {stages} stages do not make chunks of {chunk}.\nChange one of the three."
         raise MigrateError(msg)
     per_stage = (layers + ends) // stages
     note = f"{per_stage} layers of a stage / {chunk}"
@@ -67,8 +69,7 @@ def overlap_p2p_comm(settings: Settings) -> Derived | None:
     return None if chunks is None or chunks.value is None else taken(settings, "overlap_p2p_comm")
 
 
-def granularity(settings: Settings) -> Derived:
-    """Return what is computed again."""
+def _granularity(settings: Settings) -> Derived:
     names = ("checkpoint_activations", "activations_checkpoint_method", "recompute_granularity")
     if settings.value("checkpoint_activations") or settings.value("activations_checkpoint_method"):
         return Derived("full", names[:2])
@@ -80,14 +81,14 @@ def granularity(settings: Settings) -> Derived:
 
 def method(settings: Settings) -> Derived | None:
     """Return which layers keep their input; before it could be chosen it was every chunk of layers."""
-    if granularity(settings).value != "full":
+    if _granularity(settings).value != "full":
         return None
     return _first(settings, _METHODS) or Derived("uniform", ("checkpoint_activations",))
 
 
 def num_layers(settings: Settings) -> Derived | None:
     """Return the layers of a group, or the layers that are computed again."""
-    return None if granularity(settings).value != "full" else _first(settings, _LAYERS) or Derived(1, ())
+    return None if _granularity(settings).value != "full" else _first(settings, _LAYERS) or Derived(1, ())
 
 
 def distribute_saved_activations(settings: Settings) -> Derived | None:
@@ -96,7 +97,7 @@ def distribute_saved_activations(settings: Settings) -> Derived | None:
     name = settings.first_on(*_SPLIT)
     if not name:
         return None
-    if granularity(settings).value != "full":
+    if _granularity(settings).value != "full":
         return unused(name, "only whole recomputed layers have such activations")
     if ranks is None or ranks.value == 1:
         return unused(name, "one rank has nothing to split")
@@ -111,30 +112,25 @@ def _first(settings: Settings, names: tuple[str, ...]) -> Derived | None:
 
 def pipeline_layers(settings: Settings) -> Derived | None:
     """Return the layers of every stage or chunk; None if all have as many."""
-    parts = parts_of_layout(settings)
-    if parts is not None:
-        has_prediction = any("m" in part for part in parts)
+    layout = parts_of_layout(settings)
+    if layout is not None:
+        has_prediction = any("m" in part for part in layout)
         lost = ((STAGE_LAYOUT, "layers of multi-token prediction are left out"),) if has_prediction else ()
-        return Derived([part.count("t") for part in parts], (STAGE_LAYOUT,), lost=lost)
-    counted = [bool(settings.value(name)) for name in COUNTED]
-    return _with_ends(settings, counted) if any(counted) else None
-
-
-def _with_ends(settings: Settings, counted: list[bool]) -> Derived:
-    """Return layers of which the embedding, or the loss, counts as one more."""
+        return Derived([part.count("t") for part in layout], (STAGE_LAYOUT,), lost=lost)
+    ends = tuple(name for name in COUNTED if settings.value(name))
+    if not ends:
+        return None
     chunks = virtual_pipeline_model_parallel_size(settings)
     parts = pipeline_stages(settings) * (1 if chunks is None else chunks.value or 1)
-    total = settings.value("num_layers", 0) + sum(counted)
+    total = settings.value("num_layers", 0) + len(ends)
     if total % parts or parts < 2:
-        place = place_of(settings, next(name for name, is_on in zip(COUNTED, counted, strict=True) if is_on))
-        msg = (
-            f"{place}: {total} layers, with what counts as one, are no multiple of {parts} stages.\nChange one of them."
-        )
+        place = place_of(settings, ends[0])
+        msg = f"{place}: {total} layers, embedding or loss included, are not a multiple of {parts} stages.\nChange one."
         raise MigrateError(msg)
     layers = [total // parts] * parts
-    layers[0] -= counted[0]
-    layers[-1] -= counted[1]
-    return Derived(layers, tuple(name for name, is_on in zip(COUNTED, counted, strict=True) if is_on))
+    layers[0] -= COUNTED[0] in ends
+    layers[-1] -= COUNTED[1] in ends
+    return Derived(layers, ends)
 
 
 STAGE_LAYOUT = "pipeline_model_parallel_layout"
@@ -156,22 +152,12 @@ def parts_of_layout(settings: Settings) -> list[str] | None:
     return parts
 
 
-def chunks_of_layout(settings: Settings) -> int | None:
-    """Return the chunks of a stage that a layout makes; None without one."""
-    parts, stages = parts_of_layout(settings), pipeline_stages(settings)
-    if parts is None:
-        return None
-    if len(parts) % stages:
-        raise _refused(settings, str(settings.value(STAGE_LAYOUT)))
-    return len(parts) // stages
-
-
 def pipeline_stages(settings: Settings) -> int:
     """Return the number of pipeline stages."""
     name = "pipeline_model_parallel_size"
     stages = int(settings.value(name, 1))
     if stages < 1:
-        msg = f"{place_of(settings, name)}: {stages} pipeline stages are too few.\nGive 1 for none, or more."
+        msg = f"{place_of(settings, name)}: {stages} pipeline stages are too few.\nGive 1 for no pipeline, or more."
         raise MigrateError(msg)
     return stages
 
@@ -189,8 +175,8 @@ def _expanded(settings: Settings, layout: str) -> str:
 
 def _refused(settings: Settings, layout: str) -> MigrateError:
     return MigrateError(
-        f"{place_of(settings, STAGE_LAYOUT)}: {layout!r} is no layout of these stages.\n"
-        "It has E, t, L and m, stages end with |, and *3 repeats: 'Et*3|(tt|)*2tL'."
+        f"{place_of(settings, STAGE_LAYOUT)}: {layout!r} is not a layout of these stages.\n"
+        "Give E, t, L and m, end stages with |, repeat with *3, such as 'Et*3|(tt|)*2tL'."
     )
 
 
@@ -208,7 +194,7 @@ FUNCTIONS: Mapping[str, Function] = {
     "parallel.pipeline_layers": pipeline_layers,
     "parallel.sequence_parallel": sequence_parallel,
     "parallel.overlap_p2p_comm": overlap_p2p_comm,
-    "recompute.granularity": granularity,
+    "recompute.granularity": _granularity,
     "recompute.method": method,
     "recompute.num_layers": num_layers,
     "recompute.distribute_saved_activations": distribute_saved_activations,

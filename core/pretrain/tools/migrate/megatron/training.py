@@ -19,11 +19,8 @@ if TYPE_CHECKING:
     from pretrain.tools.migrate.setting import Function, Settings
 
 _SHARED = (
-    "tensor_model_parallel_size",
-    "model_parallel_size",
-    "pipeline_model_parallel_size",
-    "context_parallel_size",
-    "ds_sequence_parallel_size",
+    *("tensor_model_parallel_size", "model_parallel_size", "pipeline_model_parallel_size"),
+    *("context_parallel_size", "ds_sequence_parallel_size"),
 )
 """Sizes of groups of devices that compute the same samples; of the first two a version has one."""
 
@@ -31,8 +28,8 @@ _ONLY_EVALUATE = ("skip_train", "eval_only")
 
 _OTHER_FORMULAS = ("megatron-lm-1.0", "megatron-lm-2020.08")
 _OTHER_FORMULA = (
-    "its rate falls there by the iterations after the warm-up / all of the decay, toward 0, and is never below min_lr; "
-    "here from lr to min_lr between the warm-up and the end of the decay"
+    "there it falls from lr towards 0, not below min_lr, by the iterations after the warm-up / lr_decay_iters; "
+    "here it falls from lr to min_lr between the end of the warm-up and the end of the decay"
 )
 _FRACTIONS = ("lr_warmup_fraction", "warmup")
 
@@ -51,7 +48,7 @@ def global_batch_size(settings: Settings) -> Derived | None:
     replicas = data_parallel_size(settings)
     if replicas is None:
         msg = (
-            "The global batch is one micro batch a replica, and nothing says how many devices there are.\n"
+            "The global batch is one micro batch per replica, but no source gives the number of devices.\n"
             "Give --devices N, the number of all devices of the training."
         )
         raise MigrateError(msg)
@@ -67,7 +64,7 @@ def data_parallel_size(settings: Settings) -> int | None:
     shared = int(math.prod(sizes.values()))
     if min(sizes.values(), default=1) < 1 or settings.devices % shared:
         of = " x ".join(f"{name} {size}" for name, size in sizes.items())
-        msg = f"{settings.devices} devices are no multiple of {shared} ({of}).\nGive --devices N, or another layout."
+        msg = f"{settings.devices} devices are not a multiple of {shared} ({of}).\nGive --devices N, or another layout."
         raise MigrateError(msg)
     return settings.devices // shared
 
@@ -91,21 +88,15 @@ def train_samples(settings: Settings) -> Derived | None:
     samples, tokens, length = (settings.value(name) for name in ("train_samples", "train_tokens", "seq_length"))
     if tokens is None or not length:
         return taken(settings, "train_samples")
-    of_tokens = _in_whole_steps(settings, -(-tokens // length))
+    of_tokens, batch = -(-tokens // length), settings.value("global_batch_size")
+    if batch and batch > 0 and settings.value("rampup_batch_size") is None:
+        of_tokens = int(-(-of_tokens // batch) * batch)  # the program begins one more step while tokens are left
     limit = samples_without_tokens(settings)
     if limit is not None and limit <= of_tokens:
         if samples is None:
             return None
         return Derived(samples, ("train_samples",), idle=(("train_tokens", "the samples end before the tokens do"),))
     return Derived(of_tokens, ("train_tokens", "seq_length"), f"{tokens} tokens / {length}")
-
-
-def _in_whole_steps(settings: Settings, samples: int) -> int:
-    """Return samples rounded up to steps, of which the program begins one more as long as tokens are left."""
-    batch = settings.value("global_batch_size")
-    if not batch or batch < 1 or settings.value("rampup_batch_size") is not None:
-        return samples
-    return int(-(-samples // batch) * batch)
 
 
 def samples_without_tokens(settings: Settings) -> int | None:
@@ -115,12 +106,6 @@ def samples_without_tokens(settings: Settings) -> int | None:
         return None if samples is None else int(samples)
     batch = global_batch_size(settings)
     return None if batch is None else int(iters * batch.value)
-
-
-def is_ended_by_tokens(settings: Settings) -> bool:
-    """Say whether --train-tokens ends the training."""
-    found = train_samples(settings)
-    return found is not None and "train_tokens" in found.names
 
 
 def rampup_batch_size(settings: Settings) -> Derived | None:
@@ -168,8 +153,8 @@ def lr_decay_style(settings: Settings) -> Derived | None:
     if given is None or given == "constant" or settings.program.name not in _OTHER_FORMULAS:
         return taken(settings, name)
     style = given if given in {"linear", "cosine"} else "linear"
-    stands = "" if style == given else f"; {style} stands in the place of {given}"
-    return Derived(style, (name,), lost=((name, f"{_OTHER_FORMULA}{stands}"),))
+    instead = "" if style == given else f"; {style} is used instead of {given}"
+    return Derived(style, (name,), lost=((name, f"{_OTHER_FORMULA}{instead}"),))
 
 
 def lr_warmup_iters(settings: Settings) -> Derived | None:
@@ -202,23 +187,24 @@ def lr_decay_iters(settings: Settings) -> Derived | None:
 
 def lr_decay_samples(settings: Settings) -> Derived | None:
     """Return the end of the decay in samples, of a training that counts samples."""
-    if not _is_in_samples(settings):
+    length = train_samples(settings)
+    if length is None:
         return None
     found = _in_tokens(settings, "lr_decay_tokens") or taken_if_on(settings, "lr_decay_samples")
     found = found or _in_iterations(settings, "lr_decay_iters")
-    if not is_ended_by_tokens(settings):
+    if "train_tokens" not in length.names:
         return found
-    length = "train_iters" if settings.value("train_samples") is None else "train_samples"
+    name = "train_iters" if settings.value("train_samples") is None else "train_samples"
     if found is None:
-        return _of_length(settings, length)
-    return replace(found, idle=(*found.idle, (length, "--train-tokens ends the training before")))
+        return _of_length(settings, name)
+    return replace(found, idle=(*found.idle, (name, "--train-tokens ends the training earlier")))
 
 
 def optimizer_name(settings: Settings) -> Derived:
     """Return which Adam it is: Megatron's adam has decoupled weight decay."""
     given = settings.value("optimizer", "adam")
     if given != "adam":
-        return in_place("adamw", "optimizer", f"{given} is not offered; adamw stands in its place")
+        return in_place("adamw", "optimizer", f"{given} is not supported; adamw is used instead")
     return Derived("adamw", ("optimizer",))
 
 
@@ -256,9 +242,9 @@ def _of_length(settings: Settings, name: str) -> Derived | None:
         return None
     samples = samples_without_tokens(settings)
     if samples is None:
-        change = "the decay ends there with the iterations, whose samples are not known as the batch grows"
+        change = "there the decay ends with the iterations, which cannot be converted to samples as the batch grows"
         return in_place(None, name, change)
-    return Derived(samples, (name,), "the decay ends there, though the tokens end the training before")
+    return Derived(samples, (name,), "the decay ends there, although the tokens end the training earlier")
 
 
 def _of_fraction(settings: Settings, lengths: tuple[str, ...]) -> Derived | None:
@@ -269,7 +255,7 @@ def _of_fraction(settings: Settings, lengths: tuple[str, ...]) -> Derived | None
     if any(settings.value(decay) and decay not in lengths for decay in ("lr_decay_iters", "lr_decay_samples")):
         total = None
     if total is None or not 0 <= fraction <= 1:
-        return in_place(None, name, "it is a fraction of a length that is not known")
+        return in_place(None, name, "the length of which it is a fraction is not known")
     of = length or "train_iters in samples"
     return Derived(round(fraction * total), (name,), f"{fraction:g} x {total}, {of}: not of lr_decay_tokens")
 
@@ -278,7 +264,7 @@ def _with_start(settings: Settings, warmup: Derived | None) -> Derived | None:
     """Return a warm-up in tokens with what is lost of it: the decay by steps does not look at it there."""
     if warmup is None or settings.value("lr_decay_tokens") is not None:
         return warmup
-    change = "the decay is counted from its end here, and from --lr-warmup-iters or --lr-warmup-samples there"
+    change = "here the decay starts at its end, there after --lr-warmup-iters or --lr-warmup-samples"
     return replace(warmup, lost=(*warmup.lost, ("lr_warmup_tokens", change)))
 
 
@@ -289,7 +275,7 @@ def _in_tokens(settings: Settings, name: str, *, in_steps: bool = False) -> Deri
         return None
     per = _batch(settings) if in_steps else 1
     if per is None or per < 1:
-        return in_place(None, name, "the batch grows, so that its tokens are not a number of iterations")
+        return in_place(None, name, "the batch grows, so tokens cannot be converted to iterations")
     note = f"{tokens} tokens / {length}" + (f" / {per}" if per > 1 else "")
     return Derived(max(1, tokens // (length * per)), (name, "seq_length"), note)
 
@@ -300,7 +286,7 @@ def _in_iterations(settings: Settings, name: str) -> Derived | None:
         return None
     batch = _batch(settings)
     if batch is None:
-        return in_place(None, name, "the batch grows, so that its iterations are not a number of samples")
+        return in_place(None, name, "the batch grows, so iterations cannot be converted to samples")
     return Derived(given * batch, (name, "global_batch_size"), f"{given} iterations of {batch}")
 
 

@@ -1,12 +1,12 @@
-"""GPT-NeoX's settings of the tokenizer and of its token files (NeoXArgsTokenizer, NeoXArgsTraining)."""
+"""GPT-NeoX's tokenizer, token files, checkpoints, evaluation and logs: NeoXArgsTokenizer, -Training and -Logging."""
 
 from __future__ import annotations
 
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from pretrain.tools.migrate.neox.objects import refused
-from pretrain.tools.migrate.setting import Derived, in_place, taken, unused
+from pretrain.tools.migrate.neox.objects import refused, stated, whole
+from pretrain.tools.migrate.setting import Derived, in_place, note_on_start, save, taken, taken_if_on, unused
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,21 +15,16 @@ if TYPE_CHECKING:
 
 _TYPES = {"gpt2bpetokenizer": "gpt2", "hftokenizer": "huggingface"}
 _PATHS, _WEIGHTS = "train_data_paths", "train_data_weights"
+_FACTOR, _SCALE = "checkpoint_factor", "checkpoint_scale"
 
 
-def tokenizer_type(settings: Settings) -> Derived:
-    """Return the kind of tokenizer."""
+def _tokenizer_type(settings: Settings) -> Derived:
     given = settings.value("tokenizer_type", "GPT2BPETokenizer")
     kind = _TYPES.get(str(given).lower())
     if kind is not None:
         return Derived(kind, ("tokenizer_type",))
-    change = f"{given} is not offered; a tokenizer.json of the same vocabulary has to stand in its place"
+    change = f"{given} is not supported; give a tokenizer.json of the same vocabulary instead"
     return in_place("huggingface", "tokenizer_type", change)
-
-
-def vocab_file(settings: Settings) -> Derived | None:
-    """Return GPT-2's vocabulary."""
-    return taken(settings, "vocab_file") if _is_gpt2(settings) else None
 
 
 def merge_file(settings: Settings) -> Derived | None:
@@ -45,24 +40,18 @@ def tokenizer_file(settings: Settings) -> Derived | None:
         return None
     given = settings.value("vocab_file")
     if given is None:
-        return Derived("data/tokenizer.json", (), "to be put there: the source names no file")
+        return Derived("data/tokenizer.json", (), "put it there: the source names no file")
     if str(given).endswith(".json"):
         return Derived(given, ("vocab_file",))
     beside = PurePosixPath(str(given)).parent / "tokenizer.json"
-    return Derived(str(beside), ("vocab_file",), f"{given} has to be there as a tokenizer.json")
+    return Derived(str(beside), ("vocab_file",), f"{given} has to be converted to a tokenizer.json")
 
 
 def _is_gpt2(settings: Settings) -> bool:
-    return bool(tokenizer_type(settings).value == "gpt2")
+    return bool(_tokenizer_type(settings).value == "gpt2")
 
 
-def has_own_evaluation_text(settings: Settings) -> bool:
-    """Return whether training, validation and test have token files of their own."""
-    return bool(settings.value(_PATHS))
-
-
-def data_path(settings: Settings) -> Derived | None:
-    """Return the token file if there is one."""
+def _data_path(settings: Settings) -> Derived | None:
     parts = _parts(settings)
     if parts is None:
         return taken(settings, "data_path")
@@ -77,7 +66,7 @@ def blend(settings: Settings) -> Derived | None:
 
 def split(settings: Settings) -> Derived | None:
     """Return the shares of training, validation and test; all of a file that is for training alone."""
-    if has_own_evaluation_text(settings):
+    if settings.value(_PATHS):
         idle = (("split", "train_data_paths, valid_data_paths and test_data_paths are not split"),)
         return Derived("1,0,0", (_PATHS,), "these files are for training alone", idle=idle)
     given = settings.value("split")
@@ -100,12 +89,70 @@ def _parts(settings: Settings) -> list[dict[str, Any]] | None:
     return [part for part in parts if part["weight"] != 0] or parts
 
 
+def load(settings: Settings) -> Derived | None:
+    """Return the folder to start from, which may be the empty one that the run itself fills."""
+    given = settings.value("load")
+    return None if given is None else Derived(given, ("load",), note_on_start(settings, given))
+
+
+def _finetune(settings: Settings) -> Derived | None:
+    if not settings.value("finetune"):
+        return None
+    if settings.value("load") is None:
+        return unused("finetune", "nothing is loaded")
+    return Derived(True, ("finetune",))
+
+
+def save_interval(settings: Settings) -> Derived | None:
+    """Return the iterations between two checkpoints, which are as many every time here."""
+    if settings.value(_FACTOR) is None:
+        return None
+    if settings.value("save") is None:
+        return unused(_FACTOR, "without save nothing is saved")
+    if settings.value(_SCALE, "linear") != "linear":
+        change = "checkpoints are saved at multiples of a number, not at its powers; here only at the end"
+        return in_place(None, _FACTOR, change)
+    return Derived(whole(settings, _FACTOR, 0), (_FACTOR, *stated(settings, _SCALE)))
+
+
+def _keep(settings: Settings) -> Derived | None:
+    name = "keep_last_n_checkpoints"
+    if settings.value(name) is None or settings.value("save") is not None:
+        return taken(settings, name)
+    return unused(name, "without save nothing is saved")
+
+
+def evaluation_interval(settings: Settings) -> Derived | None:
+    """Return the iterations between two evaluations: 0 without iterations of one, or text that is held out."""
+    if settings.value(_PATHS):
+        change = "text for evaluation is a share of the training files here; valid_data_paths is not read"
+        return Derived(0, ("train_data_paths",), lost=(("eval_interval", change),))
+    if settings.value("eval_iters") == 0:
+        return Derived(0, ("eval_iters",))
+    return taken(settings, "eval_interval")
+
+
+def evaluation_iters(settings: Settings) -> Derived | None:
+    """Return the global batches of an evaluation."""
+    found = evaluation_interval(settings)
+    if found is not None and found.value == 0:
+        return unused("eval_iters", "nothing is evaluated") if settings.value("eval_iters") else None
+    return taken_if_on(settings, "eval_iters")
+
+
 FUNCTIONS: Mapping[str, Function] = {
-    "tokenizer.type": tokenizer_type,
-    "tokenizer.vocab_file": vocab_file,
+    "tokenizer.type": _tokenizer_type,
+    "tokenizer.vocab_file": lambda settings: taken(settings, "vocab_file") if _is_gpt2(settings) else None,
     "tokenizer.merge_file": merge_file,
     "tokenizer.file": tokenizer_file,
-    "data.path": data_path,
+    "data.path": _data_path,
     "data.blend": blend,
     "data.split": split,
+    "checkpoint.save": save,
+    "checkpoint.load": load,
+    "checkpoint.finetune": _finetune,
+    "checkpoint.save_interval": save_interval,
+    "checkpoint.keep": _keep,
+    "evaluation.interval": evaluation_interval,
+    "evaluation.iters": evaluation_iters,
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pretrain.tools.migrate.meaning import read_meanings
-from pretrain.tools.migrate.neox import data, model, parallel, precision, running, training
+from pretrain.tools.migrate.neox import data, model, parallel, training
 from pretrain.tools.migrate.neox.objects import OBJECTS
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 MEANINGS: Mapping[str, Meaning] = {**read_meanings("neox"), **OBJECTS}
 """By name with underscores; a key of an object by its path, "optimizer.params.lr"."""
 
-_PARTS = (model, data, training, precision, parallel, running)
+_PARTS = (model, data, training, parallel)
 
 FUNCTIONS: Mapping[str, Function] = {key: found for part in _PARTS for key, found in part.FUNCTIONS.items()}
 """By key of the recipe."""

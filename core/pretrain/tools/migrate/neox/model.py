@@ -6,7 +6,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pretrain.tools.migrate.neox.objects import number, refused, stated, whole
-from pretrain.tools.migrate.neox.precision import has_llama_mlp, has_old_mlp
 from pretrain.tools.migrate.setting import Derived, in_place, taken, unused
 
 if TYPE_CHECKING:
@@ -31,13 +30,26 @@ _BIASES = ("use_bias_in_attn_linear", "use_bias_in_mlp")
 _FUSED = ("scaled_upper_triang_masked_softmax_fusion", "scaled_masked_softmax_fusion")
 
 
+_WITH_OLD_MLP = {"gpt-neox-2.0", "gpt-neox-2023.05", "gpt-neox-2023.10", "gpt-neox-2024.08"}
+
+
+def _has_llama_mlp(settings: Settings) -> bool:
+    """Say whether the MLP is LLaMA's, which mlp_type chose until September 2024 (`LLaMAParallelMLP`)."""
+    return bool(settings.value("mlp_type") == "llama")
+
+
+def _has_old_mlp(settings: Settings) -> bool:
+    """Say whether only LLaMA's MLP is gated and has a width: until September 2024 (`ParallelMLP`, commit 0d4bdb96)."""
+    return settings.program.name in _WITH_OLD_MLP or settings.value("mlp_type") is not None
+
+
 def activation(settings: Settings) -> Derived:
     """Return the activation; gelu is its tanh approximation where the fused bias and gelu computes it."""
     given = _word(settings, "activation", "gelu")
-    if given == "swiglu" and has_old_mlp(settings):
+    if given == "swiglu" and _has_old_mlp(settings):
         why = f"{settings.program.title} has no swiglu"
         raise refused(settings, "activation", why, "There it is mlp_type llama with activation silu")
-    if has_llama_mlp(settings):
+    if _has_llama_mlp(settings):
         return _of_llama(settings, given)
     if given == "swiglu":
         return Derived("swiglu", ("activation",))
@@ -47,14 +59,14 @@ def activation(settings: Settings) -> Derived:
         note = "computed by the fused bias and gelu" if fused else ""
         return Derived("gelu_tanh" if fused else "gelu", (*names, "bias_gelu_fusion"), note)
     other = "swiglu" if given in _GATED else "gelu"
-    return Derived(other, names[1:], lost=(("activation", f"{given} is not offered; {other} stands in its place"),))
+    return Derived(other, names[1:], lost=(("activation", f"{given} is not supported; {other} is used instead"),))
 
 
 def _of_llama(settings: Settings, given: str) -> Derived:
     """Return the activation of LLaMA's MLP, which multiplies the activated half by the other and drops nothing."""
     lost = []
     if given not in _SILU:
-        lost.append(("activation", f"an MLP gated by {given} is not offered; swiglu stands in its place"))
+        lost.append(("activation", f"an MLP gated by {given} is not supported; swiglu is used instead"))
     if settings.value("hidden_dropout"):
         change = "it drops outputs of the MLP too, which GPT-NeoX's MLP of LLaMA does not"
         lost.append(("hidden_dropout", change))
@@ -66,7 +78,7 @@ def ffn_hidden_size(settings: Settings) -> Derived | None:
     if settings.value("hidden_size") is None:
         return None
     whole(settings, "hidden_size", 1)  # also where the width does not need it: a recipe computes with it
-    if has_old_mlp(settings):
+    if _has_old_mlp(settings):
         return _old_width(settings)
     is_gated = _word(settings, "activation", "gelu") in _GATED
     names = (*stated(settings, *_WIDTH), *(("activation",) if is_gated else ()))
@@ -81,7 +93,7 @@ def ffn_hidden_size(settings: Settings) -> Derived | None:
 def _old_width(settings: Settings) -> Derived | None:
     """Return the width until September 2024: intermediate_size is that of each half, and only of LLaMA's MLP."""
     hidden, name = whole(settings, "hidden_size", 1), "intermediate_size"
-    if not has_llama_mlp(settings):
+    if not _has_llama_mlp(settings):
         idle = ((name, f"{settings.program.title} reads it with mlp_type llama alone"),)
         if _word(settings, "activation", "gelu") == "geglu":
             return Derived(2 * hidden, ("activation",), "geglu's halves of 4 x hidden_size", idle=idle)
@@ -94,41 +106,39 @@ def _old_width(settings: Settings) -> Derived | None:
 def _base(settings: Settings) -> int:
     if settings.value("intermediate_size"):
         if settings.value("expansion_factor") is not None:
-            why = f"intermediate_size is {settings.value('intermediate_size')}, and GPT-NeoX takes one of the two alone"
+            why = f"intermediate_size is {settings.value('intermediate_size')}, and GPT-NeoX takes only one of the two"
             raise refused(settings, "expansion_factor", why, "Remove one of them")
         return whole(settings, "intermediate_size", 1)
     factor = number(settings, "expansion_factor", 4) or 4
     if not 0 < factor < _LARGEST_FACTOR:
-        why = f"{factor} x hidden_size is no width of an MLP"
-        raise refused(settings, "expansion_factor", why, "Give such as 4")
+        why = f"{factor} x hidden_size is not a possible width of an MLP"
+        raise refused(settings, "expansion_factor", why, "Give a factor such as 4")
     return int(factor * whole(settings, "hidden_size", 1))
 
 
-def normalization(settings: Settings) -> Derived:
-    """Return the kind of norm."""
+def _normalization(settings: Settings) -> Derived:
     given = _word(settings, "norm", "layernorm")
     kind = _NORMS.get(given)
     if kind is None:
-        return in_place("LayerNorm", "norm", f"{given} is not offered; LayerNorm stands in its place")
+        return in_place("LayerNorm", "norm", f"{given} is not supported; LayerNorm is used instead")
     return Derived(kind, ("norm",))
 
 
 def layernorm_epsilon(settings: Settings) -> Derived | None:
     """Return the epsilon of the norm that is chosen."""
     names = ("rms_norm_epsilon", "layernorm_epsilon")
-    name, other = names if normalization(settings).value == "RMSNorm" else names[::-1]
+    name, other = names if _normalization(settings).value == "RMSNorm" else names[::-1]
     idle = ((other, f"it belongs to another norm than {_word(settings, 'norm', 'layernorm')}"),)
     value = settings.value(name)
     return None if value is None else Derived(value, (name, "norm"), idle=idle)
 
 
-def position_embedding_type(settings: Settings) -> Derived:
-    """Return how positions enter."""
+def _position_embedding_type(settings: Settings) -> Derived:
     given = _word(settings, "pos_emb", "learned")
     if given in _POSITIONS:
         return Derived(_POSITIONS[given], ("pos_emb",))
     change = "a model without positions" if given == "none" else given
-    return in_place("learned_absolute", "pos_emb", f"{change} is not offered; learned positions stand in its place")
+    return in_place("learned_absolute", "pos_emb", f"{change} is not supported; learned positions are used instead")
 
 
 def _of_rope(settings: Settings, name: str) -> Derived | None:
@@ -141,7 +151,7 @@ def add_bias_linear(settings: Settings) -> Derived:
     """Return whether linear layers have a bias, which attention and MLP have or lack together here."""
     attention, mlp = (settings.value(name, True) for name in _BIASES)
     decides = "use_bias_in_mlp"
-    if has_llama_mlp(settings):
+    if _has_llama_mlp(settings):
         mlp, decides = False, "mlp_type"
     if attention == mlp:
         return Derived(attention, (_BIASES[0], decides))
@@ -155,7 +165,7 @@ def _start(settings: Settings, name: str, default: str) -> Derived:
     given = _word(settings, name, default)
     if given in offered:
         return Derived(given, (name,))
-    return in_place(default, name, f"{given} is not offered; {default} stands in its place")
+    return in_place(default, name, f"{given} is not supported; {default} is used instead")
 
 
 def attention_softmax_in_fp32(settings: Settings) -> Derived | None:
@@ -171,16 +181,16 @@ def attention_softmax_in_fp32(settings: Settings) -> Derived | None:
 
 
 def attention(settings: Settings) -> Derived:
-    """Return the kernel of attention; other kinds of layers than attention to all tokens are not offered."""
+    """Return the kernel of attention; other kinds of layers than attention to all tokens are not supported."""
     if settings.value("use_triangle_attn"):
         return Derived("triangle", ("use_triangle_attn",))
     kinds = sorted(set(_kinds(settings)))
     if kinds in (["flash"], ["global"], []):
         return Derived("flash" if kinds == ["flash"] else "auto", ("attention_config",))
     if kinds == ["flash", "global"]:
-        return Derived("auto", ("attention_config",), "flash and global are both attention to all tokens before")
+        return Derived("auto", ("attention_config",), "flash and global are both attention to all earlier tokens")
     others = ", ".join(kind for kind in kinds if kind not in {"flash", "global"})
-    change = f"{others} is not offered; attention to all tokens before stands in its place"
+    change = f"{others} is not supported; attention to all earlier tokens is used instead"
     return in_place("auto", "attention_config", change)
 
 
@@ -207,9 +217,9 @@ FUNCTIONS: Mapping[str, Function] = {
     "model.ffn_hidden_size": ffn_hidden_size,
     "model.init_method": partial(_start, name="init_method", default="normal"),
     "model.layernorm_epsilon": layernorm_epsilon,
-    "model.normalization": normalization,
+    "model.normalization": _normalization,
     "model.output_layer_init_method": partial(_start, name="output_layer_init_method", default="scaled_normal"),
-    "model.position_embedding_type": position_embedding_type,
+    "model.position_embedding_type": _position_embedding_type,
     "model.rotary_base": partial(_of_rope, name="rotary_emb_base"),
     "model.rotary_percent": partial(_of_rope, name="rotary_pct"),
     "kernels.attention": attention,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pretrain.errors import MigrateError
 from pretrain.recipe.deepspeed.key_tables import BLOCKS, INSTEAD, SAME, SETTLED, SWITCHED
-from pretrain.tools.migrate.meaning import Mapped, NoEffect, NotSupported, meanings_in
+from pretrain.tools.migrate.meaning import Mapped, NotNeeded, NotSupported, meanings_in
 from pretrain.tools.migrate.setting import Setting
 
 if TYPE_CHECKING:
@@ -45,22 +45,19 @@ OTHER_MODEL = frozenset(("progressive_layer_drop", "sparse_attention"))
 """Objects with which the model computes something else."""
 
 
-def _change(path: str) -> str:
-    return _CHANGES.get(path) or INSTEAD.get(path) or f"it is always {json.dumps(SETTLED[path])} here"
-
-
 def _objects() -> Iterator[tuple[str, Meaning]]:
     """Yield what DeepSpeed's tables say of the keys, and then what is about GPT-NeoX alone and wins."""
     for path, value in SETTLED.items():
         if path != "wall_clock_breakdown" and not path.startswith("activation_checkpointing."):
-            yield path, NotSupported(_change(path), (value,))
+            change = _CHANGES.get(path) or INSTEAD.get(path) or f"it is always {json.dumps(value)} here"
+            yield path, NotSupported(change, (value,))
     for path, key in SAME.items():
         if path.startswith("zero_optimization."):
             yield path, Mapped(key, how=_STAGES)
     for name, change in _BY_OBJECT.items():
         is_other_model = name in OTHER_MODEL
         yield f"{name}.enabled", NotSupported(change, (False,), is_other_model)
-        of_switch = NoEffect(f"it belongs to {name}.enabled")
+        of_switch = NotNeeded("no effect", f"it belongs to {name}.enabled")
         yield name, of_switch if name in SWITCHED else NotSupported(change, (None, {}), is_other_model)
     yield from meanings_in("neox_object")
 
@@ -76,7 +73,6 @@ _LARGEST = 10**15
 
 def flat(stated: Mapping[str, Setting]) -> dict[str, Setting]:
     """Return settings with those inside objects by their paths, in the place of the objects."""
-    # Keys of deepspeed_extra_args count as if they stood beside the others (`NeoXArgs.get_extra_deepspeed_args`).
     found: dict[str, Setting] = {}
     for name, setting in _beside(stated).items():
         if isinstance(setting.value, Mapping) and setting.value:
@@ -87,6 +83,7 @@ def flat(stated: Mapping[str, Setting]) -> dict[str, Setting]:
 
 
 def _beside(stated: Mapping[str, Setting]) -> dict[str, Setting]:
+    """Return settings with the keys of deepspeed_extra_args beside the others."""
     around = stated.get(EXTRA)
     if around is None or not isinstance(around.value, Mapping) or not around.value:
         return dict(stated)
@@ -94,8 +91,8 @@ def _beside(stated: Mapping[str, Setting]) -> dict[str, Setting]:
     for name, setting in extra.items():
         other = stated.get(name)
         if other is not None and other.value is not None:
-            msg = f"{setting.place}: {setting.written} and {other.place}: {other.written} are one setting"
-            msg += " in two places.\nRemove one of them."
+            both = f"{setting.place}: {setting.written} and {other.place}: {other.written}"
+            msg = f"{both} are the same setting.\nRemove one of them."
             raise MigrateError(msg)
     others = {name: setting for name, setting in stated.items() if name != EXTRA}
     return others | {name: replace(setting, name=name) for name, setting in extra.items()}
@@ -120,10 +117,10 @@ def whole(settings: Settings, path: str, otherwise: int) -> int:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise refused(settings, path, f"{value!r} is not a whole number", "Give the number that the training has")
+        raise refused(settings, path, f"{value!r} is not a whole number", "Give a whole number")
     if abs(value) > _LARGEST:
         why = f"a number of {len(str(abs(value)))} digits is out of range"
-        raise refused(settings, path, why, "Give the number that the training has")
+        raise refused(settings, path, why, "Give a smaller number")
     return value
 
 
@@ -131,7 +128,7 @@ def number(settings: Settings, path: str, otherwise: float) -> float:
     """Return a setting that has to be a number."""
     value = settings.value(path, otherwise)
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
-        raise refused(settings, path, f"{value!r} is not a number", "Give the number that the training has")
+        raise refused(settings, path, f"{value!r} is not a number", "Give a number")
     return value
 
 

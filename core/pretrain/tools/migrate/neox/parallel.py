@@ -20,8 +20,7 @@ _REDUCED, _GATHERED = "zero_optimization.reduce_bucket_size", "zero_optimization
 _OVERLAP, _SPLIT = "zero_optimization.overlap_comm", "partition_activations"
 
 
-def tensor_model_parallel_size(settings: Settings) -> Derived:
-    """Return the ranks of a layer."""
+def _tensor_model_parallel_size(settings: Settings) -> Derived:
     return Derived(max(1, whole(settings, _TENSOR, 1)), (_TENSOR,))
 
 
@@ -43,7 +42,7 @@ def pipeline_layers(settings: Settings) -> Derived | None:
 
 def sequence_parallel(settings: Settings) -> Derived | None:
     """Return whether norms and dropout are split over the tensor-parallel ranks."""
-    if settings.value("sequence_parallel") and tensor_model_parallel_size(settings).value == 1:
+    if settings.value("sequence_parallel") and _tensor_model_parallel_size(settings).value == 1:
         return unused("sequence_parallel", "model_parallel_size is 1")
     return taken(settings, "sequence_parallel")
 
@@ -53,8 +52,7 @@ def use_distributed_optimizer(settings: Settings) -> Derived | None:
     return None if by_deepspeed(settings) else Derived(stage(settings) == 1, ("zero_optimization.stage",))
 
 
-def overlap_grad_reduce(settings: Settings) -> Derived | None:
-    """Return whether gradients are reduced during the backward pass."""
+def _overlap_grad_reduce(settings: Settings) -> Derived | None:
     if by_deepspeed(settings):
         return None
     given = settings.value(_OVERLAP)
@@ -63,12 +61,11 @@ def overlap_grad_reduce(settings: Settings) -> Derived | None:
     return Derived(bool(given), stated(settings, _OVERLAP))
 
 
-def ddp_bucket_size(settings: Settings) -> Derived | None:
-    """Return the gradients that are reduced together."""
+def _ddp_bucket_size(settings: Settings) -> Derived | None:
     names = stated(settings, _REDUCED, _GATHERED)
     if by_deepspeed(settings) or not names:
         return None
-    overlap = overlap_grad_reduce(settings)
+    overlap = _overlap_grad_reduce(settings)
     if overlap is None or not overlap.value:
         return unused(names, "without overlap gradients are reduced at once, and weights gathered at once")
     reduced = settings.value(_REDUCED)
@@ -78,20 +75,10 @@ def ddp_bucket_size(settings: Settings) -> Derived | None:
     return Derived(value, used if value else (), idle=idle if _GATHERED in names and _GATHERED not in used else ())
 
 
-def granularity(settings: Settings) -> Derived:
-    """Return what is computed again: whole layers, or nothing."""
-    return Derived("full" if settings.value("checkpoint_activations") else "none", ("checkpoint_activations",))
-
-
-def method(settings: Settings) -> Derived | None:
-    """Return which layers keep their input: the first of every group."""
-    return Derived("uniform", ("checkpoint_activations",)) if granularity(settings).value == "full" else None
-
-
 def num_layers(settings: Settings) -> Derived | None:
     """Return the layers of a group, which have to divide those of a stage here."""
     name = "checkpoint_num_layers"
-    if granularity(settings).value != "full":
+    if not settings.value("checkpoint_activations"):
         return unused(name, "checkpoint_activations is false")
     given, stages = whole(settings, name, 1), pipeline_layers(settings)
     per_stage = whole(settings, _LAYERS, 0) // pipeline_model_parallel_size(settings).value
@@ -106,9 +93,9 @@ def distribute_saved_activations(settings: Settings) -> Derived | None:
     """Return whether kept activations are split over the tensor-parallel ranks."""
     if not settings.value(_SPLIT):
         return None
-    if granularity(settings).value != "full":
+    if not settings.value("checkpoint_activations"):
         return unused(_SPLIT, "checkpoint_activations is false")
-    if tensor_model_parallel_size(settings).value == 1:
+    if _tensor_model_parallel_size(settings).value == 1:
         return unused(_SPLIT, "one rank has nothing to split")
     if settings.value("sequence_parallel"):
         return unused(_SPLIT, "sequence_parallel has split them already")
@@ -120,8 +107,7 @@ _OPTIMIZER, _PARAM = f"{_ZERO}.offload_optimizer.device", f"{_ZERO}.offload_para
 _OLD = {_OPTIMIZER: (f"{_ZERO}.cpu_offload",), _PARAM: (f"{_ZERO}.cpu_offload_param", f"{_ZERO}.cpu_offload_params")}
 _PIN = f"{_ZERO}.cpu_offload_use_pin_memory"
 _SEEN_TO = {f"{_ZERO}.{key}" for key in ("stage", "overlap_comm", "reduce_bucket_size", "allgather_bucket_size")}
-"""Keys that layout.py makes use of, or says why not, where megatron-core steps the optimizer."""
-_CPU_ADAM = "engine.zero.offload_optimizer.cpu_adam"
+"""Keys that have functions of their own here, where megatron-core steps the optimizer."""
 
 PATHS: dict[str, tuple[str, ...]] = {}
 """Paths of GPT-NeoX by key of the recipe: DeepSpeed takes some keys with and without stage3_."""
@@ -135,7 +121,7 @@ def stage(settings: Settings) -> int:
     path = f"{_ZERO}.stage"
     found = whole(settings, path, 0)
     if not 0 <= found <= 3:
-        raise refused(settings, path, f"{found} is none of 0 to 3", "Give the stage that the training has")
+        raise refused(settings, path, f"{found} is not one of 0 to 3", "Give the stage of the training")
     return found
 
 
@@ -144,8 +130,7 @@ def by_deepspeed(settings: Settings) -> bool:
     return stage(settings) > 1 or (stage(settings) == 1 and _device(settings, _OPTIMIZER) is not None)
 
 
-def engine_name(settings: Settings) -> Derived:
-    """Return the engine."""
+def _engine_name(settings: Settings) -> Derived:
     names = (f"{_ZERO}.stage", *stated(settings, _OPTIMIZER, *_OLD[_OPTIMIZER]))
     return Derived("deepspeed" if by_deepspeed(settings) else "megatron", names)
 
@@ -197,22 +182,26 @@ def _plain(settings: Settings, paths: tuple[str, ...]) -> Derived | None:
 
 
 FUNCTIONS: Mapping[str, Function] = {
-    "parallel.tensor_model_parallel_size": tensor_model_parallel_size,
+    "parallel.tensor_model_parallel_size": _tensor_model_parallel_size,
     "parallel.pipeline_model_parallel_size": pipeline_model_parallel_size,
     "parallel.pipeline_layers": pipeline_layers,
     "parallel.sequence_parallel": sequence_parallel,
     "parallel.use_distributed_optimizer": use_distributed_optimizer,
-    "parallel.overlap_grad_reduce": overlap_grad_reduce,
-    "parallel.ddp_bucket_size": ddp_bucket_size,
-    "recompute.granularity": granularity,
-    "recompute.method": method,
+    "parallel.overlap_grad_reduce": _overlap_grad_reduce,
+    "parallel.ddp_bucket_size": _ddp_bucket_size,
+    "recompute.granularity": lambda settings: Derived(
+        "full" if settings.value("checkpoint_activations") else "none", ("checkpoint_activations",)
+    ),
+    "recompute.method": lambda settings: (
+        Derived("uniform", ("checkpoint_activations",)) if settings.value("checkpoint_activations") else None
+    ),
     "recompute.num_layers": num_layers,
     "recompute.distribute_saved_activations": distribute_saved_activations,
     **{key: partial(_plain, paths=paths) for key, paths in PATHS.items()},
-    "engine.name": engine_name,
+    "engine.name": _engine_name,
     "engine.zero.offload_optimizer.device": partial(_device_of, path=_OPTIMIZER),
     "engine.zero.offload_param.device": partial(_device_of, path=_PARAM),
     "engine.zero.offload_optimizer.pin_memory": partial(_pin_memory, path=f"{_ZERO}.offload_optimizer.pin_memory"),
     "engine.zero.offload_param.pin_memory": partial(_pin_memory, path=f"{_ZERO}.offload_param.pin_memory"),
-    _CPU_ADAM: _cpu_adam,
+    "engine.zero.offload_optimizer.cpu_adam": _cpu_adam,
 }

@@ -97,7 +97,7 @@ def _take(rest: _Rest) -> bool:
         shown = " ".join(f"${asked.name}" for asked in first.asked) or base
         if not _skip(rest):
             return False
-        rest.notices.append(f"{first.place}: {shown} is not a launcher that is known here; its options are not read")
+        rest.notices.append(f"{first.place}: {shown} is not a known launcher; its options are ignored")
     return True
 
 
@@ -176,7 +176,7 @@ def _take_option(rest: _Rest, launcher: Launcher, words: tuple[Word, ...], given
     elif words and not words[0].text.startswith("-") and not _starts(words[0]):
         words = words[1:]
     if name not in launcher.valued:
-        rest.notices.append(f"{word.place}: {written}: this option of the launcher is not known here, and is not read")
+        rest.notices.append(f"{word.place}: {written} is not a known option of the launcher; it is ignored")
     return words
 
 

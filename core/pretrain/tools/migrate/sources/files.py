@@ -61,12 +61,7 @@ class Text:
     """The beginning of a file."""
 
     text: str  # without a byte order mark
-    whole: bool  # whether that is all of it
-
-    @property
-    def is_large(self) -> bool:
-        """Say whether it is more than a script or a file of settings has."""
-        return not self.whole or len(self.text) > _LARGEST
+    is_large: bool  # whether the file has more than a script or a file of settings
 
 
 def read_text(name: str) -> Text:
@@ -77,37 +72,30 @@ def read_text(name: str) -> Text:
         raise MigrateError(str(error)) from error
     path = Path(name)
     if path.is_dir():
-        msg = f"{name}: this is a folder.\nGive the launch script, or the file of settings, that is in it."
+        msg = f"{name} is a folder.\nGive the launch script or the file of settings in it."
         raise MigrateError(msg)
     try:
         with path.open("rb") as file:
             data = file.read(_MOST + 1)
     except FileNotFoundError as error:
-        near = did_you_mean(path.name, _names_beside(path))
-        msg = f"{name}: there is no such file.{near}\nGive a launch script, a log, or a file of settings."
+        near = did_you_mean(path.name, [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else [])
+        msg = f"{name} does not exist.{near}\nGive a launch script, a log, or a file of settings."
         raise MigrateError(msg) from error
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-        msg = f"{name}: this file cannot be read: {getattr(error, 'strerror', None) or error}."
+        msg = f"{name} cannot be read: {getattr(error, 'strerror', None) or error}."
         raise MigrateError(msg) from error
-    return _decoded(name, data)
-
-
-def _names_beside(path: Path) -> list[str]:
-    return [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
-
-
-def _decoded(name: str, data: bytes) -> Text:
-    whole = len(data) <= _MOST
+    is_cut = len(data) > _MOST
     if b"\0" in data[:_MOST]:
-        msg = f"{name}: this is not a text.\nGive a launch script, a log, or a file of settings."
+        msg = f"{name} is not a text file.\nGive a launch script, a log, or a file of settings."
         raise MigrateError(msg)
     try:
         # A character that the limit cuts in two must not make the text unreadable.
-        return Text(data[:_MOST].decode("utf-8-sig", errors="strict" if whole else "ignore"), whole)
+        text = data[:_MOST].decode("utf-8-sig", errors="ignore" if is_cut else "strict")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         msg = f"{name}:{line}: this is not UTF-8 text.\nSave the file as UTF-8."
         raise MigrateError(msg) from error
+    return Text(text, is_large=is_cut or len(text) > _LARGEST)
 
 
 def read_deepspeed(name: str, text: str) -> MigrateSource:
@@ -126,10 +114,10 @@ def deepspeed_file(source: MigrateSource, path: str, place: SourceLine | None = 
     written = posixpath.normpath(path)
     unknown = {posixpath.normpath(name): asked for name, asked in source.unknown_files.items()}
     if written in unknown:
-        names = "".join(dict.fromkeys(f"{_definition(asked.name)}, or " for asked in unknown[written]))
+        names = dict.fromkeys(shlex.quote(f"{asked.name}=VALUE") for asked in unknown[written])
         msg = (
-            f"{named_by}: {path}: the script writes this file with values that are not known.\n"
-            f"Give {names}the finished file as one more source."
+            f"{named_by}: {path}: the script writes unknown values into this file.\n"
+            f"Give {''.join(f'--define {name}, or ' for name in names)}the finished file as one more source."
         )
         raise MigrateError(msg)
     texts = {posixpath.normpath(name): text for name, text in source.files.items()}
@@ -139,10 +127,6 @@ def deepspeed_file(source: MigrateSource, path: str, place: SourceLine | None = 
         return read_json(str(find_file(source.name, path, named_by)), named_by)
     except RecipeError as error:
         raise MigrateError(str(error)) from error
-
-
-def _definition(name: str) -> str:
-    return f"--define {shlex.quote(f'{name}=VALUE')}"
 
 
 def find_file(source: str, path: str, named_by: str) -> Path:

@@ -91,8 +91,10 @@ def _srun(options: Mapping[str, Word], place: SourceLine) -> Launch:
 def _mpirun(options: Mapping[str, Word], place: SourceLine) -> Launch:
     """Without hosts, mpirun starts all processes on this node."""
     tasks = _number(options, "np")
-    nproc = _number(options, "npernode") or _mapped(_text(options, "map_by"))
-    hosts = _hosts(_text(options, "host"))
+    mapped = re.fullmatch(r"ppr:(\d+):node\b.*", _text(options, "map_by"))
+    nproc = _number(options, "npernode") or (int(mapped[1]) if mapped else None)
+    slots = [host.partition(":")[2] for host in _text(options, "host").split(",") if host]  # of "a:8,b:8", or of "a,b"
+    hosts = [int(count) if count.isdecimal() else 1 for count in slots]
     hostfile = _text(options, "hostfile")
     if tasks is None:
         return Launch(place, nproc, len(hosts) or None, hostfile)
@@ -102,17 +104,6 @@ def _mpirun(options: Mapping[str, Word], place: SourceLine) -> Launch:
         return Launch(place, hosts[0], len(hosts), hostfile)
     elsewhere = options.keys() & {"host", "hostfile", "npernode", "map_by"}
     return Launch(place, hostfile=hostfile) if elsewhere else Launch(place, tasks, 1)
-
-
-def _hosts(text: str) -> list[int]:
-    """Return the slots of each host of "a:8,b:8"; 1 where none are written."""
-    parts = [host.partition(":")[2] for host in text.split(",") if host]
-    return [int(slots) if slots.isdecimal() else 1 for slots in parts]
-
-
-def _mapped(text: str) -> int | None:
-    found = re.fullmatch(r"ppr:(\d+):node\b.*", text)
-    return int(found[1]) if found else None
 
 
 TORCHRUN = Launcher(

@@ -49,27 +49,23 @@ def _title(line: str) -> re.Match[str] | None:
 def read_log(name: str, text: str) -> MigrateSource:
     """Read the first dump of a log, which has all arguments, those that the program worked out too."""
     lines = [line.rstrip("\r") for line in text.split("\n")]
-    dumps = list(_dumps(lines))
+    dumps = [_dump(lines, number, found) for number, line in enumerate(lines, 1) if (found := _title(line))]
     dump = dumps[0]
     if not dump.complete:
-        msg = f"{name}:{dump.start}: the list of arguments that begins here has no end.\nGive the whole log."
+        msg = f"{name}:{dump.start}: the list of arguments here has no end.\nGive the whole log."
         raise MigrateError(msg)
     settings, unread = _settings(name, dump)
     if not settings:
-        msg = f"{name}:{dump.start}: the list of arguments that begins here is empty.\nGive the log of the first rank."
+        msg = f"{name}:{dump.start}: the list of arguments here is empty.\nGive the log of the first rank."
         raise MigrateError(msg)
     notices = (*unread, *_others(name, dump, settings, dumps[1:]))
     return MigrateSource(name, "log", "train.py" if dump.neox else "", settings=settings, notices=notices)
 
 
-def _dumps(lines: Sequence[str]) -> Iterator[_Dump]:
-    for number, line in enumerate(lines, 1):
-        if found := _title(line):
-            yield _dump(lines, number, found)
-
-
 def _dump(lines: Sequence[str], start: int, first: re.Match[str]) -> _Dump:
-    prefix = re.compile(_shape(first["prefix"]))
+    escaped = re.escape(first["prefix"])
+    has_time = re.search(r"\d+:\d+:\d+", first["prefix"]) is not None  # times differ, a rank stays
+    prefix = re.compile(re.sub(r"\d+", r"\\d+", escaped) if has_time else escaped)
     inner: list[tuple[int, str]] = []
     complete = False
     for number, line in enumerate(lines[start:], start + 1):
@@ -86,26 +82,18 @@ def _dump(lines: Sequence[str], start: int, first: re.Match[str]) -> _Dump:
     return _Dump(start, first["prefix"], len(first["dashes"]) == _NEOX_DASHES, inner, complete)
 
 
-def _shape(prefix: str) -> str:
-    """Return a pattern for the prefixes of the other lines: their times differ."""
-    if re.search(r"\d+:\d+:\d+", prefix) is None:
-        return re.escape(prefix)  # a rank, which stays
-    return re.sub(r"\d+", r"\\d+", re.escape(prefix))
-
-
 def _settings(name: str, dump: _Dump) -> tuple[dict[str, Setting], list[str]]:
     settings: dict[str, Setting] = {}
     unread: list[str] = []
     for number, line in dump.lines:
         entry = _ENTRY.fullmatch(line)
         if entry is None:
-            unread += [f"{name}:{number}: this line is not an argument, and is not read: {line.strip()[:60]}"] * bool(
-                line.strip()
-            )
+            if line.strip():
+                unread.append(f"{name}:{number}: not an argument, so it is ignored: {line.strip()[:60]}")
             continue
         place = SourceLine(name, number)
         if entry["name"] in settings:
-            msg = f"{place}: {entry['name']} is in this list twice: two logs are mixed.\nGive one log."
+            msg = f"{place}: {entry['name']} is listed twice: these are two logs in one.\nGive one log."
             raise MigrateError(msg)
         text = _neox_value(line, entry) if dump.neox else entry["value"] or ""
         settings[entry["name"]] = Setting(entry["name"], value_of(text), entry["name"], place)
@@ -124,16 +112,13 @@ def _others(name: str, dump: _Dump, settings: dict[str, Setting], others: Sequen
     for other in others:
         if not other.complete:
             continue
-        values, _ = _settings(name, other)
-        differ = sorted(key for key in settings.keys() | values.keys() if _value(settings, key) != _value(values, key))
+        values = {key: setting.value for key, setting in _settings(name, other)[0].items()}
+        first = {key: setting.value for key, setting in settings.items()}
+        differ = sorted(key for key in first.keys() | values.keys() if first.get(key) != values.get(key))
         if differ:
             shown = ", ".join(differ[:3]) + (", ..." if differ[3:] else "")
-            first = f"the one in line {dump.start} is"
-            yield f"{name}:{other.start}: another list of arguments, with other values of {shown}, is not read; {first}"
-
-
-def _value(settings: dict[str, Setting], name: str) -> object:
-    return settings[name].value if name in settings else None
+            line = f"only the list in line {dump.start} is read"
+            yield f"{name}:{other.start}: this second list of arguments has other values of {shown}; {line}"
 
 
 _DTYPES = {"torch.float32": "fp32", "torch.float16": "fp16", "torch.half": "fp16", "torch.bfloat16": "bf16"}
@@ -157,14 +142,10 @@ def value_of(text: str) -> Any:
     plain = _MEMBER.sub(lambda found: repr(found[1]), text)
     if plain != text and not plain.startswith("["):
         return ast.literal_eval(plain) if plain.startswith("'") else text
-    return _literal(plain)
-
-
-def _literal(text: str) -> Any:
-    if text in {"inf", "-inf", "nan"}:
-        return float(text)
+    if plain in {"inf", "-inf", "nan"}:
+        return float(plain)
     try:
-        value = ast.literal_eval(text)
+        value = ast.literal_eval(plain)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return text
-    return value if isinstance(value, _PLAIN) and repr(value) == text else text
+        return plain
+    return value if isinstance(value, _PLAIN) and repr(value) == plain else plain

@@ -12,22 +12,25 @@ from pretrain.errors import MigrateError
 from pretrain.recipe.deepspeed.key_tables import BLOCKS, REMOVED, SWITCHED
 from pretrain.recipe.deepspeed.translate import KEYS
 from pretrain.recipe.recipe import keys_of_recipe
-from pretrain.tools.migrate.sources.files import read_deepspeed, read_text
+from pretrain.tools.migrate.sources.files import MigrateSource, read_deepspeed, read_text
 from pretrain.tools.migrate.sources.log import has_arguments, read_log
-from pretrain.tools.migrate.sources.neox import read_neox, recognize
-from pretrain.tools.migrate.sources.script import names_read, read_list, read_shell
-from pretrain.tools.migrate.sources.yaml_files import is_megatron_yaml, read_block, read_megatron_yaml
+from pretrain.tools.migrate.sources.script import names_read, read_shell, split_words
+from pretrain.tools.migrate.sources.yaml_files import (
+    is_megatron_yaml,
+    is_neox_yaml,
+    read_block,
+    read_megatron_yaml,
+    read_neox,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pretrain.tools.migrate.sources.files import MigrateSource
-
 _RECOGNIZED = (
-    "Recognized are a shell script that starts a training, a list of its arguments, its log from the start,\n"
-    "a DeepSpeed JSON, a YAML of GPT-NeoX, and one for Megatron-LM's --yaml-cfg."
+    "Give a shell script that starts a training, a list of its arguments, its log from the start, a DeepSpeed JSON,\n"
+    "a YAML of GPT-NeoX, or one for Megatron-LM's --yaml-cfg."
 )
-_UNKNOWN = "these settings are of no program that is known here"
+_UNKNOWN = "no program that migrate knows has these settings"
 _DEEPSPEED = {path.partition(".")[0] for path in (*KEYS, *SWITCHED, *BLOCKS, *REMOVED)}
 """Keys at the top of a DeepSpeed file; GPT-NeoX has many of them too."""
 
@@ -70,12 +73,12 @@ def read_source(name: str, defined: Mapping[str, str]) -> MigrateSource:
     content = read_text(name)
     text = content.text
     if not text.startswith("#!") and re.search(r"^[ \t]*(?:```|~~~)", text, re.MULTILINE):
-        msg = f"{name}: this is a document.\nSave the script, or the log, that is in it as a file of its own."
+        msg = f"{name} is a document.\nSave the script or the log in it as a file of its own."
         raise MigrateError(msg)
     if has_arguments(text):
         return read_log(name, text)
     if content.is_large:
-        msg = f"{name}: this is too large, and no log with its arguments at the beginning.\n{_RECOGNIZED}"
+        msg = f"{name} is too large, and not a log that begins with its arguments.\n{_RECOGNIZED}"
         raise MigrateError(msg)
     return _settings_file(name, text, defined) or _script_or_list(name, text, defined)
 
@@ -88,10 +91,11 @@ def _settings_file(name: str, text: str, defined: Mapping[str, str]) -> MigrateS
         return None
     if is_megatron_yaml(data):
         return replace(read_megatron_yaml(name, text, defined), read_names=names_read(name, text, defined))
-    if recognize(data) or _is_part_of_neox(name, data):
+    is_part = PurePath(name).suffix in {".yml", ".yaml"} and bool(data.keys() & _DEEPSPEED) and not _is_recipe(data)
+    if is_neox_yaml(data) or is_part:  # a part of GPT-NeoX's settings may have DeepSpeed's keys alone
         return replace(read_neox([Path(name)]), name=name)
     if _is_recipe(data):
-        msg = f"{name}: this is a recipe already.\nRun it with: pretrain run {name}"
+        msg = f"{name} is already a recipe.\nRun it with: pretrain run {name}"
         raise MigrateError(msg)
     msg = f"{name}: {_UNKNOWN}.\n{_RECOGNIZED}"
     raise MigrateError(msg)
@@ -106,12 +110,7 @@ def _is_deepspeed(text: str) -> bool:
         return False
     if not isinstance(data, dict) or not data.keys() & _DEEPSPEED:
         return False
-    return not recognize({key: value for key, value in data.items() if key not in _DEEPSPEED})
-
-
-def _is_part_of_neox(name: str, data: Mapping[str, Any]) -> bool:
-    """Return whether a YAML file may be one of several of GPT-NeoX's: its keys are DeepSpeed's, or few."""
-    return PurePath(name).suffix in {".yml", ".yaml"} and bool(data.keys() & _DEEPSPEED) and not _is_recipe(data)
+    return not is_neox_yaml({key: value for key, value in data.items() if key not in _DEEPSPEED})
 
 
 def _is_recipe(data: Mapping[str, Any]) -> bool:
@@ -134,15 +133,12 @@ def _script_or_list(name: str, text: str, defined: Mapping[str, str]) -> Migrate
     lines = [line.strip() for line in text.split("\n")]
     first = next((line for line in lines if line and not line.startswith("#")), "")
     if re.match(r"--\w", first):
-        return read_list(name, text, defined)
+        words = split_words(name, text, defined)
+        return MigrateSource(name, "arguments", words=words, read_names=names_read(name, text, defined))
     shell = text.startswith(("#!", "!/")) or PurePath(name).suffix in {".sh", ".bash", ".slurm", ".sbatch"}
     python = re.match(r"#!.*python|import |from \w+ import", text)
     if python is None and first and (shell or _PROGRAM.search(text)):
         return read_shell(name, text, defined)
-    what = (
-        "is a Python program"
-        if python
-        else ("is not a source that is recognized" if first else "has no line but comments")
-    )
-    msg = f"{name}: this {what}.\n{_RECOGNIZED}"
+    what = "is a Python program" if python else "is not recognized" if first else "has only comments"
+    msg = f"{name} {what}.\n{_RECOGNIZED}"
     raise MigrateError(msg)

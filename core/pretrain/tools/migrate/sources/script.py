@@ -12,9 +12,14 @@ from pretrain.errors import MigrateError
 from pretrain.tools.migrate.cell.reader import capture, read_script
 from pretrain.tools.migrate.setting import RuntimeValue, SourceLine, Word
 from pretrain.tools.migrate.sources.files import MigrateSource, find_file, read_text
-from pretrain.tools.migrate.sources.neox import launch_of, neox_command, neox_options, read_neox
 from pretrain.tools.migrate.sources.training import batch_options, batch_variables, role_of, sort_commands, training_of
-from pretrain.tools.migrate.sources.yaml_files import read_megatron_yaml
+from pretrain.tools.migrate.sources.yaml_files import (
+    launch_of,
+    neox_command,
+    neox_options,
+    read_megatron_yaml,
+    read_neox,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -52,16 +57,10 @@ def _cut_off(script: Script) -> list[str]:
     """Return a notice on each flag that begins a command, as after a line that lacks its backslash."""
     first = (command[0] for command in script.commands if command)
     return [
-        f"{word.place}: {word.text} begins a command of its own, since no line before continues: bash does not pass it"
+        f"{word.place}: {word.text} is not passed on: the line before has no backslash, so bash takes it for a command"
         for word in first
         if word.text.startswith("--")
     ]
-
-
-def read_list(name: str, text: str, defined: Mapping[str, str]) -> MigrateSource:
-    """Read a file of arguments without a program."""
-    words = split_words(name, text, defined)
-    return MigrateSource(name, "arguments", words=words, read_names=names_read(name, text, defined))
 
 
 def read_arguments(text: str, defined: Mapping[str, str] | None = None) -> MigrateSource:
@@ -69,7 +68,7 @@ def read_arguments(text: str, defined: Mapping[str, str] | None = None) -> Migra
     defined = defined or {}
     words = split_words("--args", text, defined, lines="\n" in text.strip())
     if not words:
-        msg = "--args: there are no arguments.\nGive those of the training: --args '--num-layers 24 ...'"
+        msg = "--args is empty.\nGive the training's arguments: --args '--num-layers 24 ...'"
         raise MigrateError(msg)
     source = MigrateSource("--args", "arguments", read_names=names_read("--args", text, defined))
     if words[0].text.startswith("-"):
@@ -82,7 +81,7 @@ def _with_commands(
 ) -> MigrateSource:
     training = training_of(source.name, commands)
     source = replace(source, preprocessing=tuple(commands.preprocessing))
-    unread = (f"{phrase}; it is not read" for phrase in commands.others)
+    unread = (f"{phrase}; it is ignored" for phrase in commands.others)
     if training is None:
         return replace(source, notices=(*notices, *unread))
     source = replace(source, launch=training.launch, notices=(*notices, *training.notices, *unread))
@@ -99,8 +98,8 @@ def _neox(source: MigrateSource, training: UnwrappedCommand) -> MigrateSource:
     missing = next((path for path in paths if not path.is_file()), None)
     if missing is not None:
         msg = (
-            f"{place}: {missing}: there is no such file.\n"
-            "The path is relative to the working directory, or to the script's folder."
+            f"{place}: {missing} does not exist.\n"
+            "Its path is relative to the working directory, or to the script's folder."
         )
         raise MigrateError(msg)
     read = read_neox(paths)
@@ -127,7 +126,7 @@ def _with_yaml(source: MigrateSource, defined: Mapping[str, str]) -> MigrateSour
     path = find_file(source.name, named.text, f"{named.place}: {_YAML_FLAG}")
     text = read_text(str(path)).text
     read = read_megatron_yaml(str(path), text, defined)
-    ignored = f"{named.place}: {_YAML_FLAG}: {path} is read alone; Megatron-LM ignores all other flags then"
+    ignored = f"{named.place}: {_YAML_FLAG}: only {path} is read; Megatron-LM ignores all other flags with it"
     read_names = source.read_names | names_read(str(path), text, defined)
     notices = (*source.notices, ignored)
     return replace(source, kind=read.kind, settings=read.settings, words=(), notices=notices, read_names=read_names)
@@ -241,19 +240,17 @@ def _pieces(name: str, text: str, *, lines: bool) -> Iterator[tuple[str, str, So
     while position < len(text):
         place = SourceLine(name, line if lines else 0)
         piece = (_INSIDE if inside else _PIECE).match(text, position)
-        if piece is None or piece.lastgroup == "late":
-            raise MigrateError(_incomplete(place, late=piece is not None))
+        if piece is None:
+            msg = f"{place}: a quote or a backslash is not closed.\nComplete it."
+            raise MigrateError(msg)
+        if piece.lastgroup == "late":
+            msg = f"{place}: blanks follow the backslash at the end of this line.\nRemove them: a shell stops here."
+            raise MigrateError(msg)
         kind, content = str(piece.lastgroup), piece[0]
         position, line = piece.end(), line + content.count("\n")
         if kind not in {"comment", "joint"}:
             inside = kind != "blank"
             yield kind, content, place
-
-
-def _incomplete(place: SourceLine, *, late: bool) -> str:
-    if late:
-        return f"{place}: blanks follow the backslash at the end of this line.\nRemove them: a shell would stop here."
-    return f"{place}: a quote or a backslash has no end.\nComplete it."
 
 
 def _value(kind: str, content: str, place: SourceLine, defined: Mapping[str, str], asked: list[RuntimeValue]) -> str:
@@ -262,12 +259,12 @@ def _value(kind: str, content: str, place: SourceLine, defined: Mapping[str, str
     if kind == "escape":
         return content[1:]
     if kind == "plain" and any(sign in content for sign in _OPERATORS):
-        msg = f"{place}: '{content}' is not an argument.\nGive arguments alone, or a whole script; put signs in quotes."
+        msg = f"{place}: '{content}' is not an argument.\nGive only arguments, or a whole script; quote such signs."
         raise MigrateError(msg)
     if kind == "plain":
         filled = _filled(content, place, defined, asked)
         if filled.split() not in ([], [filled]):
-            msg = f"{place}: '{content}' is several words, '{filled}'.\nPut it in quotes, or write the words."
+            msg = f"{place}: '{content}' becomes several words: '{filled}'.\nQuote it, or write the words."
             raise MigrateError(msg)
         return filled
     parts = re.split(r'(\\[\\"$`\n])', content[1:-1])
@@ -282,7 +279,7 @@ def _value(kind: str, content: str, place: SourceLine, defined: Mapping[str, str
 def _filled(text: str, place: SourceLine, defined: Mapping[str, str], asked: list[RuntimeValue]) -> str:
     """Return the text with its variables' values; one that is not known becomes empty, and is asked for."""
     if re.search(r"\$[({]|`", _VARIABLE.sub("", text)):
-        msg = f"{place}: '{text}' is worked out by a shell.\nWrite its value, or give the whole script."
+        msg = f"{place}: only a shell can compute '{text}'.\nWrite its value, or give the whole script."
         raise MigrateError(msg)
 
     def value(found: re.Match[str]) -> str:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pretrain.tools.migrate.sources.command_layers import UnwrappedCommand
 
 _SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch")
-_READ = "Read are trainings of GPT: pretrain_gpt.py and pretrain_gpt2.py, and GPT-NeoX's deepy.py train.py."
+_READ = "Supported are trainings of GPT: pretrain_gpt.py and pretrain_gpt2.py, and GPT-NeoX's deepy.py train.py."
 
 
 @dataclass(slots=True)
@@ -48,7 +48,9 @@ def _sort(found: ScriptCommands, peeled: UnwrappedCommand) -> None:
     if not peeled.program.endswith(".py"):
         if program.asked:
             found.unknown.append(program)
-        found.seen.append(_script(peeled) or peeled.program)
+        is_shell = peeled.program.rpartition("/")[2] in {"bash", "sh", "sbatch"}
+        scripts = [word.text for word in peeled.words[1:] if word.text.endswith(_SCRIPTS)] if is_shell else []
+        found.seen.append(scripts[0] if scripts else peeled.program)
         return
     arguments = [word.text for word in peeled.words[1:]]
     role = role_of(peeled.program, arguments)
@@ -58,12 +60,6 @@ def _sort(found: ScriptCommands, peeled: UnwrappedCommand) -> None:
         found.others.append(f"{place}: {reason_against(peeled.program, arguments)}")
     else:
         found.trainings.append(peeled)
-
-
-def _script(peeled: UnwrappedCommand) -> str:
-    if peeled.program.rpartition("/")[2] not in {"bash", "sh", "sbatch"}:
-        return ""
-    return next((word.text for word in peeled.words[1:] if word.text.endswith(_SCRIPTS)), "")
 
 
 def training_of(name: str, found: ScriptCommands) -> UnwrappedCommand | None:
@@ -77,8 +73,8 @@ def training_of(name: str, found: ScriptCommands) -> UnwrappedCommand | None:
     if different:
         lines = ", ".join(str(training.words[0].place) for training in (first, *different))
         msg = (
-            f"{name}: it starts several trainings with different arguments: {lines}.\nGive a copy with one of them; "
-            "if the script chooses between them by a variable, give its value: --define NAME=VALUE."
+            f"{name} starts several trainings with different arguments: {lines}.\nGive a copy that starts one of "
+            "them; if a variable of the script chooses, give its value: --define NAME=VALUE."
         )
         raise MigrateError(msg)
     return replace(first, launch=_common_launch([training.launch for training in found.trainings]))
@@ -108,21 +104,17 @@ def _common(counts: set[int | None]) -> int | None:
 
 def _no_training(name: str, found: ScriptCommands) -> str:
     if found.unknown:
-        return "\n".join((*found.others[:2], _unknown_program(found.unknown[0])))
+        word = found.unknown[0]
+        names = ", ".join(f"--define {asked.name}=..." for asked in word.asked)
+        unknown = f"{word.place}: the name of the program that starts here is not known.\nGive {names}"
+        return "\n".join((*found.others[:2], unknown))
     if found.others:
         return "\n".join((*found.others[:3], _READ))
     scripts = [program for program in found.seen if program.endswith(_SCRIPTS)]
     if scripts:
-        started = f"{name}: no training is started here, but the script {scripts[0]} is"
-        return f"{started}.\nGive that one if it starts the training."
+        return f"{name} starts no training, but the script {scripts[0]}.\nGive that one if it starts the training."
     seen = ", ".join(sorted(set(found.seen))[:5])
-    started = f"what it starts: {seen}" if seen else "it starts no program"
-    return f"{name}: no training is started here; {started}.\n{_READ}"
-
-
-def _unknown_program(word: Word) -> str:
-    names = ", ".join(f"--define {asked.name}=..." for asked in word.asked)
-    return f"{word.place}: the program that is started here is not known.\nGive {names}"
+    return f"{name} starts no training; it starts {seen or 'no program'}.\n{_READ}"
 
 
 Role = Literal["gpt", "neox", "preprocessing", "other"]
@@ -161,14 +153,10 @@ def role_of(program: str, arguments: Sequence[str]) -> Role:
         started = next((PurePosixPath(word).name for word in arguments if word.endswith(".py")), "")
         return "neox" if started in {"train.py", "pretrain_gpt2.py"} else "other"
     if name == "train.py" or name in _GPT:
-        neox = any(word.endswith((".yml", ".yaml")) for word in arguments) and "--yaml-cfg" not in arguments
-        return "neox" if neox and not _has_flags(arguments) else ("gpt" if name in _GPT else "other")
+        has_yaml = any(word.endswith((".yml", ".yaml")) for word in arguments)
+        has_flags = any(word.startswith("--") and word != "--conf_dir" for word in arguments)  # of Megatron-LM
+        return "neox" if has_yaml and not has_flags else ("gpt" if name in _GPT else "other")
     return "preprocessing" if name == "preprocess_data.py" else "other"
-
-
-def _has_flags(arguments: Sequence[str]) -> bool:
-    """Return whether there are flags of Megatron-LM's, which GPT-NeoX's programs do not take."""
-    return any(word.startswith("--") and word != "--conf_dir" for word in arguments)
 
 
 def reason_against(program: str, arguments: Sequence[str]) -> str:
@@ -185,7 +173,7 @@ def reason_against(program: str, arguments: Sequence[str]) -> str:
         return f"{path.name} generates text"
     if "tools" in path.parts:
         return f"{program} is a tool"
-    return f"{program} is not a program that is known here"
+    return f"{program} is not a program that migrate knows"
 
 
 _LINE = re.compile(r"#SBATCH\s+(.*)")

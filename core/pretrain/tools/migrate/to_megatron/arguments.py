@@ -84,7 +84,7 @@ _STARTS = (
 )
 _KERNEL = "Megatron-LM and Transformer Engine choose their kernels themselves"
 _DEEPSPEED = "it is DeepSpeed's: memory and speed can differ, the results do not"
-_SPIKE = "a loss that rises suddenly is not answered"
+_SPIKE = "nothing happens when the loss rises suddenly"
 _DEVICE = "it stays on the device and takes more of its memory"
 
 WITHOUT_FLAG: Mapping[str, str] = {
@@ -95,9 +95,9 @@ WITHOUT_FLAG: Mapping[str, str] = {
     "model.embedding_layernorm": "the embedding's output is not normalized: it is another model",
     "model.init_method": _STARTS,
     "model.output_layer_init_method": _STARTS,
-    "tokenizer.vocab_size": "no tokenizer is trained: its file has to be there",
-    "data.corpus": "no token file is built: it has to be there, pretrain data build makes it",
-    "data.index": "samples come in the order of Megatron-LM's index files, which is another",
+    "tokenizer.vocab_size": "no tokenizer is trained: make its file first",
+    "data.corpus": "no token file is built: make it first, with pretrain data build",
+    "data.index": "samples come in another order, that of Megatron-LM's index files",
     "train.kill_switch_path": "no file ends the training; --exit-signal-handler saves and exits at SIGTERM",
     "train.loss_spike.threshold": _SPIKE,
     "train.loss_spike.action": _SPIKE,
@@ -105,9 +105,9 @@ WITHOUT_FLAG: Mapping[str, str] = {
     "logging.hang_after_seconds": "a rank that hangs ends the run when its collectives time out, without a report",
     "optimizer.name": "weight decay is decoupled from the gradient: Megatron-LM's adam is adamw",
     "checkpoint.keep": "all checkpoints are kept",
-    "evaluation.target_loss": "no loss to reach is checked at the end",
-    "evaluation.prompt": "no text is continued at the end",
-    "evaluation.prompt_tokens": "no text is continued at the end",
+    "evaluation.target_loss": "the final loss is not checked",
+    "evaluation.prompt": "no text is generated at the end",
+    "evaluation.prompt_tokens": "no text is generated at the end",
     "engine.deepspeed_config": _DEEPSPEED,
     "engine.zero.offload_optimizer.device": _DEVICE,
     "engine.zero.offload_param.device": _DEVICE,

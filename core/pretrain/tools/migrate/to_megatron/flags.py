@@ -103,37 +103,25 @@ def single_flags() -> Mapping[str, str]:
     found: dict[str, str] = {}
     for name in flags_by_name():
         meaning = meaning_of(name, TARGET)
-        if isinstance(meaning, Mapped) and not meaning.how and not _is_of_older_name(meaning.key, name, found):
+        if not isinstance(meaning, Mapped) or meaning.how:
+            continue
+        if meaning.key not in found or meaning.key.endswith(f".{name}"):  # num_layers wins over encoder_num_layers
             found[meaning.key] = name
     return {**found, **PLAIN}
-
-
-def _is_of_older_name(key: str, name: str, found: Mapping[str, str]) -> bool:
-    """Say whether a key has a flag of its own name, such as num_layers beside encoder_num_layers."""
-    return key in found and key.rpartition(".")[2] != name
 
 
 def answer_of(recipe: Recipe, key: str, name: str) -> Answer:
     """Return the flag, unless Megatron-LM's default for it is the recipe's value."""
     value = value_of(recipe, key)
-    values, default = _values(name), flags_by_name()[name][0].default
+    meaning, default = meaning_of(name, TARGET), flags_by_name()[name][0].default
+    values = meaning.values if isinstance(meaning, Mapped) else {}
     if value is None or value == values.get(default, default):
         return NOTHING
+    names = [there for there, here in values.items() if here == value]  # what the value is called there
     try:
-        return Answer((given(name, _there(values, value)),))
+        return Answer((given(name, value if value in names or not names else names[0]),))
     except ValueError as error:
         return Answer(change=str(error).rstrip("."))
-
-
-def _values(name: str) -> Mapping[Any, Any]:
-    meaning = meaning_of(name, TARGET)
-    return meaning.values if isinstance(meaning, Mapped) else {}
-
-
-def _there(values: Mapping[Any, Any], value: Any) -> Any:
-    """Return what a value of the recipe is called there: the same, if it is one of several names."""
-    names = [there for there, here in values.items() if here == value]
-    return value if value in names or not names else names[0]
 
 
 def value_of(recipe: Recipe, key: str) -> Any:

@@ -54,8 +54,7 @@ def use_distributed_optimizer(recipe: Recipe) -> Answer:
     return when(splits, "use_distributed_optimizer")
 
 
-def ddp_bucket_size(recipe: Recipe) -> Answer:
-    """Return the gradients that are reduced together."""
+def _ddp_bucket_size(recipe: Recipe) -> Answer:
     zero, own = recipe.engine.zero.reduce_bucket_size, recipe.parallel.ddp_bucket_size
     size = zero if _is_deepspeed(recipe) else own
     return NOTHING if size is None or not _overlaps(recipe) else Answer((given("ddp_bucket_size", size),))
@@ -103,7 +102,7 @@ def iterations_to_skip(recipe: Recipe) -> Answer:
     found = ranges(recipe.train.iterations_to_skip)
     count = sum(last - first + 1 for first, last in found)
     if count > _MOST_WRITTEN:
-        return Answer(change=f"Megatron-LM needs them one by one, and {count} numbers are too long for a command")
+        return Answer(change=f"Megatron-LM takes them one by one, and {count} numbers are too many for a command")
     return when(count, "iterations_to_skip", *(at - 1 for first, last in found for at in range(first, last + 1)))
 
 
@@ -132,12 +131,6 @@ def save_interval(recipe: Recipe) -> Answer:
     return when(recipe.checkpoint.save is not False, "save_interval", interval)
 
 
-def async_save(recipe: Recipe) -> Answer:
-    """Return the switch, with the one without which it is switched off."""
-    flags = (given("async_save"), given("use_persistent_ckpt_worker"))
-    return Answer(flags) if recipe.checkpoint.async_save else NOTHING
-
-
 def evaluation_interval(recipe: Recipe) -> Answer:
     """Return the interval, which has no default there; evaluations are off without iterations of one."""
     interval = recipe.evaluation.interval
@@ -146,8 +139,7 @@ def evaluation_interval(recipe: Recipe) -> Answer:
     return Answer((given("eval_interval", _ANY_INTERVAL), given("eval_iters", 0)))
 
 
-def virtual_pipeline_model_parallel_size(recipe: Recipe) -> Answer:
-    """Return the chunks of a stage, unless the list of layers says them."""
+def _virtual_pipeline_model_parallel_size(recipe: Recipe) -> Answer:
     chunks, layers = recipe.parallel.virtual_pipeline_model_parallel_size, recipe.parallel.pipeline_layers
     return when(chunks is not None and layers is None, "num_virtual_stages_per_pipeline_rank", chunks)
 
@@ -166,12 +158,12 @@ FUNCTIONS: Mapping[str, Function] = {
     "train.manual_gc": lambda recipe: when(recipe.train.manual_gc, "manual_gc"),
     "precision.dtype": lambda recipe: when(recipe.precision.dtype != "fp32", recipe.precision.dtype),
     "precision.grad_reduce_in_fp32": grad_reduce_in_fp32,
-    "parallel.virtual_pipeline_model_parallel_size": virtual_pipeline_model_parallel_size,
+    "parallel.virtual_pipeline_model_parallel_size": _virtual_pipeline_model_parallel_size,
     "parallel.pipeline_layers": pipeline_layers,
     "parallel.overlap_p2p_comm": overlap_p2p_comm,
     "parallel.use_distributed_optimizer": use_distributed_optimizer,
     "parallel.overlap_grad_reduce": lambda recipe: when(_overlaps(recipe), "overlap_grad_reduce"),
-    "parallel.ddp_bucket_size": ddp_bucket_size,
+    "parallel.ddp_bucket_size": _ddp_bucket_size,
     "recompute.granularity": lambda recipe: when(
         recipe.recompute.granularity != "none", "recompute_granularity", recipe.recompute.granularity
     ),
@@ -183,7 +175,9 @@ FUNCTIONS: Mapping[str, Function] = {
     "engine.zero.reduce_bucket_size": reduce_bucket_size,
     "checkpoint.save": save,
     "checkpoint.save_interval": save_interval,
-    "checkpoint.async_save": async_save,
+    "checkpoint.async_save": lambda recipe: Answer(
+        (given("async_save"), given("use_persistent_ckpt_worker")) if recipe.checkpoint.async_save else ()
+    ),
     "evaluation.interval": evaluation_interval,
     "logging.tensorboard": lambda recipe: when(recipe.logging.tensorboard, "tensorboard_dir", "tensorboard"),
     "logging.log_timers": lambda recipe: when(recipe.logging.log_timers, "timing_log_level", 1),

@@ -39,8 +39,7 @@ def ffn_hidden_size(recipe: Recipe) -> Answer:
     return when(model.ffn_hidden_size != default, "ffn_hidden_size", model.ffn_hidden_size)
 
 
-def kv_channels(recipe: Recipe) -> Answer:
-    """Return the size of a head, if the heads do not share the width evenly."""
+def _kv_channels(recipe: Recipe) -> Answer:
     model = recipe.model
     return when(model.kv_channels * model.num_attention_heads != model.hidden_size, "kv_channels", model.kv_channels)
 
@@ -60,8 +59,7 @@ def attention_softmax_in_fp32(recipe: Recipe) -> Answer:
     return Answer((given("masked_softmax_fusion", False),))
 
 
-def attention(recipe: Recipe) -> Answer:
-    """Return the backend of attention."""
+def _attention(recipe: Recipe) -> Answer:
     kind = recipe.kernels.attention
     if kind == "auto":
         return NOTHING
@@ -76,7 +74,7 @@ def tokenizer_type(recipe: Recipe) -> Answer:
     if recipe.tokenizer.type in classes:
         return Answer((given("tokenizer_type", classes[recipe.tokenizer.type]),))
     flags = (given("tokenizer_type", "NullTokenizer"), given("vocab_size", _BYTES))
-    return Answer(flags, "NullTokenizer stands in its place, which has the same ids and knows no text")
+    return Answer(flags, "NullTokenizer is used instead: it has the same ids, but no text")
 
 
 def tokenizer_file(recipe: Recipe) -> Answer:
@@ -99,17 +97,10 @@ def _of_gpt2(recipe: Recipe, name: str, file: str | None) -> Answer:
 def blend(recipe: Recipe) -> Answer:
     """Return several token files, each after its weight."""
     parts = recipe.data.blend or ()
-    words = [word for part in parts for word in (repr(part.weight), _not_a_flag(part.path))]
+    words: list[str] = []
+    for part in parts:
+        words += [repr(part.weight), f"./{part.path}" if part.path.startswith("-") else part.path]
     return when(recipe.data.blend is not None, "data_path", *words)
-
-
-def _not_a_flag(path: str) -> str:
-    return f"./{path}" if path.startswith("-") else path
-
-
-def split(recipe: Recipe) -> Answer:
-    """Return the shares, also where they are the default, which Megatron-LM warns of."""
-    return Answer((given("split", ",".join(part.strip() for part in recipe.data.split.split(","))),))
 
 
 def reset_attention_mask(recipe: Recipe) -> Answer:
@@ -127,16 +118,16 @@ def reset_attention_mask(recipe: Recipe) -> Answer:
 FUNCTIONS: Mapping[str, Function] = {
     "model.activation": activation,
     "model.ffn_hidden_size": ffn_hidden_size,
-    "model.kv_channels": kv_channels,
+    "model.kv_channels": _kv_channels,
     "model.num_query_groups": num_query_groups,
     "model.attention_softmax_in_fp32": attention_softmax_in_fp32,
-    "kernels.attention": attention,
+    "kernels.attention": _attention,
     "tokenizer.type": tokenizer_type,
     "tokenizer.vocab_file": lambda recipe: _of_gpt2(recipe, "vocab_file", recipe.tokenizer.vocab_file),
     "tokenizer.merge_file": lambda recipe: _of_gpt2(recipe, "merge_file", recipe.tokenizer.merge_file),
     "tokenizer.file": tokenizer_file,
     "data.path": lambda recipe: when(recipe.data.path is not None, "data_path", recipe.data.path),
     "data.blend": blend,
-    "data.split": split,
+    "data.split": lambda recipe: Answer((given("split", recipe.data.split.replace(" ", "")),)),  # it warns without
     "data.reset_attention_mask": reset_attention_mask,
 }
