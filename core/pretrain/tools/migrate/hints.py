@@ -71,11 +71,13 @@ def flag_of_run(flag: str, values: Sequence[str] = ()) -> str:
 
 def flag_of_build(flag: str) -> str:
     """Return the equivalent in `pretrain data build` of a flag of preprocess_data.py; empty for an unknown one."""
-    meaning = BUILD_MEANINGS.get(_name(flag))
-    if meaning is None:
-        return ""
-    is_option = isinstance(meaning, NotNeeded) and meaning.reason == "option"
-    return f"here it is {meaning.text}." if is_option else f"{_sentence(meaning)}."
+    match BUILD_MEANINGS.get(_name(flag)):
+        case None:
+            return ""
+        case NotNeeded("option", option):
+            return f"here it is {option}."
+        case meaning:
+            return f"{_sentence(meaning)}."
 
 
 def key_of_recipe(path: str, given: object) -> str:
