@@ -63,7 +63,7 @@ class BackgroundSaves:
     def poll(self) -> None:
         """Report a save that all ranks have ended, or raise its error; called after every iteration, never waits."""
         if self._save is not None and self._all_done.reached(is_ready=not self._save.thread.is_alive()):
-            self._end()
+            self.wait()
 
     def wait(self, *, for_iteration: int | None = None) -> None:
         """Wait until nothing is being written; `for_iteration` is what waits, of which the user is told once."""
@@ -73,11 +73,14 @@ class BackgroundSaves:
             self._has_waited = True
             self._notify(
                 f"the checkpoint of iteration {for_iteration} waits until that of iteration {self._save.iteration} is "
-                "written; a longer checkpoint.save_interval would not wait"
+                "written; with a longer checkpoint.save_interval it would not have to wait"
             )
-        self._save.thread.join()
+        save, self._save = self._save, None
+        save.thread.join()
         self._all_done.settled()
-        self._end()
+        if save.error is not None:
+            raise save.error
+        self._notify_complete(save)
 
     def finish(self) -> None:
         """Wait, but report a failure instead of raising it: for a run that ends with an error, on this rank alone."""
@@ -89,15 +92,6 @@ class BackgroundSaves:
             self._notify_complete(save)
         else:
             self._notify(f"the checkpoint of iteration {save.iteration} is not complete: {save.error}")
-
-    def _end(self) -> None:
-        save, self._save = self._save, None
-        if save is None:
-            return
-        save.thread.join()
-        if save.error is not None:
-            raise save.error
-        self._notify_complete(save)
 
     def _notify_complete(self, save: _Save) -> None:
         path = self._folder.directory(save.iteration)

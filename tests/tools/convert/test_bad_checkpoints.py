@@ -113,7 +113,7 @@ def test_a_packed_archive_is_not_unpacked(tmp_path):
     with zipfile.ZipFile(tmp_path / "plain.pt") as plain, zipfile.ZipFile(tmp_path / "bomb.pt", "w") as bomb:
         for entry in plain.infolist():
             bomb.writestr(entry.filename, plain.read(entry), compress_type=zipfile.ZIP_DEFLATED)
-    with pytest.raises(DamageError, match="packed archive"):
+    with pytest.raises(DamageError, match="compressed archive"):
         torch_file.read(tmp_path / "bomb.pt")
 
 
@@ -229,7 +229,7 @@ def test_a_tracker_does_not_lead_out_of_its_folder(tmp_path, name):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "latest").write_text(name)
-    with pytest.raises(CheckpointError, match="no such folder beside it"):
+    with pytest.raises(CheckpointError, match="no such folder is beside it"):
         summary_of(tmp_path / "run")
 
 

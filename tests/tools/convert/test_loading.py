@@ -20,8 +20,9 @@ from pretrain.model.weights import global_names
 from pretrain.recipe.sections.model import ModelSection
 from pretrain.tools.convert.commands import recipe_section
 from pretrain.tools.convert.conversion import ConvertOptions, convert
+from pretrain.tools.convert.model_weights import FileLayout
 from pretrain.tools.convert.registry import WRITE, read_weights
-from pretrain.tools.convert.target import TargetLayout, write_target
+from pretrain.tools.convert.target import write_target
 from pretrain.tools.convert.trainer_calls import _Source, foreign_summary, load, require_fitting
 
 SMALL = ("model.num_layers=2",)
@@ -32,8 +33,8 @@ MODELS = {
     "Qwen": QWEN,
 }
 FORMATS = {
-    "GPT-2": ConvertOptions(format="megatron", layout=TargetLayout(tensor=2, pipeline=2)),
-    "NeoX": ConvertOptions(format="neox", layout=TargetLayout(tensor=2)),
+    "GPT-2": ConvertOptions(format="megatron", layout=FileLayout(tensor=2, pipeline=2)),
+    "NeoX": ConvertOptions(format="neox", layout=FileLayout(tensor=2)),
     "Llama": ConvertOptions(format="torch_dist"),
     "Qwen": ConvertOptions(format="huggingface"),
 }
@@ -147,12 +148,12 @@ def test_a_tokenizer_of_more_tokens_is_refused(ours, tmp_path, monkeypatch):
 def test_converted_weights_of_an_unknown_vocabulary_need_a_tokenizer_that_padding_explains(ours, tmp_path):
     _, overrides, folder = ours
     unknown = replace(read_weights(folder, {}), vocab_size=None)
-    target = WRITE["pretrain"](unknown, TargetLayout())
+    target = WRITE["pretrain"](unknown, FileLayout())
     write_target(target, tmp_path / "bare", "identity")
     with tiny.engine_of(tiny.tiny(*overrides)) as engine:  # 300 tokens, 384 rows
         storage.load(engine, tmp_path / "bare" / "iter_0000001", weights_only=True)
         few = replace(unknown.with_vocabulary(128), vocab_size=None)
-        write_target(WRITE["pretrain"](few, TargetLayout()), tmp_path / "few", "identity")
+        write_target(WRITE["pretrain"](few, FileLayout()), tmp_path / "few", "identity")
         with pytest.raises(CheckpointError, match=r"model\.vocab_size None \(recipe: 300\)"):
             storage.load(engine, tmp_path / "few" / "iter_0000001", weights_only=True)
 

@@ -222,7 +222,7 @@ class TestShardsOfOneBuild:
 
     def test_have_one_name(self, tmp_path, shard, corpus):
         shards = [shard(number, [corpus], name=name) for number, name in enumerate("xy")]
-        with pytest.raises(DataError, match=r"x-00000-of-00002 and .*y-00001-of-00002 are shards of different names"):
+        with pytest.raises(DataError, match=r"x-00000-of-00002 and .*y-00001-of-00002 are shards with different names"):
             merge_tokens(shards, tmp_path / "merged")
 
 

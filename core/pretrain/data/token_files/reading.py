@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-
 _WINDOWS = 64
 _PROBES = 1024
 _END_BYTES = 1 << 20
@@ -71,9 +70,9 @@ class TokenFile:
 
     def tokens_before(self, sequence: int) -> int:
         """Return the number of tokens before a sequence; all tokens for the index after the last sequence."""
-        return (
-            self.tokens.size if sequence == self.lengths.size else int(self.offsets[sequence]) // self.tokens.itemsize
-        )
+        if sequence == self.lengths.size:
+            return self.tokens.size
+        return int(self.offsets[sequence]) // self.tokens.itemsize
 
     def tokens_in(self, sequences: range) -> int:
         """Return the number of tokens in consecutive sequences."""
@@ -161,7 +160,7 @@ def _read_header(idx: Path) -> tuple[np.dtype[Any], int, int]:
         raise DataError(msg)
     _, version, code, sequences, documents = HEADER.unpack(content)
     if version != VERSION or code not in DTYPE_CODES:
-        msg = f"{idx} has version {version} and token dtype code {code}; known are version {VERSION} and codes 1-5, 8."
+        msg = f"{idx} has version {version} and dtype code {code}; only version {VERSION} and codes 1-5, 8 are read."
         raise DataError(msg)
     expected = HEADER.size + 12 * sequences + 8 * documents
     if size not in {expected, expected + sequences}:  # one more byte a sequence: the modes of multimodal data

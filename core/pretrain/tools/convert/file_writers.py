@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex
 
-
 _DESCRIPTOR = b"PK\x07\x08"  # signature of the record after an entry's data that holds its checksum
 _CRC_OF_DIRECTORY = 16  # place of the checksum in an entry of the zip's directory (APPNOTE.TXT 4.3.12)
 _DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-
 BLOCK = 1 << 20  # bytes of a tensor that are in memory at a time where it can be read by rows
 _WHOLE = threading.RLock()  # held while a whole weight is rearranged: several at once could be more than memory has
 
@@ -206,8 +205,8 @@ def unflattened(flat: LazyTensor, start: int, shape: tuple[int, ...]) -> LazyTen
 
 def equal_to(embedding: LazyTensor, output: LazyTensor, folder: Path, names: tuple[str, str]) -> LazyTensor:
     """Return the embedding, whose rows are compared with those of the output layer when they are read."""
-    msg = f"{folder} ties the output layer to the embedding, and {names[1]} differs from {names[0]}.\n"
-    msg += "Keep both by --set model.untie_embeddings_and_output_weights=true, or leave one out."
+    msg = f"{folder} ties the output layer to the embedding, but {names[1]} differs from {names[0]}.\n"
+    msg += "Keep both by --set model.untie_embeddings_and_output_weights=true, or remove one of them."
     if (embedding.shape, embedding.dtype) != (output.shape, output.dtype):
         raise CheckpointError(msg)
 

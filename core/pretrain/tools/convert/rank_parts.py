@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from pretrain.recipe.sections.model import ModelSection
 
-
 _SAME = ("iteration", "global_steps", "checkpoint_version")  # what all files of one checkpoint tell alike
 
 
@@ -76,7 +75,7 @@ def weights_in(path: Path, state: Any) -> dict[str, LazyTensor]:
         if isinstance(tensor, LazyTensor) and tensor.dtype.is_floating_point
     }
     if odd := next((name for name in tensors if name not in weights), None):
-        msg = f"{path} holds {odd[:100]}, which is not a GPT weight.\nOnly floating-point tensors are read."
+        msg = f"{path} holds {odd[:100]}, which is not a floating-point tensor.\nSave the model without it."
         raise CheckpointError(msg)
     return weights
 

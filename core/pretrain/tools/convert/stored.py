@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-
 # safetensors' names of the dtypes that published models have
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _DTYPES |= {"I64": torch.int64, "I32": torch.int32, "U8": torch.uint8, "BOOL": torch.bool}
@@ -55,7 +54,7 @@ class _ZipRecord:
         """Read the record through, the first time that a tensor in it is read."""
         with self._lock:
             if self.crc and self._crc() != self.crc:
-                raise damaged(self.path, f"is damaged: its record {self.name} has another checksum than written")
+                raise damaged(self.path, f"is damaged: the checksum of its record {self.name} does not match")
             self.crc = 0
 
     def _crc(self) -> int:
@@ -130,8 +129,7 @@ def safetensors_header(path: Path) -> tuple[dict[str, Any], int]:
             length = int.from_bytes(file.read(8), "little")
             header: dict[str, Any] = json.loads(file.read(length))
     except (SafetensorError, OSError, ValueError) as error:
-        msg = f"{path} is damaged or not a safetensors file: {str(error)[:200]}\nCopy it again."
-        raise DamageError(msg) from error
+        raise damaged(path, f"is damaged or not a safetensors file: {str(error)[:200]}") from error
     header.pop("__metadata__", None)
     return header, 8 + length
 
@@ -142,7 +140,7 @@ def safetensors_tensors(path: Path) -> dict[str, LazyTensor]:
     found = {}
     for name, entry in header.items():
         if entry["dtype"] not in _DTYPES:
-            msg = f"{path}: {name[:100]}: dtype {entry['dtype']} is not supported (supported: {', '.join(_DTYPES)})."
+            msg = f"{path}: {name[:100]} has dtype {entry['dtype']}, not supported (supported: {', '.join(_DTYPES)})."
             raise DamageError(msg)
         place = begin + entry["data_offsets"][0]
         found[name] = _stored_at(path, place, tuple(entry["shape"]), _DTYPES[entry["dtype"]])
@@ -174,7 +172,7 @@ def _reading(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        msg = f"{path} cannot be read: {error.strerror or error}.\nCopy it there again, then repeat the command."
+        msg = f"{path} cannot be read: {error.strerror or error}.\nCopy it again, then repeat the command."
         raise CheckpointError(msg) from error
 
 

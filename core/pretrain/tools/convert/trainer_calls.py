@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from pretrain.recipe.sections.model import ModelSection
     from pretrain.tools.convert.model_weights import CheckpointSummary, ModelWeights
 
-
 __all__ = ["foreign_summary", "load", "require_fitting", "summary_of"]
 
 T = TypeVar("T")
@@ -127,9 +126,11 @@ def load(engine: Saved, path: Path, *, finetune: bool) -> Loaded:
     if not finetune:
         progress |= {"iteration": weights.iteration or 0, "consumed_samples": weights.consumed_samples or 0}
         if weights.iteration and weights.consumed_samples is None:
-            notices.append(f"iteration {weights.iteration}, but not the samples: data are read from their beginning")
+            what = f"the files name iteration {weights.iteration}, but not how many samples were read"
+            notices.append(f"{what}: data is read from the beginning")
         if not weights.schedule:
-            notices.append(f"no schedule is told: the recipe's, at {progress['consumed_samples']:,} samples")
+            samples = f"{progress['consumed_samples']:,} samples"
+            notices.append(f"the files have no schedule: the recipe's is used, at {samples}")
         notices += continue_schedule(engine.schedule, weights.schedule, progress["consumed_samples"], engine.recipe)
     return Loaded(progress=progress, notices=notices)
 
@@ -141,8 +142,8 @@ def _read(path: Path, engine: Saved) -> ModelWeights:
     weights = read_weights(path, given, share)
     if not weights.fits(engine.vocab_size):
         msg = (
-            f"{weights.path} ({weights.format}) has {weights.tokens:,} tokens, the recipe's "
-            f"tokenizer {engine.vocab_size:,}, which padding does not explain.\n"
+            f"{weights.path} ({weights.format}) has {weights.tokens:,} tokens, and the recipe's tokenizer "
+            f"{engine.vocab_size:,}: padding does not explain the difference.\n"
             "Name the tokenizer that the model was trained with."
         )
         raise CheckpointError(msg)

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
     _Stream = Iterable[tuple[Chunk, EncodedChunk]]
 
-
 _DECOMPRESSED_RATIO = 10  # upper estimate of the decompressed bytes per compressed byte
 # corpus size in bytes below which `tokenizers` is faster: gigatoken needs 0.1 s to read GPT-2's vocabulary
 _SMALL = 1 << 17
@@ -54,16 +53,6 @@ class Built:
     tokens: int
     token_bytes: int  # of one token
     counts: BuildCounts = field(default_factory=BuildCounts)
-
-    @property
-    def compared(self) -> int | None:
-        """Texts for which the reference tokenizer gave the same tokens; None if it encoded all."""
-        return self.counts.compared if self.counts.texts else None
-
-    @property
-    def texts(self) -> int | None:
-        """Texts that are not empty; None likewise."""
-        return self.counts.texts or None
 
 
 class BuildProgress(NamedTuple):
@@ -115,7 +104,7 @@ def build_tokens(
             with closing(chunks), closing(encoded_chunks(chunks, section, encoder, encoding, busy)) as stream:
                 _write(stream, growing, sources, progress)
             if not growing.written.tokens and shard is None:  # a shard may be empty
-                msg = f"{', '.join(map(str, inputs))}: no text found, so there is nothing to train on."
+                msg = f"{', '.join(map(str, inputs))}: no text found.\nGive inputs that have documents with text."
                 raise DataError(msg)
             growing.finish(dtype)
         _publish(work, prefix, encoder.tokenizer, corpus)
@@ -132,7 +121,7 @@ def _sources(
     if shard is None:
         return sources, None
     if encoding.cleaning.drop_duplicates:
-        msg = "a shard does not know the others' documents, so duplicates cannot be dropped.\nBuild without --shard."
+        msg = "--drop-duplicates needs all documents, and a shard reads a part of them.\nBuild without --shard."
         raise DataError(msg)
     return shard.of(sources), corpus_digest(sources, encoding.json_key, encoding.append_eod, encoding.cleaning)
 

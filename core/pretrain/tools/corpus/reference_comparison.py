@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from pretrain.data.tokenizers import Tokenizer
     from pretrain.tools.corpus.chunks import Chunk
 
-
 _AT_LEAST = 1 << 16
 _SHARE = 0.001  # of the text that is compared; small, because the reference is slower
 
@@ -51,8 +50,8 @@ class ReferenceComparison:
     def _check(self, chunk: Chunk, part: TextComparison) -> None:
         self._reference = self._reference or self._load()
         if self._reference.encode(part.text) != part.ids:
-            msg = f"{where(chunk)} or a later line: gigatoken gives other tokens than the tokenizers library for "
-            msg += f"{part.text!r:.60}.\nPass --encoder tokenizers, which is slower and the reference."
+            msg = f"{where(chunk)} or a later line: gigatoken and the tokenizers library give different tokens for "
+            msg += f"{part.text!r:.60}.\nPass --encoder tokenizers: it is slower, and right."
             raise DataError(msg)
 
 

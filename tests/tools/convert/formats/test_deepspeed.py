@@ -191,7 +191,7 @@ def test_the_last_ranks_lost_shard_is_noticed(copied, name):
         (
             lambda state: state["single_partition_of_fp32_groups"].__setitem__(0, torch.zeros(3)),
             DamageError,
-            "fp32 numbers of a group, and its parameters",
+            "fp32 numbers for a group of",
         ),
     ],
     ids=["no weights", "another world", "experts", "groups", "sizes"],

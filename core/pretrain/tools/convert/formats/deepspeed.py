@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from pretrain.tools.convert.lazy_tensor import LazyTensor
     from pretrain.tools.convert.weight_names import Shapes
 
-
 _MODEL = re.compile(r"(?:zero_pp_rank_(?P<data>\d+)_)?mp_rank_(?P<tensor>\d+)_model_states\.pt")
 _OPTIMIZER = re.compile(r"(?:bf16_|fp16_)?zero_pp_rank_(?P<data>\d+)_mp_rank_(?P<tensor>\d+)_optim_states\.pt")
 _MOST_RANKS = 1_000_000
@@ -112,7 +111,7 @@ def _require_all(folder: Path, files: Mapping[tuple[int, int], Path], tensor: in
     """Require a file for each pair of model-parallel and data-parallel rank, or none at all."""
     last = max((data for _, data in files), default=-1)
     if tensor * (last + 1) > _MOST_RANKS:
-        msg = f"{folder} has a file of rank {last}, more than any training has.\nRemove it."
+        msg = f"{folder} has a file of rank {last}, but no training has so many.\nRemove it."
         raise CheckpointError(msg)
     wanted = {(rank, data) for rank in range(tensor) for data in range(last + 1)}
     if missing := sorted(wanted - files.keys()):
@@ -223,8 +222,8 @@ def _of_rank(found: _ShardFiles, rank: int, state: dict[str, Any]) -> dict[str, 
             require_one_save(list(zip(models, states, strict=True)))
             weights |= deepspeed_weights.frozen_weights(models, states)
     else:
-        msg = f"{models[0].parent} lacks *zero_pp_rank_*_optim_states.pt, in which ZeRO-3 keeps the weights.\n"
-        msg += "Copy these files there."
+        what = "*zero_pp_rank_*_optim_states.pt, in which ZeRO-3 keeps the weights"
+        msg = f"{models[0].parent} lacks {what}.\nCopy these files there."
         raise CheckpointError(msg)
     shared = state.get("shared_params") or ()
     return {name: weight for name, weight in weights.items() if name not in shared}
@@ -234,8 +233,8 @@ def _model(
     folder: Path, args: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], given: Mapping[str, Any]
 ) -> ModelSection:
     if not args and "activation" not in given:
-        msg = f"{folder} has no arguments of Megatron-DeepSpeed, which tell the activation.\n"
-        msg += "Give it as --set model.activation=gelu_tanh; num_attention_heads is needed as well."
+        msg = f"{folder} has no arguments of Megatron-DeepSpeed: the activation is not known.\n"
+        msg += "Pass --set model.activation=gelu_tanh, for instance, and model.num_attention_heads as well."
         raise CheckpointError(msg)
     return model_weights.model_section(folder, settings_of(folder, args, shapes, orders_gate=True), given)
 

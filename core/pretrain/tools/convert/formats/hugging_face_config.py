@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from pretrain.recipe.sections.model import ModelSection
     from pretrain.tools.convert.formats.hugging_face_families import Architecture
 
-
 # setting of a recipe -> its names in config.json, the first that is there
 NAMES = {
     "num_layers": ("num_hidden_layers", "n_layer"),
@@ -158,12 +157,12 @@ def require_known(path: Path, config: Mapping[str, Any], given: Mapping[str, Any
     """Require that our settings can express all that a config.json says of what the model computes."""
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in _DEFAULTS:
-        msg = f"{path} says model_type {shown(kind)}.\nModels of type {', '.join(_DEFAULTS)} are read."
+        msg = f"{path} has model_type {shown(kind)}, which is not supported (supported: {', '.join(_DEFAULTS)})."
         raise CheckpointError(msg)
     if wrong := [*_refused_of_kind(kind, config, given), *_refused_rope(config, given), *_windows(kind, config, given)]:
         to_do = "Recipes have no such setting: it cannot be converted."
         if all(_KEY in each for each in wrong):
-            to_do = "Replace a setting that does not matter by --set model.KEY=VALUE."
+            to_do = "If a setting does not matter to you, replace it by --set model.KEY=VALUE."
         msg = f"{path} has unsupported settings: {'; '.join(wrong)}.\n{to_do}"
         raise CheckpointError(msg)
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from pretrain.recipe.sections.model import ModelSection
     from pretrain.tools.convert.lazy_tensor import LazyTensor
 
-
 _LAYER = re.compile(r"(decoder\.layers\.)(\d+)(\..+)")
 _EMBEDDING, _OUTPUT = "embedding.word_embeddings", "output_layer"
 _QKV, _PROJ = "decoder.layers.{}.self_attention.linear_qkv", "decoder.layers.{}.self_attention.linear_proj"

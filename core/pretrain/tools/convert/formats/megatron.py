@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from pretrain.tools.convert.lazy_tensor import LazyTensor
     from pretrain.tools.convert.weight_names import Shapes
 
-
 FILE = "model_optim_rng.pt"
 _CHUNK = re.compile(r"model\d*")  # keys of the model chunks; with a virtual pipeline they have numbers
 _COPY = re.compile(r"word_embeddings_for_head|word_embeddings\.weight$")  # the tied embedding's copy on a later stage
@@ -107,13 +106,13 @@ def _all_ranks(folder: Path, names: list[str], args: Mapping[str, Any]) -> list[
     is_one = len(set(map(len, written))) == 1
     sizes = [max(map(int, axis)) + 1 for axis in zip(*written, strict=True)] if is_one else []
     if not is_one or math.prod(sizes) > _MOST_RANKS:
-        msg = f"{folder} has folders {names[0]} and {names[-1]}, which are of different layouts.\nRemove those of one."
+        msg = f"{folder} has {names[0]} and {names[-1]}, which are of different layouts.\nRemove those of one layout."
         raise CheckpointError(msg)
     axes = [[f"{number:0{len(one)}d}" for number in range(size)] for size, one in zip(sizes, written[0], strict=True)]
     expected = ["mp_rank_" + "_".join(each) for each in product(*axes)]
     if missing := [name for name in expected if name not in names]:
-        some = some_of(missing)
-        msg = f"{folder} lacks {len(missing)} of its {len(expected)} ranks: {some}.\nCopy them there."
+        count = f"{len(missing)} of its {len(expected)} ranks"
+        msg = f"{folder} lacks the folders of {count}: {some_of(missing)}.\nCopy them there."
         raise CheckpointError(msg)
     ranks = []
     for name, numbers in zip(names, written, strict=True):
@@ -221,7 +220,7 @@ def _parts(folder: Path, chunks: list[list[tuple[Path, Any]]], *, is_untied: obj
             raise rank_parts.not_known(ranks[0][0], unknown)
         for name, our in ours.items():
             if our is None or our in parts:
-                raise mixed_files(folder, f"has {our} twice: {ranks[0][0]} holds it once more as {name[:100]}")
+                raise mixed_files(folder, f"has {our} twice: {ranks[0][0]} holds it again as {name[:100]}")
             parts[our] = found[name]
             if "query_key_value." in name:  # its order of rows depends on the version
                 old_order.add(our)

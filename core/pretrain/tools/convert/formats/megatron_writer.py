@@ -36,9 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pretrain.recipe.sections.model import ModelSection
-    from pretrain.tools.convert.model_weights import ModelWeights
-    from pretrain.tools.convert.target import TargetLayout
-
+    from pretrain.tools.convert.model_weights import FileLayout, ModelWeights
 
 _VERSION = 3.0
 # what RotaryEmbedding of megatron-core has as constants
@@ -51,7 +49,7 @@ _BACKENDS = {"sharded_backend": "torch_dist", "sharded_backend_version": 1}
 BACKEND_JSON = json.dumps(_BACKENDS | {"common_backend": "torch", "common_backend_version": 1}).encode()
 
 
-def write(weights: ModelWeights, layout: TargetLayout) -> Target:
+def write(weights: ModelWeights, layout: FileLayout) -> Target:
     """Return the files of a checkpoint of Megatron-LM."""
     model = weights.model
     _require_possible(model, layout)
@@ -76,7 +74,7 @@ def _place_of(iteration: int | None) -> tuple[str, bytes]:
     return (RELEASE, RELEASE.encode()) if iteration is None else (folder_name(iteration), str(iteration).encode())
 
 
-def _require_possible(model: ModelSection, layout: TargetLayout) -> None:
+def _require_possible(model: ModelSection, layout: FileLayout) -> None:
     """Require that Megatron-LM has such a model, and that the layout divides it."""
     differs = any(getattr(model, name) != value for name, value in _ROPE_SCALING.items())
     scaling = ", ".join(f"{name} {value:g}" for name, value in _ROPE_SCALING.items())
@@ -108,13 +106,13 @@ def _of_stage(weights: ModelWeights, stage: int, stages: int) -> dict[str, str]:
     return names
 
 
-def _state_of(weights: ModelWeights, layout: TargetLayout) -> dict[str, Any]:
+def _state_of(weights: ModelWeights, layout: FileLayout) -> dict[str, Any]:
     """Return what every rank's file has besides the weights."""
     state = {"args": args_for(weights, layout), "checkpoint_version": _VERSION, "iteration": weights.iteration or 0}
     return state | ({"opt_param_scheduler": dict(weights.schedule)} if weights.schedule else {})
 
 
-def args_for(weights: ModelWeights, layout: TargetLayout) -> argparse.Namespace:
+def args_for(weights: ModelWeights, layout: FileLayout) -> argparse.Namespace:
     """Return the arguments that Megatron-LM's load compares, and those that it takes the model from."""
     model = weights.model
     same = (
@@ -151,7 +149,7 @@ def args_for(weights: ModelWeights, layout: TargetLayout) -> argparse.Namespace:
     )
 
 
-def write_pretrain(weights: ModelWeights, layout: TargetLayout) -> Target:  # noqa: ARG001  the format has no layout
+def write_pretrain(weights: ModelWeights, layout: FileLayout) -> Target:  # noqa: ARG001  the format has no layout
     """Return the files of a folder of checkpoints of this program that has one, with weights alone."""
     weights = weights.padded_for(1, with_zeros=True)
     iteration = weights.iteration or 0
@@ -170,7 +168,7 @@ def write_pretrain(weights: ModelWeights, layout: TargetLayout) -> Target:  # no
     return _target(weights, name, common, tracked(str(iteration)).encode())
 
 
-def write_torch_dist(weights: ModelWeights, layout: TargetLayout) -> Target:
+def write_torch_dist(weights: ModelWeights, layout: FileLayout) -> Target:
     """Return the files of a folder of checkpoints of Megatron-LM that has one, with weights alone."""
     _require_possible(weights.model, layout)
     weights = weights.padded_for(layout.tensor)
