@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from heapq import heapreplace
 from itertools import accumulate
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import xxhash
 
@@ -61,16 +61,14 @@ class Recorder:
         if mode != "wb":
             msg = f"mode {mode!r} is not supported; only 'wb' is"
             raise ValueError(msg)
-        name = Path(path).name
-        return DigestingFile(Path(path).open("wb"), lambda digest: self.files.__setitem__(name, digest))
+        return DigestingFile(Path(path), self.files)
 
 
 class DigestingFile:
     """A file that is written sequentially and digested at the same time."""
 
-    def __init__(self, file: IO[bytes], on_close: Callable[[FileDigest], None]) -> None:
-        self._file = file
-        self._on_close = on_close
+    def __init__(self, path: Path, digests: dict[str, FileDigest]) -> None:
+        self._file, self._name, self._digests = path.open("wb"), path.name, digests
         self._state = xxhash.xxh3_128()
         self._size = 0
 
@@ -100,7 +98,7 @@ class DigestingFile:
     def __exit__(self, kind: object, *_error: object) -> None:
         self._file.close()
         if kind is None:
-            self._on_close(FileDigest(self._state.hexdigest(), self._size))
+            self._digests[self._name] = FileDigest(self._state.hexdigest(), self._size)
 
 
 FILE = "checksums.txt"

@@ -182,7 +182,6 @@ def first_line(error: BaseException) -> str:
 
 
 def _is_of_disk(error: BaseException) -> bool:
-    """Say whether writing has failed, rather than the program."""
     return isinstance(_cause(error), OSError) or _OF_TORCHS_ARCHIVES.search(str(error)) is not None
 
 

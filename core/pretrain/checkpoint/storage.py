@@ -130,7 +130,6 @@ def _names_in(directory: Path) -> tuple[set[str], set[str]]:
 
 
 def _require_same_states(engine: Saved, directory: Path, there: set[str]) -> None:
-    """Check that a checkpoint has the state of the recipe's optimizer."""
     ours = engine.state.optimizer_states
     if there != set(ours):
         msg = (

@@ -23,7 +23,7 @@ from pretrain.tools.convert.conversion import ConvertOptions, convert
 from pretrain.tools.convert.model_weights import FileLayout
 from pretrain.tools.convert.registry import WRITE, read_weights
 from pretrain.tools.convert.target import write_target
-from pretrain.tools.convert.trainer_calls import _Source, foreign_summary, load, require_fitting
+from pretrain.tools.convert.trainer_calls import _part_of_rank, foreign_summary, load, require_fitting
 
 SMALL = ("model.num_layers=2",)
 MODELS = {
@@ -88,7 +88,7 @@ def check_training(ours, tmp_path, engine_overrides):
 def test_every_tensor_parallel_rank_gets_its_part(ours, ranks):
     _, _, folder = ours
     weights = read_weights(folder, {})
-    source = _Source(weights, tiny.VOCAB_SIZE)
+    read = partial(_part_of_rank, weights, tiny.VOCAB_SIZE)
     whole = torch.cat(
         [weights.tensors[f"decoder.layers.{layer}.mlp.linear_fc2.weight"].whole()[None] for layer in (0, 1)]
     )
@@ -98,11 +98,11 @@ def test_every_tensor_parallel_rank_gets_its_part(ours, ranks):
         wanted = ShardedTensor.from_rank_offsets(
             "decoder.layers.mlp.linear_fc2.weight", columns, (0, 1, 2), (2, rank, ranks), prepend_axis_num=1
         )
-        assert torch.equal(source.read(wanted), whole[1].chunk(ranks, 1)[rank])
+        assert torch.equal(read(wanted), whole[1].chunk(ranks, 1)[rank])
         part = torch.empty(rows // ranks, whole.shape[1])
         wanted = ShardedTensor.from_rank_offsets("embedding.word_embeddings.weight", part, (0, rank, ranks))
         embedding = weights.tensors["embedding.word_embeddings.weight"].whole()
-        assert torch.equal(source.read(wanted), embedding[:rows].chunk(ranks)[rank])
+        assert torch.equal(read(wanted), embedding[:rows].chunk(ranks)[rank])
 
 
 @pytest.mark.parametrize("ours", ["GPT-2", "Qwen"], indirect=True)

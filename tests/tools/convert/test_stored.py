@@ -171,7 +171,7 @@ def test_a_file_that_is_gone_is_named(tmp_path):
     ]
     (tmp_path / "w.pt").unlink()
     for tensor in tensors:
-        with pytest.raises(CheckpointError, match=r"w\.pt cannot be read: No such file.*\nCopy it there again"):
+        with pytest.raises(CheckpointError, match=r"w\.pt cannot be read: No such file.*\nCopy it again"):
             tensor.whole()
 
 

@@ -13,7 +13,7 @@ from pretrain.errors import CheckpointError
 from pretrain.recipe.section import shown
 from pretrain.recipe.sections.model import ModelSection
 from pretrain.report.plain_text import some_of
-from pretrain.tools.convert.lazy_tensor import with_last_row_repeated, with_rows
+from pretrain.tools.convert.lazy_tensor import with_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -71,10 +71,9 @@ class ModelWeights:
         as tools/checkpoint/saver_base.py of Megatron-LM does: their losses sum over padding, where a row of zeros could
         be far more probable than any token.
         """
-        padded = with_rows if with_zeros else with_last_row_repeated
         tokens = min(self.tokens, self.rows)
         changed = {
-            name: padded(with_rows(self.tensors[name], tokens), rows)
+            name: with_rows(with_rows(self.tensors[name], tokens), rows, repeats_last=not with_zeros)
             for name in (EMBEDDING, OUTPUT)
             if name in self.tensors
         }

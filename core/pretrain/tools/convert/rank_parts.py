@@ -125,6 +125,11 @@ def mixed_files(path: Path, what: str) -> CheckpointError:
     return CheckpointError(f"{path} {what}.\nCopy the files of one checkpoint together.")
 
 
+def lacking(folder: Path, what: str) -> CheckpointError:
+    """Return the error for files that a folder should have."""
+    return CheckpointError(f"{folder} lacks {what}.\nCopy what is missing there.")
+
+
 def from_parts_first(weight: LazyTensor, heads: int) -> LazyTensor:
     """Return our order of [q, k, v][head][channel]: Megatron-LM's checkpoint version 0, and GPT-2 of Hugging Face."""
     order = [part * heads + head for head in range(heads) for part in range(3)]

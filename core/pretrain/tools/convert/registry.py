@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from pretrain.checkpoint.checksums import SMALL_FILES, WHOLE, require_intact
 from pretrain.checkpoint.folder import LATEST, CheckpointFolder
-from pretrain.errors import CheckpointError, DamageError, PretrainError
+from pretrain.errors import CheckpointError, PretrainError
 from pretrain.tools.convert.formats import (
     deepspeed,
     deepspeed_writer,
@@ -23,6 +23,7 @@ from pretrain.tools.convert.formats import (
     sharded,
 )
 from pretrain.tools.convert.model_weights import LATEST_OF_DEEPSPEED, RELEASE
+from pretrain.tools.convert.stored import damaged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -56,10 +57,7 @@ WRITE: Mapping[str, Callable[[ModelWeights, FileLayout], Target]] = {
     "huggingface": hugging_face_writer.write,
 }
 # Formats whose files depend on a layout, and on which sizes; in torch_dist and deepspeed only the padding does
-WITH_LAYOUT = {
-    "megatron": ("tensor", "pipeline"),
-    **dict.fromkeys(("neox", "torch_dist", "deepspeed"), ("tensor",)),
-}
+WITH_LAYOUT = {"megatron": ("tensor", "pipeline"), **dict.fromkeys(("neox", "torch_dist", "deepspeed"), ("tensor",))}
 
 
 def read_weights(path: Path, given: Mapping[str, Any], share: Share = WHOLE) -> ModelWeights:
@@ -101,8 +99,7 @@ def _first_found(path: Path, share: Share, read: Callable[[Format, Path], T | No
             raise
         except Exception as error:
             what = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-            msg = f"{folder} is damaged: unexpected values in its files ({what}).\nCopy it again."
-            raise DamageError(msg) from error
+            raise damaged(folder, f"is damaged: unexpected values in its files ({what})") from error
         if found is not None:
             return found
     return None

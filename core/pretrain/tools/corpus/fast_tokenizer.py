@@ -74,7 +74,6 @@ class FastTokenizer:
 
     @contextmanager
     def _codec(self) -> Iterator[BPETokenizer]:
-        """Yield a codec that no other thread uses."""
         try:
             codec = self._idle.pop()
         except IndexError:

@@ -133,7 +133,6 @@ def _divided(text: str, begin: int, end: int, added: Sequence[str]) -> tuple[int
 
 
 def _holds(ids: npt.NDArray[Any], part: npt.NDArray[Any]) -> bool:
-    """Return whether `ids` contains `part` as a contiguous run."""
     size, last = len(part), len(ids) - len(part)
     places = np.flatnonzero(ids[: last + 1] == part[0]) if last >= 0 else np.zeros(0, np.intp)
     for offset in range(1, min(size, _FEW)):  # one common id occurs often, four in a row seldom

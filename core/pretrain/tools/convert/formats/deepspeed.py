@@ -17,7 +17,7 @@ from pretrain.tools.convert.formats import deepspeed_weights
 from pretrain.tools.convert.formats.megatron_settings import in_our_order, schedule_of, settings_of
 from pretrain.tools.convert.lazy_tensor import part_of
 from pretrain.tools.convert.model_weights import EMBEDDING, CheckpointSummary, FileLayout, ModelWeights
-from pretrain.tools.convert.rank_parts import by_name, is_gated, not_ours, require_one_save, weights_in
+from pretrain.tools.convert.rank_parts import by_name, is_gated, lacking, not_ours, require_one_save, weights_in
 from pretrain.tools.convert.stored import damaged, torch_file_tensors
 
 if TYPE_CHECKING:
@@ -116,8 +116,7 @@ def _require_all(folder: Path, files: Mapping[tuple[int, int], Path], tensor: in
     wanted = {(rank, data) for rank in range(tensor) for data in range(last + 1)}
     if missing := sorted(wanted - files.keys()):
         shown = ", ".join(f"zero_pp_rank_{data}_mp_rank_{rank:02d}" for rank, data in missing[:3])
-        msg = f"{folder} lacks the files of {len(missing)} of {len(wanted)} ranks: {shown}.\nCopy them there."
-        raise CheckpointError(msg)
+        raise lacking(folder, f"the files of {len(missing)} of {len(wanted)} ranks: {shown}")
 
 
 def _weights(state: dict[str, Any], tensor: int) -> tuple[Shapes, tuple[str, ...]]:

@@ -26,7 +26,7 @@ import torch
 
 from pretrain.errors import CheckpointError, DamageError
 from pretrain.tools.convert.lazy_tensor import LazyTensor, joined, narrowed, unflattened
-from pretrain.tools.convert.rank_parts import mixed_files, not_known
+from pretrain.tools.convert.rank_parts import lacking, mixed_files, not_known
 from pretrain.tools.convert.stored import damaged, torch_file_tensors
 from pretrain.tools.convert.weight_names import MODULES, name_in_layer, our_name
 
@@ -239,11 +239,9 @@ def universal_weights(folder: Path, states: Sequence[Mapping[str, Any]]) -> dict
     files = {file.parent.name: file for file in sorted((folder / UNIVERSAL).glob(f"*/{FILE}"))}
     if missing := sorted(set(shapes) - set(files) - copies):
         count = f"{len(missing)} weight{'s' * (len(missing) > 1)}"
-        msg = f"{folder / UNIVERSAL} lacks {count}: {', '.join(missing[:3])}.\nCopy their folders there."
-        raise CheckpointError(msg)
+        raise lacking(folder / UNIVERSAL, f"the folders of {count}: {', '.join(missing[:3])}")
     if not files:
-        msg = f"{folder / UNIVERSAL} has no folder with {FILE}.\nCopy the weights' folders there."
-        raise CheckpointError(msg)
+        raise lacking(folder / UNIVERSAL, f"the weights' folders with {FILE}")
     return {name: _weight(file, shapes.get(name)) for name, file in files.items() if name not in copies}
 
 

@@ -60,7 +60,11 @@ def write(weights: ModelWeights, layout: FileLayout) -> Target:
         path = f"{universal}/{deepspeed_weights.their_name(name)}/{deepspeed_weights.FILE}"
         files.append(TorchFile(path, _content(name, tensor, weights.model)))
     small = {
-        f"{universal}/optimizer_state.pt": _saved(_optimizer_state(len(files))),
+        # as many groups as there can be, since load_hp_checkpoint_state_from_checkpoint_dir in deepspeed's
+        # runtime/base_optimizer.py goes through those that are here and in the optimizer; none changes a setting
+        f"{universal}/optimizer_state.pt": _saved(
+            {"ds_version": _VERSION, "param_groups": [{"params": []} for _ in files]}
+        ),
         LATEST_OF_DEEPSPEED: folder.encode(),
         "latest_universal": folder.encode(),
     }
@@ -97,12 +101,6 @@ def _content(name: str, tensor: LazyTensor, model: ModelSection) -> dict[str, An
 
 def _is_parts_first(model: ModelSection) -> bool:
     return model.num_query_groups == model.num_attention_heads
-
-
-def _optimizer_state(parameters: int) -> dict[str, Any]:
-    # load_hp_checkpoint_state_from_checkpoint_dir in deepspeed/runtime/base_optimizer.py goes through as many groups as
-    # there are here and in the optimizer, so here are as many as there can be; none changes a setting.
-    return {"ds_version": _VERSION, "param_groups": [{"params": []} for _ in range(parameters)]}
 
 
 def _state(weights: ModelWeights, vocab_size: int, layout: FileLayout) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pretrain.checkpoint import torch_file
-from pretrain.errors import CheckpointError, DamageError
+from pretrain.errors import CheckpointError
 from pretrain.recipe.section import shown
 from pretrain.report.plain_text import some_of
 from pretrain.tools.convert import model_weights
@@ -150,8 +150,7 @@ def _stored(folder: Path, name: str, family: Architecture) -> dict[str, LazyTens
     if not (folder / name).is_file():
         index = folder / f"{name}{INDEX}"
         if missing := [key for key in _weight_map(index) if _BUFFERS.search(key) is None and key not in stored]:
-            msg = f"{index} names weights that are missing in its files: {some_of(missing)}.\nCopy the files again."
-            raise DamageError(msg)
+            raise damaged(index, f"names weights that are missing in its files: {some_of(missing)}")
     names = family.full_names(stored)
     if twice := [key for key, count in Counter(names).items() if count > 1]:
         msg = f"{folder} holds {some_of(twice)} under two names.\nKeep one of them."
@@ -169,8 +168,7 @@ def _require_weights(file: Path, found: Mapping[Any, Any], before: Collection[st
             msg = f"{file} holds {shown(name)} in {dtype}: quantized weights are not read.\nConvert the original model."
             raise CheckpointError(msg)
         if name in before:
-            msg = f"{file} holds {shown(name)}, and another shard does too.\nCopy the files again."
-            raise DamageError(msg)
+            raise damaged(file, f"holds {shown(name)}, and another shard does too")
 
 
 def _vocabulary(folder: Path, config: Mapping[str, Any], family: Architecture, stored: Mapping[str, LazyTensor]) -> int:

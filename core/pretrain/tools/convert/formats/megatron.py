@@ -18,7 +18,7 @@ from pretrain.tools.convert import model_weights, rank_parts, weight_names
 from pretrain.tools.convert.formats.megatron_settings import qkv_order, schedule_of, settings_of, vocab_size_of
 from pretrain.tools.convert.lazy_tensor import equal_to
 from pretrain.tools.convert.model_weights import EMBEDDING, OUTPUT, RELEASE, CheckpointSummary, FileLayout, ModelWeights
-from pretrain.tools.convert.rank_parts import merged, mixed_files
+from pretrain.tools.convert.rank_parts import lacking, merged, mixed_files
 from pretrain.tools.convert.stored import damaged, torch_file_tensors
 
 if TYPE_CHECKING:
@@ -112,8 +112,7 @@ def _all_ranks(folder: Path, names: list[str], args: Mapping[str, Any]) -> list[
     expected = ["mp_rank_" + "_".join(each) for each in product(*axes)]
     if missing := [name for name in expected if name not in names]:
         count = f"{len(missing)} of its {len(expected)} ranks"
-        msg = f"{folder} lacks the folders of {count}: {some_of(missing)}.\nCopy them there."
-        raise CheckpointError(msg)
+        raise lacking(folder, f"the folders of {count}: {some_of(missing)}")
     ranks = []
     for name, numbers in zip(names, written, strict=True):
         tensor, *rest = map(int, numbers)
@@ -236,6 +235,5 @@ def _layers_of(path: Path, before: int, names: list[str]) -> int:
     numbers = {int(name.split(".")[2]) - before for name in names if name.startswith("decoder.layers.")}
     if numbers and max(numbers) + 1 != len(numbers):
         missing = next(number for number in range(len(numbers)) if number not in numbers)
-        msg = f"{path} lacks the weights of its layer {missing}.\nCopy the file again."
-        raise CheckpointError(msg)
+        raise lacking(path, f"the weights of its layer {missing}")
     return len(numbers)

@@ -43,7 +43,7 @@ _VERSION = 3.0
 _ROPE_SCALING = {"rope_low_freq_factor": 1.0, "rope_high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 _OFF = ("rotary_interleaved", "apply_layernorm_1p", "squared_relu", "openai_gelu", "data_parallel_random_init")
 _FILES_OF_GPT2BPE = {"vocab.json", "merges.txt"}
-_LINEAR = {"linear_qkv": "self_attention", "linear_proj": "self_attention", "linear_fc1": "mlp", "linear_fc2": "mlp"}
+_LINEAR = ("self_attention.linear_qkv", "self_attention.linear_proj", "mlp.linear_fc1", "mlp.linear_fc2")
 # content of metadata.json (CheckpointingConfig of megatron-core)
 _BACKENDS = {"sharded_backend": "torch_dist", "sharded_backend_version": 1}
 BACKEND_JSON = json.dumps(_BACKENDS | {"common_backend": "torch", "common_backend_version": 1}).encode()
@@ -75,7 +75,6 @@ def _place_of(iteration: int | None) -> tuple[str, bytes]:
 
 
 def _require_possible(model: ModelSection, layout: FileLayout) -> None:
-    """Require that Megatron-LM has such a model, and that the layout divides it."""
     differs = any(getattr(model, name) != value for name, value in _ROPE_SCALING.items())
     scaling = ", ".join(f"{name} {value:g}" for name, value in _ROPE_SCALING.items())
     is_tanh = model.activation == "gelu_tanh"
@@ -199,13 +198,7 @@ def _files(weights: ModelWeights, folder: str) -> list[ShardedFile]:
     for layer, entries in layers.items():
         groups = [entries] if layer is not None else [[entry] for entry in entries]
         for group in groups:
-            empty = () if layer is None else _empty_states(layer, weights.model.num_layers)
-            files.append(ShardedFile(f"{folder}/__0_{len(files)}.distcp", tuple(group), empty))
+            shard = f"_extra_state/shard_{layer}_{weights.model.num_layers}"  # Transformer Engine's scales of FP8
+            states = [] if layer is None else [f"decoder.layers.{linear}.{shard}" for linear in _LINEAR]
+            files.append(ShardedFile(f"{folder}/__0_{len(files)}.distcp", tuple(group), tuple(states)))
     return files
-
-
-def _empty_states(layer: int, layers: int) -> tuple[str, ...]:
-    """Return the keys of a layer's extra states, in which Transformer Engine would keep scales of FP8."""
-    return tuple(
-        f"decoder.layers.{parent}.{name}._extra_state/shard_{layer}_{layers}" for name, parent in _LINEAR.items()
-    )

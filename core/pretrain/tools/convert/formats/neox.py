@@ -46,8 +46,7 @@ _NOT_TOLD = ("activation", "parallel_residual")  # by neither weights nor GPT-Ne
 _NEOX, _MEGATRON = "GPT-NeoX, one file a layer", "Megatron-DeepSpeed, one file a layer"
 _RENAMED = {
     **{name: name for name in ("num_layers", "hidden_size", "num_attention_heads", "seq_length")},
-    "max_position_embeddings": "max_position_embeddings",
-    "make_vocab_size_divisible_by": "make_vocab_size_divisible_by",
+    **{name: name for name in ("max_position_embeddings", "make_vocab_size_divisible_by")},
     "num_kv_heads": "num_query_groups",
     "rotary_emb_base": "rotary_base",
     "gpt_j_residual": "parallel_residual",

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from pretrain.errors import CheckpointError
 from pretrain.report.plain_text import some_of
 from pretrain.tools.convert.lazy_tensor import equal_to, joined
-from pretrain.tools.convert.rank_parts import by_name, mixed_files, not_known, weights_in
+from pretrain.tools.convert.rank_parts import by_name, lacking, mixed_files, not_known, weights_in
 from pretrain.tools.convert.stored import damaged, torch_file_tensors
 from pretrain.tools.convert.weight_names import name_in_layer
 
@@ -68,8 +68,7 @@ def layer_files(folder: Path) -> dict[int, list[Path]]:
     missing = [(number, rank) for number in numbers for rank in range(tensor) if (number, rank) not in there]
     if missing:
         names = [f"layer_{number:02d}-model_{rank:02d}-model_states.pt" for number, rank in missing]
-        msg = f"{folder} lacks files of the {tensor} tensor-parallel ranks: {some_of(names)}.\nCopy them there."
-        raise CheckpointError(msg)
+        raise lacking(folder, f"files of the {tensor} tensor-parallel ranks: {some_of(names)}")
     return {number: [folder / there[number, rank] for rank in range(tensor)] for number in numbers}
 
 
@@ -85,8 +84,7 @@ def transformer_layers(folder: Path, layers: Mapping[int, Iterable[Any]]) -> lis
     """Return the numbers of the transformer layers."""
     numbers = [number for number, names in layers.items() if any(map(_NORM.search, map(str, names)))]
     if numbers and (missing := sorted(set(range(min(numbers), max(numbers))) - set(numbers))):
-        msg = f"{folder} lacks the files of layer {missing[0]} (layer_{missing[0]:02d}-model_*).\nCopy them there."
-        raise CheckpointError(msg)
+        raise lacking(folder, f"the files of layer {missing[0]} (layer_{missing[0]:02d}-model_*)")
     if numbers:
         _require_ends(folder, numbers, {number: {str(name) for name in names} for number, names in layers.items()})
     return numbers
@@ -181,8 +179,7 @@ def _sequential(folder: Path, states: dict[str, Any]) -> dict[int, list[tuple[Pa
     count = max(ranks[-1] + 1, states["mp_world_size"] if type(states.get("mp_world_size")) is int else 1)
     missing = next((rank for rank in range(count) if rank not in ranks), None)
     if missing is not None:
-        msg = f"{folder} lacks mp_rank_{missing:02d}_model_states.pt of {count} ranks.\nCopy it there."
-        raise CheckpointError(msg)
+        raise lacking(folder, f"mp_rank_{missing:02d}_model_states.pt of {count} ranks")
     modules: dict[int, dict[Path, dict[str, Any]]] = {}
     for rank in ranks:
         path = folder / f"mp_rank_{rank:02d}_model_states.pt"

@@ -153,8 +153,7 @@ def index_of(folder: Path) -> Metadata:
         msg = f"{folder} lacks {sharded_format.INDEX}, the index of its tensors.\nCopy it there (note the leading dot)."
         raise CheckpointError(msg) from error
     except (pickle.UnpicklingError, EOFError, ValueError, LookupError, TypeError, AttributeError, ImportError) as error:
-        msg = f"{folder / sharded_format.INDEX} is damaged: {str(error)[:200]}\nCopy it again."
-        raise DamageError(msg) from error
+        raise damaged(folder / sharded_format.INDEX, f"is damaged: {str(error)[:200]}") from error
     return index
 
 
@@ -333,17 +332,15 @@ def require_tiled(path: Path, key: str, shape: Sequence[int], pieces: Sequence[B
     """
     rank = len(shape)
     whole = (0,) * rank, tuple(shape)
-    if rank > _MOST_DIMENSIONS or not all(_is_box(box, rank) for box in (whole, *pieces)):
+    numbers = [numbers for box in (whole, *pieces) for numbers in box]
+    is_like = all(len(each) == rank and all(type(number) is int and number >= 0 for number in each) for each in numbers)
+    if rank > _MOST_DIMENSIONS or not is_like:
         problem = "has pieces of other dimensions than its own"
     elif _corners(pieces) != _corners([whole]):
         problem = "has numbers that its pieces leave out or repeat"
     else:
         return
     raise damaged(path, f"is damaged: {key[:120]} {problem}")
-
-
-def _is_box(box: Box, rank: int) -> bool:
-    return all(len(numbers) == rank and all(type(each) is int and each >= 0 for each in numbers) for numbers in box)
 
 
 def _corners(boxes: Iterable[Box]) -> dict[tuple[int, ...], int]:
