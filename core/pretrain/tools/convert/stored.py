@@ -59,10 +59,10 @@ class _ZipRecord:
 
     def _crc(self) -> int:
         found, done, buffer = 0, 0, memoryview(bytearray(min(_BLOCK, self.size)))
-        with _opened(self.path) as descriptor:
+        with _reading(self.path), self.path.open("rb", buffering=0) as file:
             while done < self.size:
                 view = buffer[: self.size - done]
-                _fill(view, descriptor, self.place + done, self.path)
+                _fill(view, file, self.place + done, self.path)
                 found, done = zlib.crc32(view, found), done + len(view)
         return found
 
@@ -77,8 +77,8 @@ def _stored_at(
         if record is not None:
             record.require_intact()
         values = torch.empty((end - begin, *shape[1:]), dtype=dtype)
-        with _opened(path) as descriptor:
-            _fill(bytes_of(values), descriptor, offset + begin * row, path)
+        with _reading(path), path.open("rb", buffering=0) as file:
+            _fill(bytes_of(values), file, offset + begin * row, path)
         return values
 
     return LazyTensor(shape, dtype, rows)
@@ -147,23 +147,13 @@ def safetensors_tensors(path: Path) -> dict[str, LazyTensor]:
     return found
 
 
-def _fill(view: memoryview, descriptor: int, offset: int, path: Path) -> None:
+def _fill(view: memoryview, file: IO[bytes], offset: int, path: Path) -> None:
     done = 0
     while done < len(view):
-        count = os.preadv(descriptor, [view[done:]], offset + done)
+        count = os.preadv(file.fileno(), [view[done:]], offset + done)
         if count == 0:
             raise damaged(path, f"is cut off: it ends before byte {offset + len(view)}")
         done += count
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[int]:
-    with _reading(path):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            yield descriptor
-        finally:
-            os.close(descriptor)
 
 
 @contextmanager

@@ -169,7 +169,6 @@ class _GrowingFiles:
     def __init__(self, work: Unfinished, sample: ReferenceComparison | None, cleaning: Cleaning) -> None:
         self._work = work
         self._sample = sample
-        self._before = work.state.counts
         self.continued = work.state.place != START
         self._seen = SeenDocuments((work.folder / "digests").read_bytes()) if cleaning.drop_duplicates else None
         tokens, lengths, ends, self._digests = work.files.values()
@@ -180,9 +179,11 @@ class _GrowingFiles:
         return self._writer.written
 
     def add(self, chunk: Chunk, result: EncodedChunk) -> None:
+        compared = texts = 0
         if self._sample is not None:
+            texts = result.texts
             try:
-                self._sample.check(chunk, result.texts, result.comparisons)
+                compared = self._sample.check(chunk, result.comparisons)
             except DataError:
                 self._work.discard()  # nothing that was written can be trusted
                 raise
@@ -205,8 +206,8 @@ class _GrowingFiles:
             first,
             state.counts.short + result.short,
             state.counts.duplicates + len(result.digests) - len(digests),
-            self._before.compared + (self._sample.compared if self._sample else 0),
-            self._before.texts + (self._sample.texts if self._sample else 0),
+            state.counts.compared + compared,
+            state.counts.texts + texts,
         )
         # One assignment: Ctrl-C can come between any two statements, and the state is saved then.
         self._work.state = BuildState(state.settings, chunk.next, self._writer.written, sizes, counts)

@@ -31,13 +31,10 @@ class ReferenceComparison:
         self._load = load  # takes longer than encoding a small corpus, so it is called late
         self._reference: Tokenizer | None = None
         self._left = float(_AT_LEAST)
-        self.compared = 0  # texts that agreed wholly or in a part
-        self.texts = 0  # all of them
 
-    def check(self, chunk: Chunk, texts: int, comparisons: Sequence[TextComparison]) -> None:
-        """Compare parts of a chunk of so many texts, unless enough was compared."""
+    def check(self, chunk: Chunk, comparisons: Sequence[TextComparison]) -> int:
+        """Compare parts of a chunk, unless enough was compared; return how many texts agreed wholly or in a part."""
         self._left += _SHARE * chunk.size
-        self.texts += texts
         agreed = set()
         for part in comparisons:
             if self._left <= 0:
@@ -45,7 +42,7 @@ class ReferenceComparison:
             self._left -= len(part.text)
             self._check(chunk, part)
             agreed.add(part.number)
-        self.compared += len(agreed)
+        return len(agreed)
 
     def _check(self, chunk: Chunk, part: TextComparison) -> None:
         self._reference = self._reference or self._load()
