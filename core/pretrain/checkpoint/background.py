@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from pretrain.checkpoint.folder import CheckpointFolder
     from pretrain.checkpoint.snapshot import Snapshot
 
+# least timeout of ranks that wait, beside the steps, for the slowest writer and for the flush: torch's own of gloo
 _WRITING_MINUTES = 30
-"""Least timeout of ranks that wait, beside the steps, for the slowest writer and for the flush: torch's own of gloo."""
 
 
 @dataclass(slots=True)
@@ -75,9 +75,10 @@ class BackgroundSaves:
                 f"the checkpoint of iteration {for_iteration} waits until that of iteration {self._save.iteration} is "
                 "written; with a longer checkpoint.save_interval it would not have to wait"
             )
-        save, self._save = self._save, None
-        save.thread.join()
+        save = self._save
+        save.thread.join()  # interrupted, it leaves the save to `finish`
         self._all_done.settled()
+        self._save = None
         if save.error is not None:
             raise save.error
         self._notify_complete(save)

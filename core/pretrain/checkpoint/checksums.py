@@ -120,8 +120,8 @@ class Share:
 
 
 WHOLE = Share()
+# for looking into a checkpoint of any size: its descriptions are verified, and hardly any tensor
 SMALL_FILES = Share(up_to=64_000_000)
-"""For a look into a checkpoint of any size: what describes it is verified, and hardly any tensor is."""
 _OF_TENSORS = (".distcp", ".safetensors")
 
 

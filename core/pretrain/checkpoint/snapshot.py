@@ -166,7 +166,7 @@ def _state(engine: Saved, progress: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _told(directory: Path, error: Exception, file: str = "") -> CheckpointError:
-    """Return what all ranks are told: the line of the OSError where torch's writer has failed because of one."""
+    """Return the error for all ranks; its reason is the OSError behind a failure of torch's writer, if any."""
     reason = first_line(_cause(error))
     if _is_of_disk(error):
         todo = "Free disk space, or set checkpoint.save to another folder."

@@ -102,8 +102,9 @@ class MicroBatches:
             batch = next(self._read)
         except StopIteration:
             msg = (
-                f"the data ends: {self.consumed_samples} of {self._length} samples are read; the next step needs "
-                f"{self._block} more.\nDid train_iters or train_samples change? The datasets are built for them."
+                f"the data ends: it has {self._length} samples, {self.consumed_samples} are read, and the next "
+                f"micro-batches need {self._block}.\nDid train_iters or train_samples change? "
+                "The datasets are built for them."
             )
             raise DataError(msg) from None
         self.consumed_samples += self._block
@@ -177,7 +178,7 @@ def _start_worker(worker: int) -> None:  # noqa: ARG001  torch's signature
     exit_with_parent()
     # Skips Python's own cleanup, which aborts in the presence of the thread that sends a batch.
     atexit.register(os._exit, 0)
-    for number in (signal.SIGINT, signal.SIGUSR1):  # SIGUSR1 asks the training process what it is in
+    for number in (signal.SIGINT, signal.SIGUSR1):  # SIGUSR1 makes the training process say where it is
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: signal.alarm(_GRACE))
 

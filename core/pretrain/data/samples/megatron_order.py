@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+# a last epoch is shuffled separately if a smaller share of it is read, so that none of its documents is read early
 _WHOLE_EPOCH = 0.80
-"""A last epoch is shuffled separately if a smaller share of it is read, so that none of its documents comes early."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

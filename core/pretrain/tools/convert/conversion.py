@@ -91,7 +91,7 @@ def _require_layout(options: ConvertOptions) -> None:
 
 
 def _identity(weights: ModelWeights, options: ConvertOptions) -> str:
-    """Return what an unfinished target must agree in with a call that goes on with it."""
+    """Return a hash of source and options; only the same one continues an unfinished target."""
     files = sorted(
         (str(file.relative_to(weights.path)), file.stat().st_size, file.stat().st_mtime_ns)
         for file in weights.path.rglob("*")

@@ -180,7 +180,7 @@ def separate(weight: LazyTensor, model: ModelSection) -> tuple[LazyTensor, LazyT
 
 
 def _by_blocks(weight: LazyTensor, order: Sequence[int], size: int) -> LazyTensor:
-    """Return blocks of rows in another order; of a weight that is read by rows no others are read."""
+    """Reorder blocks of rows; where the weight can be read by rows, only the wanted ones are read."""
 
     def rows(begin: int, end: int) -> Tensor:
         places: list[tuple[int, int]] = []

@@ -158,7 +158,7 @@ def _fill(view: memoryview, file: IO[bytes], offset: int, path: Path) -> None:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Name the file in an error of the system, which would otherwise pass for one of what is being written."""
+    """Name the file that cannot be read: a bare OSError would be taken for one of the target."""
     try:
         yield
     except OSError as error:

@@ -175,7 +175,7 @@ def _write_files(target: Target, folder: Path, journal: _Journal, written: Calla
 
 
 class _Stopped(Exception):  # noqa: N818  no error: another file failed
-    """The end of a file whose writing is pointless."""
+    """Ends the writing of a file after another one has failed."""
 
 
 def _write_checksums(target: Target, unfinished: Path, journal: _Journal) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _FILE = LocalPath(dir_okay=False)
 _PREFIX = LocalPath(dir_okay=False, is_prefix=True)
 _PATH = LocalPath()
-_INPUT = "Another INPUT, as Megatron's tool takes it."
+_INPUT = "Another INPUT, as in Megatron's tool."
 _ENCODER = "auto: gigatoken where it supports the tokenizer, with a sample compared with the tokenizers library."
 _ON_ERROR = "Malformed lines: stop at the first, or skip and count them."
 _TOKENIZER_OPTIONS = (

@@ -56,7 +56,7 @@ def _check_complete(prefixes: Sequence[Path]) -> None:
     shards = [(path, end.start(), Shard(int(end[1]), int(end[2]))) for path, end in found if end]
     for expected, (path, end, shard) in enumerate(shards):
         if len(shards) != len(prefixes) or shard != Shard(expected, len(shards)):
-            msg = f"{path} is shard {shard.number} of {shard.count}, but input {expected} of {len(prefixes)}.\n"
+            msg = f"{path} is shard {shard.number} of {shard.count}, but number {expected} of {len(prefixes)} inputs.\n"
             msg += "Merge all shards in order, as NAME-*-of-*.idx gives them; merge other files afterwards."
             raise DataError(msg)
         first = shards[0][0]

@@ -179,7 +179,7 @@ def _universal(
 
 
 def _parts(folder: Path, name: str, weight: UniversalWeight, ranks: int, model: ModelSection) -> list[LazyTensor]:
-    """Return the parts of the ranks of a weight whose order of rows ranks have for themselves."""
+    """Split a weight into the ranks' parts if its rows are ordered rank by rank; else return it as one part."""
     tensor = weight.tensor
     if weight.in_order or not (is_gated(name, model) or ".linear_qkv." in name):
         return [tensor]

@@ -175,7 +175,7 @@ def _ids(files: Mapping[str, bytes]) -> dict[str, int]:
 
 
 def _object(content: bytes | None) -> dict[str, Any]:
-    """Return an object; {} where there is none: a tokenizer's file is copied whatever is in it."""
+    """Parse a JSON object; {} if it is not one, since a tokenizer's file is copied whatever it contains."""
     try:
         value = json.loads(content or b"{}")
     except (ValueError, RecursionError):

@@ -70,7 +70,7 @@ def write(weights: ModelWeights, layout: FileLayout) -> Target:
 
 
 def _place_of(iteration: int | None) -> tuple[str, bytes]:
-    """Return the folder of a checkpoint of an iteration, or without one, and the tracker's content that names it."""
+    """Return the folder of a checkpoint, with or without an iteration, and the content of the tracker that names it."""
     return (RELEASE, RELEASE.encode()) if iteration is None else (folder_name(iteration), str(iteration).encode())
 
 

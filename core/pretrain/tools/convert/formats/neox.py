@@ -243,7 +243,7 @@ class _ConfigLoader(yaml.SafeLoader):
 
 
 def _saved_config(folder: Path) -> dict[str, Any]:
-    """Return the configuration that lies in a checkpoint, or beside it; nothing where there is none."""
+    """Return the configuration saved in a checkpoint or beside it; {} if there is none."""
     config: dict[str, Any] = {}
     place = next((each for each in (folder / "configs", folder.parent / "configs") if each.is_dir()), None)
     for path in sorted(place.glob("*.yml")) if place is not None else ():

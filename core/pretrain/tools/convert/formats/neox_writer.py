@@ -115,7 +115,7 @@ def _of_rank(weights: ModelWeights, name: str, rank: int, ranks: int) -> LazyTen
 
 
 def _states(weights: ModelWeights, ranks: int) -> dict[str, Any]:
-    """Return what is no layer's: DeepSpeed's counters (_load_checkpoint in runtime/engine.py), and GPT-NeoX's args."""
+    """Return the rest: DeepSpeed's counters (_load_checkpoint in runtime/engine.py), and GPT-NeoX's args."""
     model = weights.model
     same = ("num_layers", "hidden_size", "num_attention_heads", "max_position_embeddings")
     args = {name: getattr(model, name) for name in (*same, "make_vocab_size_divisible_by")}

@@ -185,7 +185,7 @@ def read(folder: Path, given: Mapping[str, Any]) -> ModelWeights | None:
 
 
 def _by_layer(key: str, tensor: ShardedTensor) -> Iterator[tuple[str, LazyTensor]]:
-    """Yield our names and tensors of what a key holds: one weight, or the same of all layers."""
+    """Yield our name and the tensor of each weight under a key: one, or the same weight of all layers."""
     for name, place in sharded_format.weight_names(key, tensor.shape[0] if tensor.shape else 0):
         yield name, tensor.whole() if place is None else tensor.of_first(place)
 
