@@ -38,7 +38,7 @@ class TokenFile:
     def open(cls, prefix: str | Path) -> Self:
         """Map the files and compare their sizes; only a bounded part of the index is read."""
         found = cls.open_unchecked(prefix)
-        _check_bin_size(bin_path(prefix), idx_path(prefix), found.lengths, found.offsets, found.tokens.dtype)
+        found.check_size()
         return found
 
     @classmethod
@@ -62,6 +62,22 @@ class TokenFile:
         count = bin_.stat().st_size // dtype.itemsize
         tokens = np.memmap(bin_, mode="r", dtype=dtype, shape=(count,)) if count else np.zeros(0, dtype)
         return cls(Path(prefix), tokens, lengths, offsets, ends)
+
+    def check_size(self) -> None:
+        """Compare the size of .bin with the index."""
+        bin_, idx = bin_path(self.prefix), idx_path(self.prefix).name
+        size = bin_.stat().st_size
+        expected = int(self.offsets[-1]) + int(self.lengths[-1]) * self.tokens.itemsize if self.lengths.size else 0
+        if size < expected:
+            msg = f"{bin_} is truncated: {size} bytes, {idx} expects {expected}.\nCopy or build the data again."
+            raise DataError(msg)
+        if size > expected:
+            msg = (
+                f"{bin_} has {size} bytes, {idx} expects {expected}: every document but the first would be misread.\n"
+                "Data of Megatron-DeepSpeed's preprocess_data.py --append-eod is like this.\n"
+                "Build it again, or repair the index: pretrain data inspect --repair."
+            )
+            raise DataError(msg)
 
     @property
     def documents(self) -> int:
@@ -167,23 +183,6 @@ def _read_header(idx: Path) -> tuple[np.dtype[Any], int, int]:
         msg = f"{idx} is truncated or damaged: {size} bytes, its header expects {expected}.\nBuild the data again."
         raise DataError(msg)
     return DTYPE_CODES[code], sequences, documents
-
-
-def _check_bin_size(
-    bin_: Path, idx: Path, lengths: npt.NDArray[np.int32], offsets: npt.NDArray[np.int64], dtype: np.dtype[Any]
-) -> None:
-    size = bin_.stat().st_size
-    expected = int(offsets[-1]) + int(lengths[-1]) * dtype.itemsize if lengths.size else 0
-    if size < expected:
-        msg = f"{bin_} is truncated: {size} bytes, {idx.name} expects {expected}.\nCopy or build the data again."
-        raise DataError(msg)
-    if size > expected:
-        msg = (
-            f"{bin_} has {size} bytes, {idx.name} expects {expected}: every document but the first would be misread.\n"
-            "Data of Megatron-DeepSpeed's preprocess_data.py --append-eod is like this.\n"
-            "Build it again, or repair the index: pretrain data inspect --repair."
-        )
-        raise DataError(msg)
 
 
 def unigram_entropy(prefix: str, vocab_size: int, max_tokens: int = 10_000_000) -> float:

@@ -231,19 +231,18 @@ class Shard:
         A file of lines is cut between two of them; any other one is read whole by the shard with its first byte.
         """
         total = sum(source.size for source in sources)
-        return list(self._parts(sources, *(total * part // self.count for part in (self.number, self.number + 1))))
-
-    def _parts(self, sources: Sequence[InputFile], begin: int, end: int) -> Iterator[InputFile]:
-        last = self.number + 1 == self.count
-        before = 0
+        begin, end = total * self.number // self.count, total * (self.number + 1) // self.count
+        is_last = self.number + 1 == self.count
+        parts, before = [], 0
         for source in sources:
             low, high = max(begin - before, 0), min(end - before, source.size)
             if source.kind == "lines" and not source.compressed:
                 if low < high:
-                    yield replace(source, begin=low, end=high)
-            elif begin <= before < end or (last and before == end):
-                yield source
+                    parts.append(replace(source, begin=low, end=high))
+            elif begin <= before < end or (is_last and before == end):
+                parts.append(source)
             before += source.size
+        return parts
 
 
 def corpus_digest(sources: Sequence[InputFile], *options: object) -> str:
