@@ -188,9 +188,9 @@ def _sequential(folder: Path, states: dict[str, Any]) -> dict[int, list[tuple[Pa
             found = _SEQUENTIAL.fullmatch(str(name))
             number, inside = (int(found[1]), found[2]) if found else (0, str(name))  # an unknown name is refused
             modules.setdefault(number, {}).setdefault(path, {})[inside] = value
-    for number, found in modules.items():
-        if len(found) != len(ranks):
-            raise mixed_files(folder, f"has sequential.{number} in only {len(found)} of its {len(ranks)} ranks")
+    for number, files in modules.items():
+        if len(files) != len(ranks):
+            raise mixed_files(folder, f"has sequential.{number} in only {len(files)} of its {len(ranks)} ranks")
     return {number: list(states.items()) for number, states in modules.items()}
 
 
