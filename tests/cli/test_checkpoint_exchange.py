@@ -77,7 +77,7 @@ def test_verify_names_the_settings_that_differ(hugging_face, tmp_path):
     call("convert", hugging_face / "GPT-NeoX", tmp_path / "ours", "--to", "pretrain", "--set", "model.rotary_base=500")
     code, output = call("verify", tmp_path / "ours", "--against", hugging_face / "GPT-NeoX")
     assert code == 1
-    assert "different model: rotary_base 500.0, there 10000.0" in output
+    assert "different model: rotary_base is 500.0, and 10000.0 in the other" in output
 
 
 def test_a_tokenizer_of_another_size_is_refused_instead_of_cutting_the_vocabulary(hugging_face, tmp_path):

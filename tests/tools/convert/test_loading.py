@@ -140,7 +140,7 @@ def test_a_tokenizer_of_more_tokens_is_refused(ours, tmp_path, monkeypatch):
     convert(folder, tmp_path / "theirs", ConvertOptions(format="torch_dist"))
     with tiny.engine_of(tiny.tiny(*overrides)) as engine:
         monkeypatch.setattr(engine, "vocab_size", 1000)
-        with pytest.raises(CheckpointError, match=r"has 300 tokens, the recipe's tokenizer 1,000"):
+        with pytest.raises(CheckpointError, match=r"has 300 tokens, and the recipe's tokenizer 1,000"):
             load(engine, tmp_path / "theirs", finetune=True)
 
 

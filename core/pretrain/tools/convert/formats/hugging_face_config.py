@@ -158,7 +158,7 @@ def require_known(path: Path, config: Mapping[str, Any], given: Mapping[str, Any
     """Require that our settings can express all that a config.json says of what the model computes."""
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in _DEFAULTS:
-        msg = f"{path} has model_type {shown(kind)}, which is not supported (supported: {', '.join(_DEFAULTS)})."
+        msg = f"{path} has model_type {shown(kind)}, which is not supported.\nSupported are: {', '.join(_DEFAULTS)}."
         raise CheckpointError(msg)
     if wrong := [*_refused_of_kind(kind, config, given), *_refused_rope(config, given), *_windows(kind, config, given)]:
         to_do = "Recipes have no such setting: it cannot be converted."
