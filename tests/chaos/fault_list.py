@@ -73,7 +73,7 @@ def _of_files() -> tuple[Fault, ...]:
             name="disk full while saving",
             planted=Kind.FULL_DISK,
             everywhere=True,
-            endings=(Ending(exit_code=_USER_ERROR, says=(_no_room(), r"Make room")), _WENT_ON),
+            endings=(Ending(exit_code=_USER_ERROR, says=(_no_room(), r"Free disk space")), _WENT_ON),
         ),
         Fault(
             name="newest checkpoint truncated",

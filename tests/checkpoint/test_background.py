@@ -127,7 +127,7 @@ def test_a_folder_that_cannot_be_renamed_is_an_error_at_a_step(saves, folder, to
     saves.start(10, slow := Written(at_once=False))
     (folder.path / LATEST).mkdir()
     slow.go.set()
-    with pytest.raises(CheckpointError, match=r"checkpoints cannot be written: .*\nMake room"):
+    with pytest.raises(CheckpointError, match=r"checkpoints cannot be written: .*\nFree disk space"):
         until_told(saves, told)
 
 
@@ -165,7 +165,7 @@ def test_a_second_one_waits_for_the_first_and_says_so_once_a_run(folder):
     first, *rest = told
     assert first == (
         "the checkpoint of iteration 20 waits until that of iteration 10 is written; "
-        "a longer checkpoint.save_interval would not wait"
+        "with a longer checkpoint.save_interval it would not have to wait"
     )
     assert [line.split(", complete")[0] for line in rest] == [
         f"checkpoint: {folder.directory(iteration)}" for iteration in (10, 20, 30, 40)

@@ -178,7 +178,7 @@ def test_checksums_of_another_program_are_not_taken_for_ours(copy, tmp_path):
     call("convert", copy, tmp_path / "hf", "--to", "huggingface")
     file = tmp_path / "hf" / checksums.FILE
     file.write_text(f"{'0' * 64}  config.json\n{'0' * 64}  model.safetensors\n")
-    told = f"{file} is another program's, and was not compared\n"
+    told = f"{file} is another program's and was not used\n"
     assert told in call("verify", tmp_path / "hf").output
     assert told in call("verify", copy, "--against", tmp_path / "hf").output
     assert "checksums.txt is another program's" in call("inspect", tmp_path / "hf").output

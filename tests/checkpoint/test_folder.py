@@ -230,7 +230,7 @@ def test_other_files_are_left_alone(folder):
 def test_a_folder_that_cannot_be_made_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(
-        CheckpointError, match=r"cannot be written: .*\nMake room, or let checkpoint\.save name another"
+        CheckpointError, match=r"cannot be written: .*\nFree disk space, or set checkpoint\.save to another"
     ):
         save(CheckpointFolder(tmp_path / "file"), 20)
 
@@ -261,7 +261,7 @@ def test_a_latest_file_without_an_iteration_is_an_error(folder, text):
     save(folder, 10)
     save(folder, 20)
     (folder.path / LATEST).write_text(text)
-    with pytest.raises(CheckpointError, match=r"not an iteration\.\nWrite the number of one of .*: 10, 20\."):
+    with pytest.raises(CheckpointError, match=r"not an iteration\.\nWrite one of .*: 10, 20\."):
         folder.latest()
 
 

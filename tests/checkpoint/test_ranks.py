@@ -43,7 +43,7 @@ def test_a_full_disk_of_one_rank_ends_all_at_the_same_step(seen):
     first, other = (rank["full disk"] for rank in seen)
     assert first == other
     assert full_disk.MESSAGE in first["problem"]
-    assert first["problem"].endswith("\nMake room, or let checkpoint.save name another folder.")
+    assert first["problem"].endswith("\nFree disk space, or set checkpoint.save to another folder.")
     assert first["left"] == [1, [1], True]
 
 

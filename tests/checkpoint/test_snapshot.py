@@ -103,12 +103,12 @@ def test_a_full_disk_is_an_error_in_two_lines(fill, tmp_path, monkeypatch):
             later.write()
     assert str(caught.value) == (
         f"{tmp_path / 'later'} cannot be written: {full_disk.MESSAGE}\n"
-        "Make room, or let checkpoint.save name another folder."
+        "Free disk space, or set checkpoint.save to another folder."
     )
 
 
 def test_a_disk_without_room_for_the_common_part_is_an_error_too(tmp_path):
-    two_lines = pytest.raises(CheckpointError, match=r"later cannot be written: common\.pt: .*\nMake room")
+    two_lines = pytest.raises(CheckpointError, match=r"later cannot be written: common\.pt: .*\nFree disk space")
     with tiny.engine_of(tiny.tiny(*SMALL)) as engine, full_disk.files_of_at_most(100), two_lines:
         take(engine, tmp_path / "later")
 

@@ -235,7 +235,7 @@ def test_weights_that_the_model_or_the_checkpoint_lacks_are_refused_by_name(dama
     layers = ", ".join(f"decoder.layers.{number}.self_attention.q_layernorm.weight" for number in (0, 1))
     assert (
         "is of another model: it lacks 1 weight (decoder.final_layernorm.weight) and "
-        f"has, and the model lacks, 2 weights ({layers})."
+        f"has 2 weights ({layers}) that the model lacks."
     ) in refusal(damaged, *engine, weights_only=weights_only)
 
 

@@ -77,7 +77,7 @@ def test_verify_names_the_settings_that_differ(hugging_face, tmp_path):
     call("convert", hugging_face / "GPT-NeoX", tmp_path / "ours", "--to", "pretrain", "--set", "model.rotary_base=500")
     code, output = call("verify", tmp_path / "ours", "--against", hugging_face / "GPT-NeoX")
     assert code == 1
-    assert "different model: rotary_base 500.0, there 10000.0" in output
+    assert "different model: rotary_base is 500.0, and 10000.0 in the other" in output
 
 
 def test_a_tokenizer_of_another_size_is_refused_instead_of_cutting_the_vocabulary(hugging_face, tmp_path):
@@ -112,7 +112,7 @@ def test_a_run_brings_its_tokenizer(run_dir, tmp_path):
 def test_a_tokenizer_that_is_not_there_is_not_written_and_that_is_told(run_dir, tmp_path):
     (tmp_path / "words.json").unlink()
     _, output = call("convert", run_dir, tmp_path / "hf", "--to", "huggingface")
-    assert f"{tmp_path / 'words.json'}, the tokenizer that {run_dir / 'recipe.yml'} names, is not there" in output
+    assert f"the tokenizer of {run_dir / 'recipe.yml'} is not used: {tmp_path / 'words.json'} does not exist" in output
     assert "no tokenizer is written: pass --tokenizer FILE" in output
 
 
@@ -123,7 +123,7 @@ def test_verify_finds_numbers_that_are_not_finite(hugging_face, tmp_path):
     model.save_pretrained(tmp_path / "broken")
     code, output = call("verify", tmp_path / "broken")
     assert code == 1
-    assert "not finite: decoder.layers.1.mlp.linear_fc1.weight" in output
+    assert "numbers that are not finite: decoder.layers.1.mlp.linear_fc1.weight" in output
 
 
 def test_the_recipe_that_is_printed_is_the_model(hugging_face):
@@ -151,9 +151,9 @@ def test_an_impossible_conversion_is_refused_and_writes_nothing(hugging_face, tm
 
 def test_a_target_that_exists_or_holds_the_source_is_refused(hugging_face, tmp_path):
     for target in (hugging_face, hugging_face / "GPT-2"):
-        with pytest.raises(PretrainError, match=r"exists already|holds the source"):
+        with pytest.raises(PretrainError, match=r"exists already|contains the source"):
             call("convert", hugging_face / "GPT-2", target, "--to", "pretrain")
-    with pytest.raises(PretrainError, match="holds the source"):
+    with pytest.raises(PretrainError, match="contains the source"):
         call("convert", hugging_face / "GPT-2", hugging_face / "GPT-2", "--to", "pretrain", "--force")
 
 

@@ -281,7 +281,7 @@ def test_merge_joins_files(pretrain, corpus):
 def test_merge_refuses_both_files_of_a_pair(pretrain, corpus):
     part, merged = corpus.with_name("out_text_document"), corpus.with_name("merged")
     code, _, errors = pretrain("data", "merge", f"{part}.bin", f"{part}.idx", "--output-prefix", merged)
-    assert (code, f"{part}.bin and {part}.idx are of the same token file.\n" in errors) == (2, True)
+    assert (code, f"{part}.bin and {part}.idx belong to the same token file.\n" in errors) == (2, True)
 
 
 @pytest.mark.parametrize("command", ["build", "merge"])

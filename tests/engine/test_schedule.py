@@ -149,7 +149,7 @@ class TestRestored:
         with pytest.raises(CheckpointError) as caught:
             self.restore(saved, "lr_decay_style=linear", "lr_warmup_iters=4", override)
         first, second = str(caught.value).splitlines()
-        assert first.startswith(f"the schedule is not the checkpoint's: {named}. ")
+        assert first.startswith(f"the schedule differs from the checkpoint's: {named}. ")
         assert "schedule.override_opt_param_scheduler: true" in second
         assert "schedule.use_checkpoint_opt_param_scheduler: true" in second
 

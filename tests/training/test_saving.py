@@ -193,7 +193,7 @@ def test_exchanged_folders_are_to_be_renamed_and_not_called_damaged(make, tmp_pa
     folder = tmp_path / "checkpoints"
     for name, other in (("iter_0000010", "spare"), ("iter_0000020", "iter_0000010"), ("spare", "iter_0000020")):
         (folder / name).rename(folder / other)
-    with pytest.raises(DamageError, match=r"holds iteration 10, .* 20\.\nGive it the name of its iteration\.$"):
+    with pytest.raises(DamageError, match=r"holds iteration 10, .* 20\.\nRename it after the iteration in it\.$"):
         start_from(make(), engine, tmp_path, resume=True)
 
 

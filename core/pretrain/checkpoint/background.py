@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from pretrain.checkpoint.folder import CheckpointFolder
     from pretrain.checkpoint.snapshot import Snapshot
 
+# least timeout of ranks that wait, beside the steps, for the slowest writer and for the flush: torch's own of gloo
 _WRITING_MINUTES = 30
-"""Least timeout of ranks that wait, beside the steps, for the slowest writer and for the flush: torch's own of gloo."""
 
 
 @dataclass(slots=True)
@@ -63,7 +63,7 @@ class BackgroundSaves:
     def poll(self) -> None:
         """Report a save that all ranks have ended, or raise its error; called after every iteration, never waits."""
         if self._save is not None and self._all_done.reached(is_ready=not self._save.thread.is_alive()):
-            self._end()
+            self.wait()
 
     def wait(self, *, for_iteration: int | None = None) -> None:
         """Wait until nothing is being written; `for_iteration` is what waits, of which the user is told once."""
@@ -73,11 +73,15 @@ class BackgroundSaves:
             self._has_waited = True
             self._notify(
                 f"the checkpoint of iteration {for_iteration} waits until that of iteration {self._save.iteration} is "
-                "written; a longer checkpoint.save_interval would not wait"
+                "written; with a longer checkpoint.save_interval it would not have to wait"
             )
-        self._save.thread.join()
+        save = self._save
+        save.thread.join()  # interrupted, it leaves the save to `finish`
         self._all_done.settled()
-        self._end()
+        self._save = None
+        if save.error is not None:
+            raise save.error
+        self._notify_complete(save)
 
     def finish(self) -> None:
         """Wait, but report a failure instead of raising it: for a run that ends with an error, on this rank alone."""
@@ -89,15 +93,6 @@ class BackgroundSaves:
             self._notify_complete(save)
         else:
             self._notify(f"the checkpoint of iteration {save.iteration} is not complete: {save.error}")
-
-    def _end(self) -> None:
-        save, self._save = self._save, None
-        if save is None:
-            return
-        save.thread.join()
-        if save.error is not None:
-            raise save.error
-        self._notify_complete(save)
 
     def _notify_complete(self, save: _Save) -> None:
         path = self._folder.directory(save.iteration)

@@ -10,15 +10,14 @@ from dataclasses import dataclass
 from heapq import heapreplace
 from itertools import accumulate
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import xxhash
 
 from pretrain.errors import DamageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Mapping, Sequence
-
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 _BLOCK = 1 << 20
 
@@ -62,16 +61,14 @@ class Recorder:
         if mode != "wb":
             msg = f"mode {mode!r} is not supported; only 'wb' is"
             raise ValueError(msg)
-        name = Path(path).name
-        return DigestingFile(Path(path).open("wb"), lambda digest: self.files.__setitem__(name, digest))
+        return DigestingFile(Path(path), self.files)
 
 
 class DigestingFile:
     """A file that is written sequentially and digested at the same time."""
 
-    def __init__(self, file: IO[bytes], on_close: Callable[[FileDigest], None]) -> None:
-        self._file = file
-        self._on_close = on_close
+    def __init__(self, path: Path, digests: dict[str, FileDigest]) -> None:
+        self._file, self._name, self._digests = path.open("wb"), path.name, digests
         self._state = xxhash.xxh3_128()
         self._size = 0
 
@@ -101,12 +98,12 @@ class DigestingFile:
     def __exit__(self, kind: object, *_error: object) -> None:
         self._file.close()
         if kind is None:
-            self._on_close(FileDigest(self._state.hexdigest(), self._size))
+            self._digests[self._name] = FileDigest(self._state.hexdigest(), self._size)
 
 
 FILE = "checksums.txt"
+# a line of ours, or the last one
 _OURS = re.compile(rf"^[0-9a-f]{{32}} \d+ \S|^\S+ \d+ {re.escape(FILE)}$", re.MULTILINE)
-"""A line of ours, or the last one."""
 _BEGIN = 1 << 16
 _LARGEST_LIST = 1 << 28  # bytes of the longest list that is read: of some million files
 
@@ -123,18 +120,16 @@ class Share:
 
 
 WHOLE = Share()
+# for looking into a checkpoint of any size: its descriptions are verified, and hardly any tensor
 SMALL_FILES = Share(up_to=64_000_000)
-"""For a look into a checkpoint of any size: what describes it is verified, and hardly any tensor is."""
 _OF_TENSORS = (".distcp", ".safetensors")
 
 
-def write(directory: Path, files: Mapping[str, FileDigest], leave_out: Container[str] = ()) -> None:
+def write(directory: Path, files: Mapping[str, FileDigest], leave_out: Iterable[str] = ()) -> None:
     """Write the digests of a checkpoint's files, also those in folders of it; files without a known digest are read."""
     there = {str(entry.relative_to(directory)): entry for entry in directory.rglob("*") if entry.is_file()}
-    others = {
-        name: entry for name, entry in there.items() if name not in files and name != FILE and name not in leave_out
-    }
-    complete = {**files, **{name: file_digest(entry) for name, entry in others.items()}}
+    others = there.keys() - files.keys() - {FILE, *leave_out}
+    complete = {**files, **{name: file_digest(there[name]) for name in others}}
     text = "".join(_line(name, complete[name]) for name in sorted(complete)).encode()
     with (directory / FILE).open("wb") as file:
         file.write(text + _line(FILE, FileDigest(digest_of(text), len(text))).encode())
@@ -144,25 +139,27 @@ def write(directory: Path, files: Mapping[str, FileDigest], leave_out: Container
 
 def read(directory: Path) -> dict[str, FileDigest]:
     """Return digest and size of every other file, by name; DamageError: the list is damaged, or leads outside."""
-    found = (directory / FILE).stat()
+    path = directory / FILE
+    found = path.stat()
     if not stat.S_ISREG(found.st_mode) or found.st_size > _LARGEST_LIST:  # a device or a pipe would have no end
-        msg = f"{directory / FILE} is damaged: it is not a file, or too large."
-        raise DamageError(msg)
-    *lines, last = (directory / FILE).read_bytes().splitlines(keepends=True) or [b""]
+        raise _damaged(path, "it is not a file, or too large")
+    *lines, last = path.read_bytes().splitlines(keepends=True) or [b""]
     text = b"".join(lines)
     if last != _line(FILE, FileDigest(digest_of(text), len(text))).encode():
-        msg = f"{directory / FILE} is damaged: it does not match its own checksum."
-        raise DamageError(msg)
+        raise _damaged(path, "it does not match its own checksum")
     try:
         entries = (line.split(" ", 2) for line in text.decode().splitlines())
         files = {name: FileDigest(digest, int(size)) for digest, size, name in entries}
     except ValueError as error:
-        msg = f"{directory / FILE} is damaged: a line is not a digest, a size and a name."
-        raise DamageError(msg) from error
-    if (outside := next(filter(_leads_out, files), None)) is not None:
-        msg = f"{directory / FILE} is damaged: it names {outside[:80]!r}, which is not a file of its folder."
-        raise DamageError(msg)
+        raise _damaged(path, "a line is not a digest, a size and a name") from error
+    for name in files:
+        if "\0" in name or any(part in {"", ".", ".."} for part in name.split("/")):
+            raise _damaged(path, f"it names {name[:80]!r}, which is not a file of its folder")
     return files
+
+
+def _damaged(path: Path, problem: str) -> DamageError:
+    return DamageError(f"{path} is damaged: {problem}.")
 
 
 def are_there(directory: Path) -> bool:
@@ -187,7 +184,7 @@ def require_intact(directory: Path, share: Share = WHOLE) -> None:
     """Require that a folder has the content that its checksums tell, if it has any; DamageError says what to do."""
     if are_there(directory) and (problem := damage_in_share(directory, share)):
         is_sharded = (directory / "common.pt").exists()
-        changed = "" if is_sharded else f"; or remove {directory / FILE} if you have changed the file on purpose"
+        changed = "" if is_sharded else f"; or remove {directory / FILE} if you changed the file on purpose"
         msg = f"{problem}\nCopy it there again, or take another checkpoint{changed}."
         raise DamageError(msg)
 
@@ -212,10 +209,6 @@ def bytes_of(directory: Path, share: Share = WHOLE) -> tuple[int, int]:
     files = read(directory)
     read_ones = _to_read(files, _in_share(files, share), share.up_to)
     return sum(files[name].size for name in read_ones), sum(file.size for file in files.values())
-
-
-def _leads_out(name: str) -> bool:
-    return "\0" in name or any(part in {"", ".", ".."} for part in name.split("/"))
 
 
 def _line(name: str, file: FileDigest) -> str:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from pretrain.recipe import Recipe
 
-
 FORMAT = 3  # a new one when older readers would misread it
 WITHOUT_CHECKSUMS = 2  # the format of before checksums, which is read too
 LATEST = "latest_checkpointed_iteration.txt"
@@ -86,14 +85,14 @@ class CheckpointFolder:
         """Flush and rename a written checkpoint, name it in LATEST, and remove older ones; one rank, any thread."""
         unfinished, final = self._unfinished(iteration), self.directory(iteration)
         with self.written():
-            _flush(*unfinished.iterdir(), unfinished)
+            flush_to_disk(*unfinished.iterdir(), unfinished)
             if final.exists():  # the run was started again from an older checkpoint
                 final.rename(self.path / f"{_UNFINISHED}replaced-{iteration:07d}")
             unfinished.rename(final)
             with replacing(self.path / LATEST, error=None) as stream:
                 stream.write(tracked(str(iteration)).encode())
             # Only the folder itself: opening and closing the run's lock in it (launch/run_lock.py) would release it.
-            _flush(self.path)
+            flush_to_disk(self.path)
             self._remove_older(iteration)
             self._remove_unfinished()
 
@@ -103,7 +102,7 @@ class CheckpointFolder:
         try:
             yield
         except OSError as error:
-            msg = f"{self.path} cannot be written: {error}\nMake room, or let checkpoint.save name another folder."
+            msg = f"{self.path} cannot be written: {error}\nFree disk space, or set checkpoint.save to another folder."
             raise CheckpointError(msg) from error
 
     def name_none(self, reason: str) -> None:
@@ -113,14 +112,10 @@ class CheckpointFolder:
 
     def require_writable(self) -> None:
         """Make the folder, so that a mistake is found before the training and not at its first checkpoint."""
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            probe = self.path / f"{_UNFINISHED}probe"
-            probe.mkdir(exist_ok=True)
+        probe = self.path / f"{_UNFINISHED}probe"
+        with self.written():
+            probe.mkdir(parents=True, exist_ok=True)
             probe.rmdir()
-        except OSError as exc:
-            msg = f"{self.path} cannot be written: {exc}\nLet checkpoint.save name another folder."
-            raise CheckpointError(msg) from exc
 
     def latest(self) -> int | None:
         """Return the iteration of the latest complete checkpoint, None without one; an error for a bad LATEST."""
@@ -165,9 +160,8 @@ class CheckpointFolder:
             left.unlink()
 
     def _choice(self) -> str:
-        there = ", ".join(map(str, self.iterations()))
-        if there:
-            return f"Write the number of one of these into it: {there}."
+        if there := self.iterations():
+            return f"Write one of these iterations into it: {', '.join(map(str, there))}."
         return "The folder holds no checkpoint (iter_*); name another."
 
 
@@ -180,7 +174,7 @@ def tracked(number: str) -> str:
     return f"{line}xxh3 {digest_of(line.encode())}\n"
 
 
-def _flush(*paths: Path) -> None:
+def flush_to_disk(*paths: Path) -> None:
     """Flush files and folders to the disk before anything relies on them."""
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY)

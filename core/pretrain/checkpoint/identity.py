@@ -14,11 +14,9 @@ if TYPE_CHECKING:
     from pretrain.recipe import Recipe
     from pretrain.recipe.sections.model import ModelSection
 
-
 _LEAST = 1024  # rows beyond a tokenizer's tokens that need no explanation: Qwen 2 has 293, GPT-NeoX-20B 155
-
+# Megatron-LM's --make-vocab-size-divisible-by, and the tensor-parallel ranks up to which it is multiplied
 _MULTIPLE, _MOST_RANKS = 128, 64
-"""Megatron-LM's --make-vocab-size-divisible-by, and the tensor-parallel ranks up to which it is multiplied."""
 
 
 def structure(model: ModelSection) -> dict[str, Any]:
@@ -34,15 +32,12 @@ def is_padded(tokens: int, rows: int) -> bool:
     return rows - tokens < _LEAST or any(rows == -(-tokens // each) * each for each in multiples)
 
 
+# settings that the first checkpoints of this format lack, although they could differ
 _NOTED_LATER = {f"model.{name}" for name, key in CONSEQUENCES.items() if key.before is ANY}
-"""Settings that the first checkpoints of this format lack, although they could differ."""
-
+# what all models had that were saved without these settings
 _BEFORE_THEY_EXISTED = {
     f"model.{name}": key.before for name, key in CONSEQUENCES.items() if key.before not in {ALWAYS, ANY}
 }
-"""What all models had that were saved without these settings."""
-
-
 _OF_THE_SCHEDULE = {"lr", "weight_decay"}  # keys of section `optimizer` whose saved values `saved_schedule` compares
 
 
@@ -86,7 +81,7 @@ def differences(recipe: Recipe, saved: Mapping[str, Any]) -> list[str]:
         if name in settings and settings[name] != value
     ]
     notices += [
-        f"{name}: {value}, the checkpoint's {before[name]}: samples come in another order, some for a second time"
+        f"{name}: {value}, the checkpoint's {before[name]}: samples are read in another order, some of them twice"
         for name, value in _samples(recipe).items()
         if None not in (value, before.get(name)) and value != before[name]
     ]

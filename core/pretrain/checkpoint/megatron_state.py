@@ -83,24 +83,21 @@ class MegatronState:
     def load(self, read: Callable[[dict[str, Any]], dict[str, Any]], counters: Counters | None) -> None:
         """Read the weights, and with counters the optimizer's state."""
         with self._gathered():  # a gather that is still on its way would overwrite what is loaded
-            self._load(read, counters)
-
-    def _load(self, read: Callable[[dict[str, Any]], dict[str, Any]], counters: Counters | None) -> None:
-        request = models = self._models()
-        structure: Any = None
-        if counters is not None:
-            structure = self._optimizer.sharded_state_dict(models, is_loading=True, metadata=sharding_metadata())
-            if self._is_fp32:
-                self._leave_out_main_weights(structure)
-            request = {**models, "optimizer": dict(enumerate(map(_renamed, _sharded_in(structure))))}
-        loaded = read(request)
-        for number, chunk in enumerate(self._chunks):
-            chunk.load_state_dict(loaded[f"model{number}"], strict=False)  # empty extra states
-        if counters is None:
-            self._optimizer.reload_model_params()
-            return
-        values = iter([loaded["optimizer"][number] for number in range(len(loaded["optimizer"]))])
-        self._optimizer.load_state_dict(_filled(structure, values, counters))
+            request = models = self._models()
+            structure: Any = None
+            if counters is not None:
+                structure = self._optimizer.sharded_state_dict(models, is_loading=True, metadata=sharding_metadata())
+                if self._is_fp32:
+                    self._leave_out_main_weights(structure)
+                request = {**models, "optimizer": dict(enumerate(map(_renamed, _sharded_in(structure))))}
+            loaded = read(request)
+            for number, chunk in enumerate(self._chunks):
+                chunk.load_state_dict(loaded[f"model{number}"], strict=False)  # empty extra states
+            if counters is None:
+                self._optimizer.reload_model_params()
+            else:
+                values = iter([loaded["optimizer"][number] for number in range(len(loaded["optimizer"]))])
+                self._optimizer.load_state_dict(_filled(structure, values, counters))
 
     def _allocate(self) -> None:
         """Allocate the moments (zeros) before the first step: an fp16 run may save before a step is not skipped."""

@@ -30,7 +30,14 @@ def restore_schedule(schedule: OptimizerParamScheduler, saved: dict[str, Any], r
         saved = saved | {key: ours[key] for key in _unused(recipe)}
     differing = {name: (ours[key], saved[key]) for key, name in _NAMES.items() if ours[key] != saved[key]}
     if differing and not override and not recipe.schedule.use_checkpoint_opt_param_scheduler:
-        raise _undecided(differing)
+        pairs = ", ".join(f"{name} {our} (checkpoint: {its})" for name, (our, its) in differing.items())
+        msg = (
+            f"the schedule differs from the checkpoint's: {pairs}. Without lr_decay_* the decay lasts for the whole "
+            "training.\nRestore the values, or set schedule.override_opt_param_scheduler: true to use the recipe's, or "
+            "schedule.use_checkpoint_opt_param_scheduler: true to use the checkpoint's (a longer training ends at "
+            "min_lr)."
+        )
+        raise CheckpointError(msg)
     schedule.num_steps = 0  # load_state_dict adds the saved steps
     schedule.load_state_dict(saved)
     for group in schedule.optimizer.param_groups:
@@ -61,12 +68,3 @@ def _unused(recipe: Recipe) -> tuple[str, ...]:
             return ()
         case _:
             assert_never(style)
-
-
-def _undecided(differing: dict[str, tuple[Any, Any]]) -> CheckpointError:
-    pairs = ", ".join(f"{name} {our} (checkpoint: {its})" for name, (our, its) in differing.items())
-    return CheckpointError(
-        f"the schedule is not the checkpoint's: {pairs}. Without lr_decay_* the decay lasts for the whole training.\n"
-        "Restore the values, or set schedule.override_opt_param_scheduler: true to use the recipe's, or "
-        "schedule.use_checkpoint_opt_param_scheduler: true to use the checkpoint's (a longer training ends at min_lr)."
-    )

@@ -23,11 +23,9 @@ if TYPE_CHECKING:
 
     from torch.distributed.checkpoint.metadata import Metadata
 
-
 COMMON, BACKEND = "common.pt", "metadata.json"
+# beginning of the keys of an optimizer's state, and the name among them of main weights
 PREFIX, MAIN = "optimizer.state", "fp32_param"
-"""Beginning of the keys of an optimizer's state, and the name among them of main weights."""
-
 OPTIMIZER = ("optimizer", "chained")
 _OTHERS = (*OPTIMIZER, "rng", "rerun")  # beginnings of keys that are not of weights
 
@@ -37,7 +35,7 @@ def common_of(folder: Path) -> dict[str, Any]:
     # Not by megatron-core's reader, which runs code where TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD is set.
     common = torch_file.read(folder / COMMON)
     if not isinstance(common, dict):
-        msg = f"{folder / COMMON} holds no values by name."
+        msg = f"{folder / COMMON} is damaged: it does not map names to values."
         raise DamageError(msg)
     if is_ours(common) and common["format"] != WITHOUT_CHECKSUMS and not checksums.are_there(folder):
         foreign = checksums.are_foreign(folder)
@@ -46,7 +44,7 @@ def common_of(folder: Path) -> dict[str, Any]:
         raise DamageError(msg)
     told, named = iteration_told(common), iteration_of(folder.name)
     if None not in (told, named) and told != named:
-        msg = f"{folder} holds iteration {told}, and its name says {named}.\nGive it the name of its iteration."
+        msg = f"{folder} holds iteration {told}, but its name says {named}.\nRename it after the iteration in it."
         raise MisnamedError(msg)
     return common
 

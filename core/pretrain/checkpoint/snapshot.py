@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from pretrain.checkpoint.contents import Saved
 
-
 Results = list[Any]  # places of the tensors that a rank has written (torch.distributed.checkpoint.storage.WriteResult)
 
 
@@ -94,13 +93,11 @@ def _copy_host_tensors(loaded: list[Any], planned: list[Any]) -> None:
             originals[number] = None  # gathered state, which nothing else holds, is not in memory twice
 
 
+# errors of torch.save by a path, which does not say what the system's error was
 _OF_TORCHS_ARCHIVES = re.compile("iostream error|inline_container|PytorchStreamWriter")
-"""Errors of torch.save by a path, which does not say what the system answered."""
-
 _LONGEST = 200  # longest part of an error's message that is shown, in characters
-
+# written tensors of a rank, digests of its files, and the message for all ranks if something went wrong
 Share = tuple[Results, dict[str, FileDigest], str | None]
-"""Written tensors of a rank, digests of its files, and the message for all ranks if something went wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,15 +166,13 @@ def _state(engine: Saved, progress: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _told(directory: Path, error: Exception, file: str = "") -> CheckpointError:
-    """Return what all ranks are told: the line of the OSError where torch's writer has failed because of one."""
+    """Return the error for all ranks; its reason is the OSError behind a failure of torch's writer, if any."""
     reason = first_line(_cause(error))
     if _is_of_disk(error):
-        msg = f"{directory} cannot be written: {file}{reason}\nMake room, or let checkpoint.save name another folder."
-        return CheckpointError(msg)
-    return CheckpointError(
-        f"{directory} is not complete: a rank has failed with {type(error).__name__}: {reason}\n"
-        "Its own log has the traceback."
-    )
+        todo = "Free disk space, or set checkpoint.save to another folder."
+        return CheckpointError(f"{directory} cannot be written: {file}{reason}\n{todo}")
+    failed = f"a rank has failed with {type(error).__name__}: {reason}"
+    return CheckpointError(f"{directory} is not complete: {failed}\nIts own log has the traceback.")
 
 
 def first_line(error: BaseException) -> str:
@@ -187,7 +182,6 @@ def first_line(error: BaseException) -> str:
 
 
 def _is_of_disk(error: BaseException) -> bool:
-    """Say whether writing has failed, rather than the program."""
     return isinstance(_cause(error), OSError) or _OF_TORCHS_ARCHIVES.search(str(error)) is not None
 
 

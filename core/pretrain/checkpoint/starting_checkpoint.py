@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     from pretrain.recipe import Recipe
 
 READABLE = (WITHOUT_CHECKSUMS, FORMAT)  # formats of checkpoints that this version reads
-
+# files that megatron-core needs to read a sharded checkpoint; .metadata is torch's index
 _FILES = ("metadata.json", "common.pt", ".metadata")
-"""Files that megatron-core needs to read a sharded checkpoint; .metadata is torch's index."""
 
 
 def require_start(path: Path, own: Path | None, recipe: Recipe) -> Path | None:

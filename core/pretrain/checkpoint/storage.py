@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
     from pretrain.checkpoint.contents import Saved
 
-
+# errors of reading a damaged checkpoint
 _FAULTS = (
     *(CheckpointingException, CheckpointException, OSError, RuntimeError, KeyError, ValueError, EOFError),
     pickle.UnpicklingError,
 )
-"""Errors of reading a damaged checkpoint."""
+_SHOWN = 3  # names of weights in an error
 
 
 def save(engine: Saved, directory: Path, progress: Mapping[str, Any]) -> None:
@@ -130,7 +130,6 @@ def _names_in(directory: Path) -> tuple[set[str], set[str]]:
 
 
 def _require_same_states(engine: Saved, directory: Path, there: set[str]) -> None:
-    """Check that a checkpoint has the state of the recipe's optimizer."""
     ours = engine.state.optimizer_states
     if there != set(ours):
         msg = (
@@ -152,22 +151,18 @@ def _reason(error: BaseException) -> str:
     return first_line(error)
 
 
-_SHOWN = 3
-
-
 def require_same_weights(engine: Saved, directory: Path, names: Collection[str]) -> None:
     """Check that a checkpoint has all weights of the model, and no others; all ranks call it together."""
     is_first = (parallel_state.get_data_parallel_rank(), parallel_state.get_tensor_model_parallel_rank()) == (0, 0)
     stages: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(stages, engine.state.weight_names() if is_first else set())
     ours = set[str]().union(*stages)
-    sides = {"lacks": ours - set(names), "has, and the model lacks,": set(names) - ours}
-    if found := [f"{has} {_shown(names)}" for has, names in sides.items() if names]:
+    found = []
+    for side, differing in (("lacks {}", ours - set(names)), ("has {} that the model lacks", set(names) - ours)):
+        if differing:
+            first = ", ".join(sorted(differing)[:_SHOWN]) + (", ..." if len(differing) > _SHOWN else "")
+            found.append(side.format(f"{len(differing)} weight{'s' * (len(differing) > 1)} ({first})"))
+    if found:
         what = " and ".join(found)
         msg = f"{directory} is of another model: it {what}.\nChange the recipe, or choose another checkpoint."
         raise CheckpointError(msg)
-
-
-def _shown(names: Collection[str]) -> str:
-    first = ", ".join(sorted(names)[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
-    return f"{len(names)} weight{'s' * (len(names) > 1)} ({first})"

@@ -21,26 +21,19 @@ from pretrain.errors import CheckpointError, DamageError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+# modules whose objects become records without behaviour: enumerations in args, loss scalers, generator states
 _RECORDS = ("megatron.", "deepspeed.", "numpy.", "_io.", "signal.", "types.", "pathlib.")
-"""Modules whose objects become records without behaviour: enumerations in args, loss scalers, generator states."""
-
 _MOST_RECORDS = 50  # most classes of _RECORDS in one file; torch.load is called once more for each
-
+# the class or module that torch.load refuses, in its message
 _REFUSED = re.compile(r"GLOBAL ([\w.]+)|``([\w.]+)`` must be imported")
-"""The class or module that torch.load refuses, in its message."""
-
 _ZIP = b"PK\x03\x04"
+# first bytes in the format of before torch 1.6: a pickle of torch.serialization.MAGIC_NUMBER
 _BEFORE_ZIP = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
-"""First bytes in the format of before torch 1.6: a pickle of torch.serialization.MAGIC_NUMBER."""
-
 _TENSOR = re.compile(r"/data/\d+$")  # name of a record that has a tensor's numbers
-
 _BLOCK = 1 << 20
+# a zip entry's header before its name, extra field and data: its last two numbers are the lengths of those two
 _LOCAL_HEADER = struct.Struct("<26xHH")
-"""A zip entry's header before its name, extra field and data: its last two numbers are the lengths of those two."""
-
-_ALLOWING = threading.Lock()
-"""Held while the classes that torch.load makes are set, which torch keeps for the whole process."""
+_ALLOWING = threading.Lock()  # held while the classes are set that torch.load makes: torch keeps them for the process
 
 
 class _Record:
@@ -126,7 +119,7 @@ def _load(source: Path | IO[bytes], path: Path, *, is_zip: bool) -> Any:
             if not name.startswith(_RECORDS) or name in records or len(records) == _MOST_RECORDS:
                 msg = (
                     f"{path} holds {name[:200]}, which could run code. Nothing was executed.\n"
-                    "Tensors, plain values and argparse.Namespace are read: save the file again without it."
+                    "Save the file again without it: only tensors, plain values and argparse.Namespace are read."
                 )
                 raise CheckpointError(msg) from error
             # A class of its own for each name, since torch.load keeps one name for a class.
@@ -155,7 +148,7 @@ def _require_file(path: Path) -> None:
 
 
 def _require_sound(source: Path | IO[bytes]) -> None:
-    """Refuse a packed archive, and one with a damaged record that is not a tensor's."""
+    """Refuse a compressed archive, and one with a damaged record that is not a tensor's."""
     if not isinstance(source, Path):
         source.seek(0)
     with zipfile.ZipFile(source) as archive:
@@ -166,9 +159,9 @@ def _require_sound(source: Path | IO[bytes]) -> None:
 
 
 def _require_uncompressed(archive: zipfile.ZipFile) -> None:
-    """Refuse a packed archive, which could unpack to more than memory holds; torch.save packs nothing."""
+    """Refuse a compressed archive, which could unpack to more than memory holds; torch.save compresses nothing."""
     if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
-        msg = "it is a packed archive"
+        msg = "it is a compressed archive"
         raise ValueError(msg)
 
 

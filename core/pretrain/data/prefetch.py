@@ -15,7 +15,6 @@ from pretrain.exit_codes import ExitCode
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
-
 T = TypeVar("T")
 
 _MOST_WAITING = 2  # largest number of prefetched items

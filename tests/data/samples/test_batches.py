@@ -107,12 +107,12 @@ class TestEnd:
     def test_of_the_data_is_an_error_that_says_how_much_was_read(self):
         iterator = batches(length=7, micro_batch_size=2)
         assert [numbers(next(iterator)) for _ in range(3)] == [[0, 1], [2, 3], [4, 5]]
-        with pytest.raises(DataError, match="7 samples, of which 6 are read; the next micro-batches need 2") as caught:
+        with pytest.raises(DataError, match="7 samples, 6 are read, and the next micro-batches need 2") as caught:
             next(iterator)
         assert len(str(caught.value).splitlines()) <= 3
 
     def test_beyond_it_there_is_nothing_to_resume(self):
-        with pytest.raises(DataError, match="10 samples, of which 50 are read"):
+        with pytest.raises(DataError, match="10 samples, 50 are read"):
             next(batches(length=10, consumed=50))
 
     @given(consumed=st.integers(0, 50), size=st.integers(1, 3))

@@ -62,7 +62,7 @@ class TestOneRankOfTwo:
             built(recipe(f"data.cache_path={tmp_path}/local"))
         message = str(caught.value)
         assert len(message.splitlines()) == 2
-        assert f"rank 0 has written the sample indices to {tmp_path}/local, which this machine does not see" in message
+        assert f"rank 0 has written the sample indices to {tmp_path}/local, which this machine cannot see" in message
         assert "data.index: native" in message
 
 

@@ -197,7 +197,7 @@ class TestBrokenFiles:
     def test_a_vocabulary_without_an_end_of_document(self, tmp_path, trained_file):
         file = tmp_path / "endless.json"
         file.write_text(trained_file.read_text().replace("<|endoftext|>", "<|nothing|>"))
-        assert "no token that ends a document" in self.error(type="huggingface", file=str(file))
+        assert "no end-of-document token" in self.error(type="huggingface", file=str(file))
 
     def test_other_names_for_the_end_are_known(self, tmp_path, trained_file):
         file = tmp_path / "llama.json"

@@ -18,7 +18,6 @@ from pretrain.tools.convert.lazy_tensor import (
     part_of,
     summed,
     transposed,
-    with_last_row_repeated,
     with_rows,
 )
 
@@ -64,7 +63,7 @@ def test_rows_are_cut_off_or_filled_with_zeros(rows, wanted):
 @given(rows=sizes, wanted=sizes, size=st.integers(1, 60))
 def test_rows_are_cut_off_or_the_last_one_repeated(rows, wanted, size):
     whole = tensor(rows, 3)
-    result = in_blocks(with_last_row_repeated(in_memory(whole), wanted), size)
+    result = in_blocks(with_rows(in_memory(whole), wanted, repeats_last=True), size)
     assert torch.equal(result, whole[torch.arange(wanted).clamp(max=rows - 1)])
 
 

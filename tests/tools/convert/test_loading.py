@@ -20,9 +20,10 @@ from pretrain.model.weights import global_names
 from pretrain.recipe.sections.model import ModelSection
 from pretrain.tools.convert.commands import recipe_section
 from pretrain.tools.convert.conversion import ConvertOptions, convert
+from pretrain.tools.convert.model_weights import FileLayout
 from pretrain.tools.convert.registry import WRITE, read_weights
-from pretrain.tools.convert.target import TargetLayout, write_target
-from pretrain.tools.convert.trainer_calls import _Source, foreign_summary, load, require_fitting
+from pretrain.tools.convert.target import write_target
+from pretrain.tools.convert.trainer_calls import _part_of_rank, foreign_summary, load, require_fitting
 
 SMALL = ("model.num_layers=2",)
 MODELS = {
@@ -32,8 +33,8 @@ MODELS = {
     "Qwen": QWEN,
 }
 FORMATS = {
-    "GPT-2": ConvertOptions(format="megatron", layout=TargetLayout(tensor=2, pipeline=2)),
-    "NeoX": ConvertOptions(format="neox", layout=TargetLayout(tensor=2)),
+    "GPT-2": ConvertOptions(format="megatron", layout=FileLayout(tensor=2, pipeline=2)),
+    "NeoX": ConvertOptions(format="neox", layout=FileLayout(tensor=2)),
     "Llama": ConvertOptions(format="torch_dist"),
     "Qwen": ConvertOptions(format="huggingface"),
 }
@@ -87,7 +88,7 @@ def check_training(ours, tmp_path, engine_overrides):
 def test_every_tensor_parallel_rank_gets_its_part(ours, ranks):
     _, _, folder = ours
     weights = read_weights(folder, {})
-    source = _Source(weights, tiny.VOCAB_SIZE)
+    read = partial(_part_of_rank, weights, tiny.VOCAB_SIZE)
     whole = torch.cat(
         [weights.tensors[f"decoder.layers.{layer}.mlp.linear_fc2.weight"].whole()[None] for layer in (0, 1)]
     )
@@ -97,11 +98,11 @@ def test_every_tensor_parallel_rank_gets_its_part(ours, ranks):
         wanted = ShardedTensor.from_rank_offsets(
             "decoder.layers.mlp.linear_fc2.weight", columns, (0, 1, 2), (2, rank, ranks), prepend_axis_num=1
         )
-        assert torch.equal(source.read(wanted), whole[1].chunk(ranks, 1)[rank])
+        assert torch.equal(read(wanted), whole[1].chunk(ranks, 1)[rank])
         part = torch.empty(rows // ranks, whole.shape[1])
         wanted = ShardedTensor.from_rank_offsets("embedding.word_embeddings.weight", part, (0, rank, ranks))
         embedding = weights.tensors["embedding.word_embeddings.weight"].whole()
-        assert torch.equal(source.read(wanted), embedding[:rows].chunk(ranks)[rank])
+        assert torch.equal(read(wanted), embedding[:rows].chunk(ranks)[rank])
 
 
 @pytest.mark.parametrize("ours", ["GPT-2", "Qwen"], indirect=True)
@@ -139,7 +140,7 @@ def test_a_tokenizer_of_more_tokens_is_refused(ours, tmp_path, monkeypatch):
     convert(folder, tmp_path / "theirs", ConvertOptions(format="torch_dist"))
     with tiny.engine_of(tiny.tiny(*overrides)) as engine:
         monkeypatch.setattr(engine, "vocab_size", 1000)
-        with pytest.raises(CheckpointError, match=r"has 300 tokens, the recipe's tokenizer 1,000"):
+        with pytest.raises(CheckpointError, match=r"has 300 tokens, and the recipe's tokenizer 1,000"):
             load(engine, tmp_path / "theirs", finetune=True)
 
 
@@ -147,12 +148,12 @@ def test_a_tokenizer_of_more_tokens_is_refused(ours, tmp_path, monkeypatch):
 def test_converted_weights_of_an_unknown_vocabulary_need_a_tokenizer_that_padding_explains(ours, tmp_path):
     _, overrides, folder = ours
     unknown = replace(read_weights(folder, {}), vocab_size=None)
-    target = WRITE["pretrain"](unknown, TargetLayout())
+    target = WRITE["pretrain"](unknown, FileLayout())
     write_target(target, tmp_path / "bare", "identity")
     with tiny.engine_of(tiny.tiny(*overrides)) as engine:  # 300 tokens, 384 rows
         storage.load(engine, tmp_path / "bare" / "iter_0000001", weights_only=True)
         few = replace(unknown.with_vocabulary(128), vocab_size=None)
-        write_target(WRITE["pretrain"](few, TargetLayout()), tmp_path / "few", "identity")
+        write_target(WRITE["pretrain"](few, FileLayout()), tmp_path / "few", "identity")
         with pytest.raises(CheckpointError, match=r"model\.vocab_size None \(recipe: 300\)"):
             storage.load(engine, tmp_path / "few" / "iter_0000001", weights_only=True)
 

@@ -17,7 +17,7 @@ from pretrain.tools.convert.formats.hugging_face_families import FAMILIES
 from pretrain.tools.convert.formats.megatron_writer import args_for
 from pretrain.tools.convert.formats.neox import config_of as neox_config
 from pretrain.tools.convert.model_keys import NAMES, Names, Program, not_held
-from pretrain.tools.convert.target import TargetLayout
+from pretrain.tools.convert.model_weights import FileLayout
 
 MODELS = [
     tiny(*overrides).model
@@ -32,9 +32,9 @@ def written(program, model):
     )
     match program:
         case "megatron":
-            return vars(args_for(weights, TargetLayout()))
+            return vars(args_for(weights, FileLayout()))
         case "deepspeed":
-            return _args(weights, TargetLayout())
+            return _args(weights, FileLayout())
         case "neox":
             return neox_config(model)
         case "huggingface":

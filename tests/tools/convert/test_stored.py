@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import os
 import pickle
 import zipfile
+from pathlib import Path
 
 import pytest
 import safetensors.torch
@@ -171,14 +171,19 @@ def test_a_file_that_is_gone_is_named(tmp_path):
     ]
     (tmp_path / "w.pt").unlink()
     for tensor in tensors:
-        with pytest.raises(CheckpointError, match=r"w\.pt cannot be read: No such file.*\nCopy it there again"):
+        with pytest.raises(CheckpointError, match=r"w\.pt cannot be read: No such file.*\nCopy it again"):
             tensor.whole()
 
 
 def test_a_record_is_verified_with_its_file_opened_once(tmp_path, monkeypatch):
     torch.save(torch.ones(2**20), tmp_path / "w.pt")  # four blocks of a MiB
     tensor, opened = torch_file_tensors(tmp_path / "w.pt"), []
-    open_ = os.open
-    monkeypatch.setattr(os, "open", lambda path, flags: (opened.append(path), open_(path, flags))[1])
+    open_ = Path.open
+
+    def counted(path, *how, **options):
+        opened.append(path)
+        return open_(path, *how, **options)
+
+    monkeypatch.setattr(Path, "open", counted)
     assert tensor.rows(0, 1).tolist() == [1]
     assert opened == [tmp_path / "w.pt"] * 2  # for the record, and for the row

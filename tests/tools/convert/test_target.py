@@ -134,7 +134,7 @@ def test_folders_that_no_conversion_has_made_are_left_alone(tmp_path):
     for name in ("target.unfinished", "target.replaced"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "mine").touch()
-    with pytest.raises(CheckpointError, match=r"target\.unfinished is in the way: it is not of a conversion"):
+    with pytest.raises(CheckpointError, match=r"target\.unfinished exists and is not an unfinished conversion"):
         write_target(Target(files=[File("a")]), tmp_path / "target", "identity")
     (tmp_path / "target.unfinished").rename(tmp_path / "other")
     write_target(Target(files=[File("a")]), tmp_path / "target", "identity")

@@ -87,7 +87,7 @@ def test_ids_that_are_wrong_outside_ascii_stop_the_build(tmp_path, trained, monk
     monkeypatch.setattr(fast.FastTokenizer, "encode_batch", wrong)
     documents = DOCUMENTS[:100]
     documents[51] = "na\u00efve"
-    with pytest.raises(DataError, match="gigatoken gives other tokens"):
+    with pytest.raises(DataError, match="gigatoken and the tokenizers library give different tokens"):
         build_tokens([write_jsonl(tmp_path / "c.jsonl", documents)], tmp_path / "p", trained)
 
 
@@ -97,7 +97,7 @@ def test_ids_that_are_wrong_in_long_texts_alone_stop_the_build(tmp_path, trained
 
     monkeypatch.setattr(fast.FastTokenizer, "encode_batch", wrong)
     corpus = write_jsonl(tmp_path / "c.jsonl", [" ".join(DOCUMENTS)] * 4)
-    with pytest.raises(DataError, match="gigatoken gives other tokens"):
+    with pytest.raises(DataError, match="gigatoken and the tokenizers library give different tokens"):
         build_tokens([corpus], tmp_path / "p", trained)
 
 
@@ -115,9 +115,9 @@ def test_correct_ids_pass_for_long_texts_that_are_cut_anywhere(trained, words, r
 @pytest.mark.usefixtures("small_as_large")
 def test_the_number_of_compared_texts_is_reported(tmp_path, trained):
     built = build_tokens([write_jsonl(tmp_path / "c.jsonl", ["word", ""] * 80)], tmp_path / "p", trained)
-    assert (built.compared, built.texts) == (8, 80)
+    assert (built.counts.compared, built.counts.texts) == (8, 80)
     built = build_tokens([write_jsonl(tmp_path / "d.jsonl", ["word " * 9000])], tmp_path / "q", trained)
-    assert (built.compared, built.texts) == (1, 1)
+    assert (built.counts.compared, built.counts.texts) == (1, 1)
 
 
 def test_it_is_bounded(tmp_path, trained, monkeypatch):

@@ -23,7 +23,7 @@ def chunks_of(path, chunk_bytes=1 << 20):
 
 
 def documents_in(path, chunk_bytes=1 << 20):
-    return [document for chunk in chunks_of(path, chunk_bytes) for document in read_documents(chunk, "text").texts]
+    return [document for chunk in chunks_of(path, chunk_bytes) for document in read_documents(chunk, "text")[0]]
 
 
 def error_in(path, content):
@@ -107,7 +107,7 @@ def test_empty_lines_and_windows_line_ends_are_allowed(tmp_path):
 
 
 def test_a_list_of_strings_is_one_document_of_sentences():
-    assert read_documents(Chunk("a", 1, b'{"text": ["x", "y"]}', 0), "text").texts == [["x", "y"]]
+    assert read_documents(Chunk("a", 1, b'{"text": ["x", "y"]}', 0), "text")[0] == [["x", "y"]]
 
 
 @pytest.mark.parametrize(

@@ -99,11 +99,12 @@ def test_other_ids_stop_the_build_and_leave_nothing(tmp_path, trained, monkeypat
     monkeypatch.setattr(fast.FastTokenizer, "encode_batch", wrong)
     corpus = write_jsonl(tmp_path / "c.jsonl", DOCUMENTS)
     with pytest.raises(
-        DataError, match=r"c\.jsonl:1 or a later line: gigatoken gives other tokens.*(?s:.)*--encoder tokenizers"
+        DataError,
+        match=r"c\.jsonl:1 or a later line: gigatoken and .* give different tokens.*(?s:.)*--encoder tokenizers",
     ):
         build_tokens([corpus], tmp_path / "p", trained)
     assert not folder_of(tmp_path / "p").exists()
-    assert build_tokens([corpus], tmp_path / "p", trained, reference_only=True).compared is None
+    assert build_tokens([corpus], tmp_path / "p", trained, reference_only=True).counts.texts == 0
 
 
 @pytest.mark.usefixtures("small_as_large")
@@ -123,12 +124,12 @@ def test_a_panic_of_the_library_names_the_place(tmp_path, trained, monkeypatch):
 def test_a_small_corpus_is_encoded_by_the_reference_which_starts_sooner(tmp_path, trained, monkeypatch):
     monkeypatch.setattr(fast, "huggingface", None)
     built = build_tokens([write_jsonl(tmp_path / "c.jsonl", DOCUMENTS[:10])], tmp_path / "p", trained)
-    assert (built.documents, built.compared) == (10, None)
+    assert (built.documents, built.counts.texts) == (10, 0)
 
 
 def test_a_sample_is_compared_for_documents_of_any_length(tmp_path, trained):
     corpus = write_jsonl(tmp_path / "c.jsonl", ["", "the loss " * 50_000])
-    assert build_tokens([corpus], tmp_path / "p", trained).compared == 1
+    assert build_tokens([corpus], tmp_path / "p", trained).counts.compared == 1
 
 
 def test_encoding_imports_nothing_that_takes_longer_than_encoding(trained):

@@ -57,7 +57,7 @@ def test_a_full_disk_is_named_and_what_is_written_stays_valid(tmp_path, inputs, 
             build_tokens(inputs, tmp_path / "p", SECTION, append_eod=True)
     lines = str(caught.value).splitlines()
     assert lines[0] == f"{tmp_path / 'p'}.partial cannot be written: No space left on device."
-    assert "the same command" in lines[1]
+    assert "repeat the command" in lines[1]
     build_tokens(inputs, tmp_path / "p", SECTION, append_eod=True)
     assert content(tmp_path / "p") == whole
 
@@ -98,7 +98,7 @@ class TestFailuresOfSaving:
         with pytest.raises(DataError) as caught:
             build_tokens(inputs, prefix, SECTION, append_eod=True)
         first, second = str(caught.value).splitlines()
-        assert "the same command: it continues" in second
+        assert "repeat the command to continue" in second
         return first
 
     @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT, errno.EIO])

@@ -91,7 +91,7 @@ class TestRepair:
 
     @pytest.mark.parametrize(
         ("kept", "end", "message"),
-        [(None, [1], "lacks 4 tokens of 3 documents"), (-1, [7], "do not end in EOD")],
+        [(None, [1], "lacks 4 tokens for 3 documents"), (-1, [7], "do not end in EOD")],
     )
     def test_an_index_with_other_faults_is_not_changed(self, megatron_deepspeeds, kept, end, message):
         found = np.fromfile(bin_path(megatron_deepspeeds), "<u2")

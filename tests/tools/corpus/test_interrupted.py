@@ -131,7 +131,7 @@ class TestWhatWasCompared:
     @pytest.fixture
     def whole(self, tmp_path, inputs, section, small_as_large):
         built = build_tokens(inputs, tmp_path / "whole", section)
-        assert 0 < built.compared <= built.texts == 350
+        assert 0 < built.counts.compared <= built.counts.texts == 350
         return built
 
     def test_before_counts_too(self, tmp_path, inputs, section, whole):
@@ -139,8 +139,10 @@ class TestWhatWasCompared:
             with pytest.raises(Crash):
                 stopped_after(count, inputs, tmp_path / "p", section)
         built = build_tokens(inputs, tmp_path / "p", section)
-        assert built.texts == whole.texts
-        assert whole.compared <= built.compared <= built.texts  # each time begins with a larger sample
+        assert built.counts.texts == whole.counts.texts
+        assert (
+            whole.counts.compared <= built.counts.compared <= built.counts.texts
+        )  # each time begins with a larger sample
 
     def test_is_reported_if_only_the_names_were_missing(self, tmp_path, inputs, section, whole, monkeypatch):
         with monkeypatch.context() as patch:
@@ -154,7 +156,7 @@ class TestWhatWasCompared:
             stopped_after(10, inputs, tmp_path / "p", section)
         built = build_tokens(inputs, tmp_path / "p", section, reference_only=True)
         assert content(tmp_path / "p") == content(tmp_path / "whole")
-        assert 0 < built.texts < whole.texts
+        assert 0 < built.counts.texts < whole.counts.texts
 
     def test_is_not_checked_for_a_state_without_it(self, tmp_path, inputs, section, whole):
         with pytest.raises(Crash):
@@ -165,7 +167,7 @@ class TestWhatWasCompared:
         assert 0 < entry["counts"].pop("compared") <= texts
         state.write_text(json.dumps(entry))
         built = build_tokens(inputs, tmp_path / "p", section)
-        assert (built.texts, built.compared > 0) == (whole.texts - texts, True)
+        assert (built.counts.texts, built.counts.compared > 0) == (whole.counts.texts - texts, True)
 
 
 @pytest.mark.full

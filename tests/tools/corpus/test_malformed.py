@@ -184,8 +184,8 @@ class TestLongDocuments:
 
         read = list(chunks.read_chunks(find_sources([path]), "text", chunk_bytes=chunk_bytes))
         found = [documents.read_documents(chunk, "text", skip=True) for chunk in read]
-        texts = [text for part in found for (text,) in part.texts]
-        faults = [(chunk, part.faults) for chunk, part in zip(read, found, strict=True) if part.faults.count]
+        texts = [text for part, _ in found for (text,) in part]
+        faults = [(chunk, fault) for chunk, (_, fault) in zip(read, found, strict=True) if fault.count]
         # A line is as long as its newline makes it; one at the limit may be called too long where it is cut.
         assert {"x" * size for line, size in zip(lines, sizes, strict=True) if len(line) < 999} <= set(texts)
         assert all(len(text) <= 1000 for text in texts)

@@ -78,7 +78,7 @@ def test_data_of_different_dtypes_is_not_mixed(tmp_path, parts):
     content = bytearray(idx_path(parts[2]).read_bytes())
     content[17] = 3
     idx_path(parts[2]).write_bytes(content)
-    with pytest.raises(DataError, match=r"part0 holds uint16 tokens and .*part2 int16"):
+    with pytest.raises(DataError, match=r"part0 holds uint16 tokens, but .*part2 int16"):
         merge_tokens(parts, tmp_path / "merged")
 
 
@@ -222,7 +222,7 @@ class TestShardsOfOneBuild:
 
     def test_have_one_name(self, tmp_path, shard, corpus):
         shards = [shard(number, [corpus], name=name) for number, name in enumerate("xy")]
-        with pytest.raises(DataError, match=r"x-00000-of-00002 and .*y-00001-of-00002 are shards of different names"):
+        with pytest.raises(DataError, match=r"x-00000-of-00002 and .*y-00001-of-00002 are shards with different names"):
             merge_tokens(shards, tmp_path / "merged")
 
 

@@ -87,7 +87,7 @@ class TestWhichText:
         assert 0 < sum(len(text.encode()) for text in some) <= 5000
 
     def test_a_library_without_sources_is_named(self, library):
-        with pytest.raises(DataError, match="holds no source text of the Python standard library"):
+        with pytest.raises(DataError, match="has no source text of Python's standard library"):
             list(stdlib_documents(library.folder))
 
     def test_this_pythons_own_is_several_megabytes(self):

@@ -29,10 +29,6 @@ _JOIN_SECONDS = 5.0  # seconds that `close` waits for the batch that is being re
 _KEYS = ("tokens", "labels", "loss_mask", "position_ids")
 
 
-def _nothing() -> None:
-    """Prepare nothing."""
-
-
 class SampleDataset(Protocol):
     """A map-style dataset of the samples that `datasets.Datasets` describes."""
 
@@ -61,7 +57,7 @@ class MicroBatches:
         data_parallel_size: int,
         consumed_samples: int,
         num_workers: int,
-        prepare_worker: Callable[[], None] = _nothing,
+        prepare_worker: Callable[[], None] | None = None,
         pin_memory: bool = False,
         cyclic: bool = False,
     ) -> None:
@@ -106,9 +102,9 @@ class MicroBatches:
             batch = next(self._read)
         except StopIteration:
             msg = (
-                f"the data ends: {self._length} samples, of which {self.consumed_samples} are read; the next "
-                f"micro-batches need {self._block}.\nThe datasets are built for the length of the training: is "
-                "train_iters (or train_samples) what it was?"
+                f"the data ends: it has {self._length} samples, {self.consumed_samples} are read, and the next "
+                f"micro-batches need {self._block}.\nDid train_iters or train_samples change? "
+                "The datasets are built for them."
             )
             raise DataError(msg) from None
         self.consumed_samples += self._block
@@ -120,7 +116,7 @@ class MicroBatches:
         self._read = iter(())
 
 
-def _end(read: Iterator[Batch], loader: Iterator[_Arrays | Batch]) -> None:
+def _end(read: Iterator[Batch], loader: Iterator[Any]) -> None:
     if isinstance(read, Prefetcher):
         read.close(_JOIN_SECONDS)
     # torch does this when the iterator is collected, but the traceback of an error in it keeps it alive.
@@ -134,9 +130,7 @@ def _block_indices(*, length: int | None, modulus: int, begin: int, block: int, 
         begin += block
 
 
-def _loader(
-    dataset: _Sent, indices: Iterator[list[int]], *, num_workers: int, pin_memory: bool
-) -> DataLoader[_Arrays | Batch]:
+def _loader(dataset: _Sent, indices: Iterator[list[int]], *, num_workers: int, pin_memory: bool) -> DataLoader[Any]:
     workers: dict[str, Any] = {}
     if num_workers:
         # spawn: a fork of this process would copy the locks of its threads (gloo, the device's driver, OpenMP), and a
@@ -158,7 +152,7 @@ def _loader(
 class _Sent:
     """A dataset that prepares the worker it is sent to, and is unpickled without warnings, which were shown already."""
 
-    def __init__(self, dataset: SampleDataset, prepare: Callable[[], None]) -> None:
+    def __init__(self, dataset: SampleDataset, prepare: Callable[[], None] | None) -> None:
         self._dataset, self._prepare = dataset, prepare
 
     def __len__(self) -> int:
@@ -171,8 +165,9 @@ class _Sent:
         return _receive, (self._prepare, pickle.dumps(self._dataset))
 
 
-def _receive(prepare: Callable[[], None], pickled: bytes) -> _Sent:
-    prepare()
+def _receive(prepare: Callable[[], None] | None, pickled: bytes) -> _Sent:
+    if prepare is not None:
+        prepare()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return _Sent(pickle.loads(pickled), prepare)  # noqa: S301  from this run's own training process
@@ -183,7 +178,7 @@ def _start_worker(worker: int) -> None:  # noqa: ARG001  torch's signature
     exit_with_parent()
     # Skips Python's own cleanup, which aborts in the presence of the thread that sends a batch.
     atexit.register(os._exit, 0)
-    for number in (signal.SIGINT, signal.SIGUSR1):  # SIGUSR1 asks the training process what it is in
+    for number in (signal.SIGINT, signal.SIGUSR1):  # SIGUSR1 makes the training process say where it is
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: signal.alarm(_GRACE))
 

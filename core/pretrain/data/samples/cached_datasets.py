@@ -10,7 +10,6 @@ import hashlib
 import json
 import time
 from contextlib import suppress
-from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +30,8 @@ if TYPE_CHECKING:
 
 _INDICES = ("document_index", "sample_index", "shuffle_index")
 _BLEND_INDICES = ("dataset_index", "dataset_sample_index")
+# seconds since the last write: far more than the clocks of two machines differ, or than a write can block
 _ABANDONED_AFTER = 86_400.0
-"""Seconds since the last write: far more than the clocks of two machines differ, or than a write can block."""
 
 
 class CachedGPTDataset(GPTDataset):  # type: ignore[misc]
@@ -55,7 +54,7 @@ class CachedGPTDataset(GPTDataset):  # type: ignore[misc]
             seq_length=self.config.sequence_length,
             seed=self.config.random_seed,
         )
-        _write(files, map(itemgetter(1), order.arrays()), self.unique_description)
+        _write(files, order.arrays(), self.unique_description)
 
     def __getstate__(self) -> dict[str, Any]:
         files = _cache_files(self, self.index_split, _INDICES)
@@ -172,7 +171,7 @@ def _mapped(files: list[Path], build: Callable[[list[Path]], None], read: Callab
         if _is_first():
             raise
         msg = (
-            f"rank 0 has written the sample indices to {files[0].parent}, which this machine does not see.\n"
-            "Set data.cache_path to a folder that all machines see, or data.index: native, which needs none."
+            f"rank 0 has written the sample indices to {files[0].parent}, which this machine cannot see.\n"
+            "Set data.cache_path to a folder that all machines share, or data.index: native, which needs none."
         )
         raise DataError(msg) from exc

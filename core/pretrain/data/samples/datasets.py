@@ -83,7 +83,6 @@ def build_datasets(
 
 
 def _parts(recipe: Recipe) -> list[tuple[str, float]]:
-    """Return (path, weight) of every token file."""
     if recipe.data.path is not None:
         return [(recipe.data.path, 1.0)]
     return [(part.path, part.weight) for part in recipe.data.blend or ()]

@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-
+# a last epoch is shuffled separately if a smaller share of it is read, so that none of its documents is read early
 _WHOLE_EPOCH = 0.80
-"""A last epoch is shuffled separately if a smaller share of it is read, so that none of its documents comes early."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,8 +37,8 @@ class MegatronOrder:
     seq_length: int
     seed: int
 
-    def arrays(self) -> Iterator[tuple[str, npt.NDArray[Any]]]:
-        """Yield the arrays one by one with the name of their file; each is freed as soon as possible."""
+    def arrays(self) -> Iterator[npt.NDArray[Any]]:
+        """Yield document, sample and shuffle index one by one; each is freed as soon as possible."""
         tokens = int(self.lengths[self.documents.start : self.documents.stop].sum(dtype=np.int64))
         epochs = -(-(self.num_samples * self.seq_length + 1) // tokens)
         before_last = ((epochs - 1) * tokens - 1) // self.seq_length
@@ -49,12 +48,12 @@ class MegatronOrder:
 
         documents = self._documents(epochs, random, is_apart=is_apart)
         samples = helpers.build_sample_idx(self.lengths, documents, self.seq_length, epochs, tokens)
-        yield "document_index", documents
+        yield documents
         del documents
         number = samples.shape[0] - 1
-        yield "sample_index", samples
+        yield samples
         del samples
-        yield "shuffle_index", _shuffled(number, before_last if is_apart else number, random)
+        yield _shuffled(number, before_last if is_apart else number, random)
 
     def _documents(self, epochs: int, random: np.random.RandomState, *, is_apart: bool) -> npt.NDArray[np.int32]:
         each = len(self.documents)
@@ -102,9 +101,8 @@ def blend_surplus(
 
     def needed_surplus(bounds: tuple[float, float], samples: int) -> float:
         shares = [math.ceil(samples * weight) for weight in weights]
-        most = [
-            math.floor(sum(shares) * weight) + 1 for weight in weights
-        ]  # the next sample is of the part furthest below its share
+        # the next sample is of the part furthest below its share
+        most = [math.floor(sum(shares) * weight) + 1 for weight in weights]
         scarce = [number for number, share in enumerate(shares) if most[number] > _prepared(share)]
         has = {n: _available(TokenFile.open(parts[n][0]), bounds, _prepared(shares[n]), seq_length) for n in scarce}
         if all(most[number] <= has[number] for number in scarce):
@@ -144,9 +142,9 @@ def require_same_order(saved: dict[str, Any], ours: dict[str, Any]) -> None:
     if saved["samples"] == ours["samples"] or saved["digest"] == ours["digest"]:
         return
     msg = (
-        f"the training reads {ours['samples']} samples, the checkpoint's read {saved['samples']} (train_iters, "
+        f"this training reads {ours['samples']} samples, that of the checkpoint {saved['samples']} (train_iters, "
         "train_samples, global_batch_size): beyond one epoch data.index: megatron reshuffles them, and samples would "
-        "repeat.\nRestore the length; or set data.index: native, whose order no length changes "
-        "(from here on: some samples of this epoch may come again)."
+        "repeat.\nRestore the length; or set data.index: native, whose order does not depend on it "
+        "(samples of this epoch that were read already may be read again)."
     )
     raise DataError(msg)

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -53,12 +53,14 @@ class NativeSamples:
 
     def resume(self, position: int, saved: Mapping[str, Any] | None) -> NativeSamples:
         """Return the samples from `position` on of a training whose checkpoint holds `saved`, of `blend` or None."""
-        before = Phase.from_mapping(saved) if saved else Phase(position, self.phase.weights)
+        before = Phase(position, self.phase.weights)
+        if saved:
+            before = Phase(saved["begin"], dict(saved["weights"]), dict(saved["read"]))
         return replace(self, phase=before.resume(position, self.phase.weights))
 
     def blend(self) -> dict[str, Any]:
         """Return the state for a checkpoint."""
-        return self.phase.to_mapping() | {"paths": {name: windows.prefix for name, windows in self.parts.items()}}
+        return asdict(self.phase) | {"paths": {name: windows.prefix for name, windows in self.parts.items()}}
 
     def describe(self, position: int) -> list[str]:
         """Return a line for each token file: its weight, and the samples read of it before a position."""
@@ -211,15 +213,6 @@ class Phase:
         if _shares(weights) == _shares(self.weights):
             return self
         return Phase(position, dict(weights), self.read_before(position))
-
-    def to_mapping(self) -> dict[str, Any]:
-        """Return the state for a checkpoint."""
-        return asdict(self)
-
-    @classmethod
-    def from_mapping(cls, saved: Mapping[str, Any]) -> Self:
-        """Restore the result of `to_mapping`."""
-        return cls(saved["begin"], dict(saved["weights"]), dict(saved["read"]))
 
     @cached_property
     def _names(self) -> list[str]:

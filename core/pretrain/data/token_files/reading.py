@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-
 _WINDOWS = 64
 _PROBES = 1024
 _END_BYTES = 1 << 20
@@ -39,7 +38,7 @@ class TokenFile:
     def open(cls, prefix: str | Path) -> Self:
         """Map the files and compare their sizes; only a bounded part of the index is read."""
         found = cls.open_unchecked(prefix)
-        _check_bin_size(bin_path(prefix), idx_path(prefix), found.lengths, found.offsets, found.tokens.dtype)
+        found.check_size()
         return found
 
     @classmethod
@@ -64,6 +63,22 @@ class TokenFile:
         tokens = np.memmap(bin_, mode="r", dtype=dtype, shape=(count,)) if count else np.zeros(0, dtype)
         return cls(Path(prefix), tokens, lengths, offsets, ends)
 
+    def check_size(self) -> None:
+        """Compare the size of .bin with the index."""
+        bin_, idx = bin_path(self.prefix), idx_path(self.prefix).name
+        size = bin_.stat().st_size
+        expected = int(self.offsets[-1]) + int(self.lengths[-1]) * self.tokens.itemsize if self.lengths.size else 0
+        if size < expected:
+            msg = f"{bin_} is truncated: {size} bytes, {idx} expects {expected}.\nCopy or build the data again."
+            raise DataError(msg)
+        if size > expected:
+            msg = (
+                f"{bin_} has {size} bytes, {idx} expects {expected}: every document but the first would be misread.\n"
+                "Data of Megatron-DeepSpeed's preprocess_data.py --append-eod is like this.\n"
+                "Build it again, or repair the index: pretrain data inspect --repair."
+            )
+            raise DataError(msg)
+
     @property
     def documents(self) -> int:
         """Number of documents, those without a token included."""
@@ -71,9 +86,9 @@ class TokenFile:
 
     def tokens_before(self, sequence: int) -> int:
         """Return the number of tokens before a sequence; all tokens for the index after the last sequence."""
-        return (
-            self.tokens.size if sequence == self.lengths.size else int(self.offsets[sequence]) // self.tokens.itemsize
-        )
+        if sequence == self.lengths.size:
+            return self.tokens.size
+        return int(self.offsets[sequence]) // self.tokens.itemsize
 
     def tokens_in(self, sequences: range) -> int:
         """Return the number of tokens in consecutive sequences."""
@@ -161,30 +176,13 @@ def _read_header(idx: Path) -> tuple[np.dtype[Any], int, int]:
         raise DataError(msg)
     _, version, code, sequences, documents = HEADER.unpack(content)
     if version != VERSION or code not in DTYPE_CODES:
-        msg = f"{idx} has version {version} and token dtype code {code}; known are version {VERSION} and codes 1-5, 8."
+        msg = f"{idx} has version {version} and dtype code {code}; only version {VERSION} and codes 1-5, 8 are read."
         raise DataError(msg)
     expected = HEADER.size + 12 * sequences + 8 * documents
     if size not in {expected, expected + sequences}:  # one more byte a sequence: the modes of multimodal data
         msg = f"{idx} is truncated or damaged: {size} bytes, its header expects {expected}.\nBuild the data again."
         raise DataError(msg)
     return DTYPE_CODES[code], sequences, documents
-
-
-def _check_bin_size(
-    bin_: Path, idx: Path, lengths: npt.NDArray[np.int32], offsets: npt.NDArray[np.int64], dtype: np.dtype[Any]
-) -> None:
-    size = bin_.stat().st_size
-    expected = int(offsets[-1]) + int(lengths[-1]) * dtype.itemsize if lengths.size else 0
-    if size < expected:
-        msg = f"{bin_} is truncated: {size} bytes, {idx.name} expects {expected}.\nCopy or build the data again."
-        raise DataError(msg)
-    if size > expected:
-        msg = (
-            f"{bin_} has {size} bytes, {idx.name} expects {expected}: every document but the first would be misread.\n"
-            "Data of Megatron-DeepSpeed's preprocess_data.py --append-eod is like this.\n"
-            "Build it again, or repair the index: pretrain data inspect --repair."
-        )
-        raise DataError(msg)
 
 
 def unigram_entropy(prefix: str, vocab_size: int, max_tokens: int = 10_000_000) -> float:

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from pretrain.data.tokenizers import Tokenizer
 
-
 _CORPUS = "corpus"  # key of the corpus digest; absent for builds without shards, and for shards of older versions
 
 
@@ -32,7 +31,7 @@ def write_stamp(path: Path, tokenizer: Tokenizer, corpus: str | None = None) -> 
 
 
 def check_stamp(prefix: str | Path, tokenizer: Tokenizer) -> None:
-    """Raise DataError if the data was made with another tokenizer; data without a note (Megatron's) passes."""
+    """Raise DataError if the data was made with another tokenizer; data without a stamp (Megatron's) passes."""
     made_with = _read(prefix)
     if made_with is not None and made_with["fingerprint"] != tokenizer.fingerprint:
         msg = (
@@ -44,11 +43,11 @@ def check_stamp(prefix: str | Path, tokenizer: Tokenizer) -> None:
 
 
 def common_stamp(prefixes: Sequence[Path]) -> bytes | None:
-    """Return the note for the merged files of all `prefixes`, None if one has none; DataError: the notes differ."""
+    """Return the stamp for the merged files of all `prefixes`, None if one has none; DataError: the stamps differ."""
     notes = {prefix: note for prefix in prefixes if (note := _read(prefix)) is not None}
     corpora = {prefix: note.pop(_CORPUS) for prefix, note in notes.items() if _CORPUS in note}
     if different := _different(notes):
-        msg = f"{different} were made with different tokenizers; their tokens mean different text."
+        msg = f"{different} were made with different tokenizers, so an id is not the same text in both."
         raise DataError(msg)
     if different := _different(corpora):
         msg = (

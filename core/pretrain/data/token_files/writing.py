@@ -19,16 +19,9 @@ HEADER = struct.Struct("<9sQBQQ")
 """Begin of `.idx`, little endian and packed (megatron.core.datasets.indexed_dataset): magic, version, code of the token
 dtype, number of sequences N, number of documents plus one D. Then int32[N] lengths in tokens, int64[N] byte offsets
 into `.bin`, and int64[D] index of the sequence at which each document ends, beginning with 0."""
-DTYPE_CODES: dict[int, np.dtype[Any]] = {
-    1: np.dtype("u1"),
-    2: np.dtype("i1"),
-    3: np.dtype("<i2"),
-    4: np.dtype("<i4"),
-    5: np.dtype("<i8"),
-    8: np.dtype("<u2"),
-}
-"""Token dtypes by code. Codes 6 and 7, floating-point, differ between code bases and never hold tokens."""
-
+# token dtypes by code; 6 and 7, floating-point, differ between code bases and never hold tokens
+_CODES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
+DTYPE_CODES: dict[int, np.dtype[Any]] = {code: np.dtype(name) for code, name in _CODES.items()}
 _WRITTEN_AT_ONCE = 1 << 20
 
 

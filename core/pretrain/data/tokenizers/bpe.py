@@ -102,7 +102,7 @@ def _end_token(codec: Any, names: tuple[str, ...], file: Path) -> int:
         token = codec.token_to_id(name)
         if token is not None:
             return int(token)
-    msg = f"{file} has no token that ends a document.\nOne of these is needed: {', '.join(names)}."
+    msg = f"{file} has no end-of-document token.\nIt must have one of these: {', '.join(names)}."
     raise DataError(msg)
 
 

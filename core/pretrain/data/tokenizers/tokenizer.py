@@ -18,9 +18,13 @@ if TYPE_CHECKING:
     from pretrain.recipe.sections.data import TokenizerSection
     from pretrain.tokenizer_types import TokenizerType
 
-
+# the end-of-document token of GPT-2, GPT-NeoX and of every tokenizer that `pretrain tokenizer train` makes
 END_OF_DOCUMENT = "<|endoftext|>"
-"""The end-of-document token of GPT-2, GPT-NeoX and of every tokenizer that `pretrain tokenizer train` makes."""
+# of known tokenizers, the most specific name first
+END_TOKENS = (END_OF_DOCUMENT, "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "<EOS>")
+GPT2_END_TOKENS = (END_OF_DOCUMENT,)
+# Sixteen times the largest in use. The libraries allocate memory for every id up to the largest, and abort.
+LARGEST_VOCAB = 1 << 22
 
 
 class Tokenizer(Protocol):
@@ -78,10 +82,6 @@ class ByteTokenizer:
         )
 
 
-LARGEST_VOCAB = 1 << 22
-"""Sixteen times the largest in use. The libraries allocate memory for every id up to the largest, and abort."""
-
-
 @dataclass(frozen=True, slots=True)
 class TokenizerFiles:
     """The same as a recipe's section `tokenizer`, without importing recipes, which takes longer than a small build."""
@@ -93,11 +93,6 @@ class TokenizerFiles:
 
 
 NamesTokenizer: TypeAlias = "TokenizerFiles | TokenizerSection"
-
-END_TOKENS = (END_OF_DOCUMENT, "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "<EOS>")
-"""End-of-document tokens of known tokenizers, the most specific name first."""
-
-GPT2_END_TOKENS = (END_OF_DOCUMENT,)
 
 
 def fingerprint_of(kind: str, *files: Path) -> str:

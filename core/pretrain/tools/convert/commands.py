@@ -23,20 +23,19 @@ if TYPE_CHECKING:
     from pretrain.tools.convert.conversion import Difference
     from pretrain.tools.convert.model_weights import CheckpointSummary, ModelWeights
 
-
 _PATH = LocalPath()
 DIFFERENT = ExitCode.FAILURE
 _SHOWN = 20
 _SECTION = "model."
 FORMATS = ("pretrain", "megatron", "torch_dist", "deepspeed", "neox", "huggingface")
 _COUNT = click.IntRange(min=1)
-_TENSOR = "Tensor-parallel ranks: all but pretrain, huggingface."
+_TENSOR = "Tensor-parallel ranks; not for pretrain and huggingface."
 _TOKENIZER = (
-    "tokenizer.json; or twice: vocab.json and merges.txt. Its size tells what is padding of the vocabulary. "
-    "[default: the source's; huggingface: of a run, its recipe's]"
+    "tokenizer.json; or, given twice, vocab.json and merges.txt. Its size tells which rows of the vocabulary are "
+    "padding.  [default: the source's; for huggingface, from a run: its recipe's]"
 )
 _LEFT_OUT = {"hidden_dropout", "attention_dropout"}  # of the training, not of the weights
-_SET = "A setting of the model that the files do not tell, such as model.num_attention_heads=16."
+_SET = "A model setting that the files do not contain, such as model.num_attention_heads=16."
 _model_settings = click.option("--set", "settings", multiple=True, metavar="model.KEY=VALUE", help=_SET)
 
 
@@ -58,7 +57,7 @@ def _parsed(settings: Sequence[str]) -> dict[str, Any]:
         path, equals, text = setting.partition("=")
         key = path.removeprefix(_SECTION)
         if not equals or not path.startswith(_SECTION) or key not in ModelSection.model_fields:
-            msg = f"--set {setting[:100]}: not a key of section model with a value."
+            msg = f"--set {setting[:100]}: expected a key of section model and a value."
             msg += f"{did_you_mean(key, ModelSection.model_fields)}\nWrite --set model.KEY=VALUE."
             raise RecipeError(msg)
         try:
@@ -93,16 +92,14 @@ def inspect_command(*, path: Path, as_json: bool) -> None:
 
 
 def _verified(folder: Path) -> str:
-    """Return what of a folder was compared with its checksums when it was opened."""
+    """Say how much of a folder was compared with its checksums when it was opened."""
     from pretrain.checkpoint.checksums import SMALL_FILES, bytes_of  # noqa: PLC0415  kept out of --help
 
     read, there = bytes_of(folder, SMALL_FILES)
     if read == there:
         return "match"
-    return (
-        f"match in the {size_text(read)} that were read; of other files only the sizes were compared: see pretrain "
-        "checkpoint verify"
-    )
+    rest = "of other files only the sizes were compared: see pretrain checkpoint verify"
+    return f"match in the {size_text(read)} that were read; {rest}"
 
 
 def _lines(summary: CheckpointSummary, checksums: str) -> list[str]:
@@ -146,13 +143,13 @@ def verify_command(*, path: Path, against: Path | None, settings: tuple[str, ...
         broken = conversion.not_finite(weights, ByteCount(bar, _size(weights), "read"))
     unverified = conversion.files_without_checksums(weights)
     if broken:
-        click.echo(f"{weights.path}: not finite: {', '.join(broken[:_SHOWN])}", err=True)
+        click.echo(f"{weights.path} has numbers that are not finite: {', '.join(broken[:_SHOWN])}", err=True)
         return DIFFERENT
     found = f"{len(weights.tensors):,} weights, {size_text(_size(weights))}, complete and finite"
     checked = "checksums match"
     if unverified:
         files = "1 file has" if len(unverified) == 1 else f"{len(unverified)} files have"
-        checked = f"{files} no checksums ({unverified[0].name}): a changed number would not be found"
+        checked = f"{files} no checksums ({unverified[0].name}): a changed number there is not detected"
     click.echo(f"{weights.path} ({weights.format}): {found}; {checked}")
     _name_foreign(weights)
     if against is None:
@@ -163,7 +160,7 @@ def verify_command(*, path: Path, against: Path | None, settings: tuple[str, ...
     _name_foreign(other)
     differing = conversion.settings_that_differ(weights, other)
     for name, (ours, theirs) in differing.items():
-        click.echo(f"different model: {name} {ours}, there {theirs}")
+        click.echo(f"different model: {name} is {ours}, and {theirs} in the other")
     return _show([each for each in compared if each.largest != 0.0], weights, other) or (DIFFERENT if differing else 0)
 
 
@@ -171,7 +168,7 @@ def _name_foreign(weights: ModelWeights) -> None:
     from pretrain.checkpoint.checksums import FILE, are_foreign  # noqa: PLC0415  kept out of --help
 
     if are_foreign(weights.path):
-        click.echo(f"{weights.path / FILE} is another program's, and was not compared")
+        click.echo(f"{weights.path / FILE} is another program's and was not used")
 
 
 def _size(weights: ModelWeights) -> int:
@@ -218,9 +215,9 @@ def recipe_section(model: ModelSection) -> Mapping[str, Any]:
 @click.argument("source", type=_PATH)
 @click.argument("target", type=_PATH)
 @click.option("--to", "to", type=click.Choice(FORMATS), required=True, help="Format of the target.")
-@click.option("--dtype", type=click.Choice(("fp32", "bf16", "fp16")), help="Of all weights.  [default: the source's]")
+@click.option("--dtype", type=click.Choice(("fp32", "bf16", "fp16")), help="For all weights.  [default: the source's]")
 @click.option("--tensor", type=_COUNT, default=1, metavar="N", help=_TENSOR)
-@click.option("--pipeline", type=_COUNT, default=1, metavar="N", help="Pipeline stages: megatron.")
+@click.option("--pipeline", type=_COUNT, default=1, metavar="N", help="Pipeline stages; only for megatron.")
 @click.option("--tokenizer", "tokenizer_files", type=_PATH, multiple=True, metavar="FILE", help=_TOKENIZER)
 @_model_settings
 @click.option("--force", is_flag=True, help="Replace a target that exists.")
@@ -238,18 +235,19 @@ def convert_command(
 ) -> None:
     """Write the weights of the checkpoint SOURCE, of any format, into the new folder TARGET in another one.
 
-    Weights are written as they are read, so a model needs not fit into memory. Interrupted, the same command goes on;
-    until it is complete the target is called TARGET.unfinished. Optimizer and generators are not converted.
+    Weights are written as they are read, so the model need not fit into memory. The target is named TARGET.unfinished
+    until it is complete; repeat the command to continue after an interruption. The optimizer and the states of random
+    generators are not converted.
     """
     from pretrain.tools.convert.conversion import ConvertOptions, convert  # noqa: PLC0415  it imports torch
-    from pretrain.tools.convert.target import TargetLayout  # noqa: PLC0415
+    from pretrain.tools.convert.model_weights import FileLayout  # noqa: PLC0415
 
     if to == "huggingface" and not tokenizer_files:
         tokenizer_files = _tokenizer_of_run(source)
     options = ConvertOptions(
         format=to,
         dtype=dtype,
-        layout=TargetLayout(tensor=tensor, pipeline=pipeline),
+        layout=FileLayout(tensor=tensor, pipeline=pipeline),
         tokenizer=tokenizer_files,
         vocab_size=_vocab_size(tokenizer_files) if tokenizer_files else None,
         given=_parsed(settings),
@@ -260,7 +258,7 @@ def convert_command(
     if to == "huggingface" and (files := tokenizer_files or weights.tokenizer):
         click.echo(f"tokenizer: {', '.join(map(str, files))}")
     elif to == "huggingface":
-        click.echo("no tokenizer is written: pass --tokenizer FILE, if the model has files of one")
+        click.echo("no tokenizer is written: pass --tokenizer FILE if you have the model's")
 
 
 def _tokenizer_of_run(source: Path) -> tuple[Path, ...]:
@@ -275,11 +273,11 @@ def _tokenizer_of_run(source: Path) -> tuple[Path, ...]:
     try:
         section = load_recipe(recipe).tokenizer
     except RecipeError as error:  # of another version: the weights are what is asked for
-        click.echo(f"no tokenizer is taken from {recipe}: {error}", err=True)
+        click.echo(f"the tokenizer of {recipe} is not used: {error}", err=True)
         return ()
     files = tuple(Path(file) for file in (section.file, section.vocab_file, section.merge_file) if file is not None)
     if missing := [file for file in files if not file.is_file()]:
-        click.echo(f"{missing[0]}, the tokenizer that {recipe} names, is not there", err=True)
+        click.echo(f"the tokenizer of {recipe} is not used: {missing[0]} does not exist", err=True)
     return () if missing else files
 
 
@@ -293,6 +291,6 @@ def _vocab_size(files: tuple[Path, ...]) -> int:
         vocabulary, merges = sorted(files, key=lambda file: file.suffix != ".json")
         section = {"type": "gpt2", "vocab_file": str(vocabulary), "merge_file": str(merges)}
     else:
-        msg = f"--tokenizer was given {len(files)} times. Name a tokenizer.json, or a vocab.json and a merges.txt."
+        msg = f"--tokenizer is given {len(files)} times. Give a tokenizer.json, or a vocab.json and a merges.txt."
         raise click.UsageError(msg)
     return load_tokenizer(TokenizerSection.model_validate(section)).vocab_size

@@ -15,9 +15,9 @@ from pretrain.checkpoint.checksums import WHOLE, Share
 from pretrain.checkpoint.identity import structure
 from pretrain.errors import CheckpointError
 from pretrain.tools.convert.lazy_tensor import cast, with_rows
-from pretrain.tools.convert.model_weights import EMBEDDING, OUTPUT
+from pretrain.tools.convert.model_weights import EMBEDDING, OUTPUT, FileLayout
 from pretrain.tools.convert.registry import WITH_LAYOUT, WRITE, read_weights
-from pretrain.tools.convert.target import TargetLayout, require_free, write_target
+from pretrain.tools.convert.target import require_free, write_target
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from pretrain.tools.convert.lazy_tensor import LazyTensor
     from pretrain.tools.convert.model_weights import ModelWeights
-
 
 _JOURNAL_VERSION = 2  # a new one when an unfinished target cannot be continued by another version of this program
 _WORKERS = 4  # threads that verify
@@ -39,10 +38,10 @@ class ConvertOptions:
 
     format: str  # a key of `WRITE`
     dtype: str | None = None  # of all weights, a key of `DTYPES`; None: the source's
-    layout: TargetLayout = field(default_factory=TargetLayout)
+    layout: FileLayout = field(default_factory=FileLayout)
     tokenizer: tuple[Path, ...] = ()  # files that go into formats that have a tokenizer; none: the source's, if any
     vocab_size: int | None = None  # tokens of this tokenizer
-    given: Mapping[str, Any] = field(default_factory=dict)  # settings of the model that the source does not tell
+    given: Mapping[str, Any] = field(default_factory=dict)  # settings of the model that the source does not contain
 
 
 def convert(
@@ -62,7 +61,7 @@ def convert(
     weights = read_weights(source, options.given, Share(begin=begin))
     there, here = path.resolve(), weights.path.resolve()
     if there in {source.resolve(), *here.parents, here} or here in there.parents:
-        msg = f"{path} holds the source, or lies in it.\nName a new folder as the target."
+        msg = f"{path} contains the source or is inside it.\nName a new folder as the target."
         raise CheckpointError(msg)
     target = WRITE[options.format](_as_asked(weights, options), options.layout)
     written = begin(sum(file.nbytes for file in target.files), "written")
@@ -87,13 +86,12 @@ def _require_layout(options: ConvertOptions) -> None:
     known = WITH_LAYOUT.get(options.format, ())
     for name, size in (("tensor", options.layout.tensor), ("pipeline", options.layout.pipeline)):
         if size > 1 and name not in known:
-            what = f"--{name} {size} has no effect on files of {options.format}"
-            msg = f"{what}: they do not depend on it.\nLeave it out."
+            msg = f"--{name} {size} has no effect on files of {options.format}.\nLeave it out."
             raise CheckpointError(msg)
 
 
 def _identity(weights: ModelWeights, options: ConvertOptions) -> str:
-    """Return what an unfinished target must agree in with a call that goes on with it."""
+    """Return a hash of source and options; only the same one continues an unfinished target."""
     files = sorted(
         (str(file.relative_to(weights.path)), file.stat().st_size, file.stat().st_mtime_ns)
         for file in weights.path.rglob("*")

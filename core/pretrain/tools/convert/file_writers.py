@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex
 
-
 _DESCRIPTOR = b"PK\x07\x08"  # signature of the record after an entry's data that holds its checksum
 _CRC_OF_DIRECTORY = 16  # place of the checksum in an entry of the zip's directory (APPNOTE.TXT 4.3.12)
 _DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
@@ -58,17 +57,17 @@ class TorchFile:
         with path.open("r+b") as file:
             checksums = {}
             for number, tensor in enumerate(tensors_in(self.content)):  # torch numbers storages as it meets them
-                checksums[number] = _write_at(file, places[number], tensor, written)
+                file.seek(places[number])
+                checksums[number] = _write_blocks(file, tensor, written)
             _set_checksums(file, places, directory, checksums, [t.nbytes for t in tensors_in(self.content)])
             file.flush()
             os.fsync(file.fileno())
         return asdict(file_digest(path))
 
 
-def _write_at(file: IO[bytes], place: int, tensor: LazyTensor, written: Callable[[int], None]) -> int:
-    """Write a tensor's bytes at a place of a file; return their CRC-32."""
+def _write_blocks(file: Any, tensor: LazyTensor, written: Callable[[int], None]) -> int:
+    """Write a tensor's bytes; return their CRC-32."""
     checksum = 0
-    file.seek(place)
     for block in tensor.blocks():
         data = bytes_of(block)
         file.write(data)
@@ -133,10 +132,7 @@ class SafetensorsFile:
         with recorder.open(path, "wb") as file:
             file.write(self._header())
             for tensor in self.tensors.values():
-                for block in tensor.blocks():
-                    data = bytes_of(block)
-                    file.write(data)
-                    written(len(data))
+                _write_blocks(file, tensor, written)
             file.flush()
             os.fsync(file.fileno())
         return asdict(recorder.files[path.name])

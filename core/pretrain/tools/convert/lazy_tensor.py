@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-
 BLOCK = 1 << 20  # bytes of a tensor that are in memory at a time where it can be read by rows
 _WHOLE = threading.RLock()  # held while a whole weight is rearranged: several at once could be more than memory has
 
@@ -106,22 +105,17 @@ def narrowed(whole: LazyTensor, dim: int, start: int, length: int) -> LazyTensor
     return replace(whole, shape=shape, rows=lambda begin, end: whole.rows(begin, end).narrow(1, start, length))
 
 
-def with_last_row_repeated(whole: LazyTensor, count: int) -> LazyTensor:
-    """Return `count` rows: rows at the end are left out, or the last one is repeated where there are too few."""
+def with_rows(whole: LazyTensor, count: int, *, repeats_last: bool = False) -> LazyTensor:
+    """Return `count` rows: the first ones, or where there are too few also rows of zeros, or the last row repeated."""
     present = whole.shape[0]
     if count <= present:
-        return with_rows(whole, count)
-    last = narrowed(whole, 0, present - 1, 1)
+        return whole if count == present else narrowed(whole, 0, 0, count)
     shape = (count - present, *whole.shape[1:])
-    more = LazyTensor(shape, whole.dtype, lambda begin, end: last.rows(0, 1).expand(end - begin, *shape[1:]))
+    more = constant(shape, whole.dtype, 0.0)
+    if repeats_last:
+        last = narrowed(whole, 0, present - 1, 1)
+        more = replace(more, rows=lambda begin, end: last.rows(0, 1).expand(end - begin, *shape[1:]))
     return joined([whole, more], 0)
-
-
-def with_rows(whole: LazyTensor, count: int) -> LazyTensor:
-    """Return `count` rows: rows at the end are left out, or are zero where there are too few."""
-    if count <= whole.shape[0]:
-        return whole if count == whole.shape[0] else narrowed(whole, 0, 0, count)
-    return joined([whole, constant((count - whole.shape[0], *whole.shape[1:]), whole.dtype, 0.0)], 0)
 
 
 def summed(parts: Sequence[LazyTensor]) -> LazyTensor:
@@ -206,8 +200,8 @@ def unflattened(flat: LazyTensor, start: int, shape: tuple[int, ...]) -> LazyTen
 
 def equal_to(embedding: LazyTensor, output: LazyTensor, folder: Path, names: tuple[str, str]) -> LazyTensor:
     """Return the embedding, whose rows are compared with those of the output layer when they are read."""
-    msg = f"{folder} ties the output layer to the embedding, and {names[1]} differs from {names[0]}.\n"
-    msg += "Keep both by --set model.untie_embeddings_and_output_weights=true, or leave one out."
+    msg = f"{folder} ties the output layer to the embedding, but {names[1]} differs from {names[0]}.\n"
+    msg += "Keep both by --set model.untie_embeddings_and_output_weights=true, or remove one of them."
     if (embedding.shape, embedding.dtype) != (output.shape, output.dtype):
         raise CheckpointError(msg)
 

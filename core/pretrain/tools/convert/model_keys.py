@@ -27,7 +27,7 @@ class Names:
 
 
 def _everywhere(name: str, huggingface: Name, neox: Name = None, deepspeed: Name = None) -> Names:
-    """Return Megatron-LM's name, which also the others have unless another one is given."""
+    """Return Megatron-LM's name for all programs, but for those whose own name is given."""
     others = {"neox": name if neox is None else neox, "deepspeed": name if deepspeed is None else deepspeed}
     return Names(huggingface=huggingface, megatron=name, **others)
 

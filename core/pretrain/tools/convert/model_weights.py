@@ -13,14 +13,13 @@ from pretrain.errors import CheckpointError
 from pretrain.recipe.section import shown
 from pretrain.recipe.sections.model import ModelSection
 from pretrain.report.plain_text import some_of
-from pretrain.tools.convert.lazy_tensor import with_last_row_repeated, with_rows
+from pretrain.tools.convert.lazy_tensor import with_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from pretrain.tools.convert.lazy_tensor import LazyTensor
-
 
 EMBEDDING, OUTPUT = "embedding.word_embeddings.weight", "output_layer.weight"
 MAIN = "fp32_param"
@@ -72,10 +71,9 @@ class ModelWeights:
         as tools/checkpoint/saver_base.py of Megatron-LM does: their losses sum over padding, where a row of zeros could
         be far more probable than any token.
         """
-        padded = with_rows if with_zeros else with_last_row_repeated
         tokens = min(self.tokens, self.rows)
         changed = {
-            name: padded(with_rows(self.tensors[name], tokens), rows)
+            name: with_rows(with_rows(self.tensors[name], tokens), rows, repeats_last=not with_zeros)
             for name in (EMBEDDING, OUTPUT)
             if name in self.tensors
         }
@@ -126,15 +124,14 @@ def expected_shapes(model: ModelSection, rows: int) -> dict[str, tuple[int, ...]
 def require_expected(weights: ModelWeights) -> ModelWeights:
     """Return the weights if they are all of the model's, and no others."""
     if weights.model.num_layers > len(weights.tensors):  # before anything of that size is made
-        what = f"{len(weights.tensors)} weights for {weights.model.num_layers} layers"
+        what = f"only {len(weights.tensors)} weights for {weights.model.num_layers} layers"
         msg = f"{weights.path} has {what}.\nCopy it again."
         raise CheckpointError(msg)
-    embedding = weights.tensors.get(EMBEDDING)
-    expected = expected_shapes(weights.model, embedding.shape[0] if embedding is not None else 0)
     found = {name: tensor.shape for name, tensor in weights.tensors.items()}
+    expected = expected_shapes(weights.model, found.get(EMBEDDING, (0,))[0])
     if wrong := mismatches(expected, found):
         msg = f"{weights.path} ({weights.format}) does not hold the model that it describes: {some_of(wrong)}.\n"
-        msg += "Settings that the files do not tell can be given by --set model.KEY=VALUE."
+        msg += "Give settings that the files do not contain by --set model.KEY=VALUE."
         raise CheckpointError(msg)
     return weights
 
@@ -164,7 +161,7 @@ def model_section(path: Path, told: Mapping[str, Any], given: Mapping[str, Any])
         found = {str(each["loc"][0]): each["input"] for each in error.errors() if each["type"] != "missing"}
         wrong = [name for name in found if name in settings]  # others follow from these
         invalid = ", ".join(f"{name} {shown(found[name])}" for name in wrong)
-        what = f"does not tell {', '.join(missing)}" if missing else f"has no valid {invalid}"
+        what = f"does not contain {', '.join(missing)}" if missing else f"has an invalid {invalid}"
         msg = f"{path} {what}.\nGive it as --set model.{(missing or wrong)[0]}=VALUE."
         raise CheckpointError(msg) from error
 
@@ -181,7 +178,7 @@ def _linear(name: str, rows: int, columns: int, has_bias: bool) -> dict[str, tup
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FileLayout:
-    """Number of parts that the files divide a model into, by kind of parallelism; 1 where it is stored whole."""
+    """Number of parts into which files divide a model, by kind of parallelism; 1 where it is stored whole."""
 
     tensor: int = 1
     pipeline: int = 1

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from pretrain.recipe.sections.model import ModelSection
 
-
 _SAME = ("iteration", "global_steps", "checkpoint_version")  # what all files of one checkpoint tell alike
 
 
@@ -76,7 +75,7 @@ def weights_in(path: Path, state: Any) -> dict[str, LazyTensor]:
         if isinstance(tensor, LazyTensor) and tensor.dtype.is_floating_point
     }
     if odd := next((name for name in tensors if name not in weights), None):
-        msg = f"{path} holds {odd[:100]}, which is not a GPT weight.\nOnly floating-point tensors are read."
+        msg = f"{path} holds {odd[:100]}, which is not a floating-point tensor.\nSave the model without it."
         raise CheckpointError(msg)
     return weights
 
@@ -124,6 +123,11 @@ def not_ours(path: Path, what: str) -> CheckpointError:
 def mixed_files(path: Path, what: str) -> CheckpointError:
     """Return the error for files that are not of one save."""
     return CheckpointError(f"{path} {what}.\nCopy the files of one checkpoint together.")
+
+
+def lacking(folder: Path, what: str) -> CheckpointError:
+    """Return the error for files that a folder should have."""
+    return CheckpointError(f"{folder} lacks {what}.\nCopy what is missing there.")
 
 
 def from_parts_first(weight: LazyTensor, heads: int) -> LazyTensor:
@@ -176,7 +180,7 @@ def separate(weight: LazyTensor, model: ModelSection) -> tuple[LazyTensor, LazyT
 
 
 def _by_blocks(weight: LazyTensor, order: Sequence[int], size: int) -> LazyTensor:
-    """Return blocks of rows in another order; of a weight that is read by rows no others are read."""
+    """Reorder blocks of rows; where the weight can be read by rows, only the wanted ones are read."""
 
     def rows(begin: int, end: int) -> Tensor:
         places: list[tuple[int, int]] = []

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from pretrain.checkpoint.checksums import SMALL_FILES, WHOLE, require_intact
 from pretrain.checkpoint.folder import LATEST, CheckpointFolder
-from pretrain.errors import CheckpointError, DamageError, PretrainError
+from pretrain.errors import CheckpointError, PretrainError
 from pretrain.tools.convert.formats import (
     deepspeed,
     deepspeed_writer,
@@ -24,15 +23,15 @@ from pretrain.tools.convert.formats import (
     sharded,
 )
 from pretrain.tools.convert.model_weights import LATEST_OF_DEEPSPEED, RELEASE
+from pretrain.tools.convert.stored import damaged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from typing import Any
 
     from pretrain.checkpoint.checksums import Share
-    from pretrain.tools.convert.model_weights import CheckpointSummary, ModelWeights
-    from pretrain.tools.convert.target import Target, TargetLayout
-
+    from pretrain.tools.convert.model_weights import CheckpointSummary, FileLayout, ModelWeights
+    from pretrain.tools.convert.target import Target
 
 T = TypeVar("T")
 _LONGEST = 200
@@ -49,7 +48,7 @@ class Format(Protocol):
 # DeepSpeed's layers come before its other files, which a pipeline has too
 FORMATS: tuple[Format, ...] = (sharded, megatron, neox, deepspeed, hugging_face)
 # Format's name on the command line -> its writer
-WRITE: Mapping[str, Callable[[ModelWeights, TargetLayout], Target]] = {
+WRITE: Mapping[str, Callable[[ModelWeights, FileLayout], Target]] = {
     "pretrain": megatron_writer.write_pretrain,
     "megatron": megatron_writer.write,
     "torch_dist": megatron_writer.write_torch_dist,
@@ -58,19 +57,15 @@ WRITE: Mapping[str, Callable[[ModelWeights, TargetLayout], Target]] = {
     "huggingface": hugging_face_writer.write,
 }
 # Formats whose files depend on a layout, and on which sizes; in torch_dist and deepspeed only the padding does
-WITH_LAYOUT = {
-    "megatron": ("tensor", "pipeline"),
-    **dict.fromkeys(("neox", "torch_dist", "deepspeed"), ("tensor",)),
-}
+WITH_LAYOUT = {"megatron": ("tensor", "pipeline"), **dict.fromkeys(("neox", "torch_dist", "deepspeed"), ("tensor",))}
 
 
 def read_weights(path: Path, given: Mapping[str, Any], share: Share = WHOLE) -> ModelWeights:
     """Return the weights of a checkpoint of any format; no tensor is read yet, and nothing in it is executed."""
-    for folder in _opened(path, share):
-        for each in FORMATS:
-            if weights := _checked(partial(each.read, folder, given), folder):
-                return weights
-    raise _not_recognized(path)
+    weights = _first_found(path, share, lambda each, folder: each.read(folder, given))
+    if weights is None:
+        raise _not_recognized(path)
+    return weights
 
 
 def summary_of(path: Path) -> CheckpointSummary:
@@ -83,11 +78,8 @@ def summary_of(path: Path) -> CheckpointSummary:
 
 def recognized(path: Path) -> CheckpointSummary | None:
     """Return a summary as `summary_of` does; None if the folder holds nothing of a known format."""
-    for folder in _opened(path, SMALL_FILES):
-        for each in FORMATS:
-            if summary := _checked(partial(each.describe, folder), folder):
-                return _counted(summary)
-    return None
+    summary = _first_found(path, SMALL_FILES, lambda each, folder: each.describe(folder))
+    return None if summary is None else _counted(summary)
 
 
 def _not_recognized(path: Path) -> CheckpointError:
@@ -96,6 +88,21 @@ def _not_recognized(path: Path) -> CheckpointError:
         "model_optim_rng.pt, layer_*-model_*-model_states.pt, mp_rank_*_model_states.pt, config.json with weights.\n"
         "Name the folder that has them, or one with a file latest or latest_checkpointed_iteration.txt."
     )
+
+
+def _first_found(path: Path, share: Share, read: Callable[[Format, Path], T | None]) -> T | None:
+    """Return what the first format reads that knows the folder; contents that its format never has are damage."""
+    for folder in _opened(path, share):
+        try:
+            found = next(filter(None, (read(each, folder) for each in FORMATS)), None)
+        except (PretrainError, OSError):
+            raise
+        except Exception as error:
+            what = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+            raise damaged(folder, f"is damaged: unexpected values in its files ({what})") from error
+        if found is not None:
+            return found
+    return None
 
 
 def _opened(path: Path, share: Share) -> Iterator[Path]:
@@ -109,25 +116,13 @@ def _opened(path: Path, share: Share) -> Iterator[Path]:
         yield found
 
 
-def _checked(read: Callable[[], T], folder: Path) -> T:
-    """Return what a function reads from a folder; contents that its format never has are damage."""
-    try:
-        return read()
-    except (PretrainError, OSError):
-        raise
-    except Exception as error:
-        what = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-        msg = f"{folder} is damaged: unexpected values in its files ({what}).\nCopy it again."
-        raise DamageError(msg) from error
-
-
 def _counted(summary: CheckpointSummary) -> CheckpointSummary:
     """Count the files, and leave only values that can be shown: files may hold anything under names of settings."""
-    files, size = _extent(summary.path)
+    files = [Path(parent, name) for parent, _, names in os.walk(summary.path) for name in names]
     return replace(
         summary,
-        files=files,
-        size=size,
+        files=len(files),
+        size=sum((file.stat() if file.exists() else file.lstat()).st_size for file in files),  # a dead link's own
         version=summary.version if _is_plain(summary.version) else None,
         iteration=summary.iteration if type(summary.iteration) is int and _is_plain(summary.iteration) else None,
         model={name: value for name, value in summary.model.items() if _is_plain(value)},
@@ -146,7 +141,7 @@ def one_checkpoint(path: Path) -> Path:
     """Return the folder of the latest checkpoint in `path`, or `path` itself where nothing names a latest one."""
     if not path.is_dir():
         what = "is a file" if path.exists() else "does not exist"
-        msg = f"{path} {what}.\nName the folder of a checkpoint, of several, or of a run."
+        msg = f"{path} {what}.\nName the folder of a checkpoint, of several checkpoints, or of a run."
         raise CheckpointError(msg)
     if not (path / LATEST).is_file() and (path / "checkpoints" / LATEST).is_file():
         path = path / "checkpoints"
@@ -173,14 +168,6 @@ def _latest(path: Path) -> Path:
 def _inside(tracker: Path, name: str) -> Path:
     folder = tracker.parent / name
     if name in {"", ".", ".."} or Path(name).name != name or not folder.is_dir():
-        msg = (
-            f"{tracker} names {name[:80]!r}, and there is no such folder beside it.\nName the checkpoint's own folder."
-        )
+        msg = f"{tracker} names {name[:80]!r}, but no such folder is beside it.\nName the checkpoint's own folder."
         raise CheckpointError(msg)
     return folder
-
-
-def _extent(folder: Path) -> tuple[int, int]:
-    """Return number and bytes of all files below a folder; a link counts as its file, or as itself if there is none."""
-    files = [Path(parent, name) for parent, _, names in os.walk(folder) for name in names]
-    return len(files), sum((file.stat() if file.exists() else file.lstat()).st_size for file in files)

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-
 # safetensors' names of the dtypes that published models have
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _DTYPES |= {"I64": torch.int64, "I32": torch.int32, "U8": torch.uint8, "BOOL": torch.bool}
@@ -55,15 +54,15 @@ class _ZipRecord:
         """Read the record through, the first time that a tensor in it is read."""
         with self._lock:
             if self.crc and self._crc() != self.crc:
-                raise damaged(self.path, f"is damaged: its record {self.name} has another checksum than written")
+                raise damaged(self.path, f"is damaged: the checksum of its record {self.name} does not match")
             self.crc = 0
 
     def _crc(self) -> int:
         found, done, buffer = 0, 0, memoryview(bytearray(min(_BLOCK, self.size)))
-        with _opened(self.path) as descriptor:
+        with _reading(self.path), self.path.open("rb", buffering=0) as file:
             while done < self.size:
                 view = buffer[: self.size - done]
-                _fill(view, descriptor, self.place + done, self.path)
+                _fill(view, file, self.place + done, self.path)
                 found, done = zlib.crc32(view, found), done + len(view)
         return found
 
@@ -78,8 +77,8 @@ def _stored_at(
         if record is not None:
             record.require_intact()
         values = torch.empty((end - begin, *shape[1:]), dtype=dtype)
-        with _opened(path) as descriptor:
-            _fill(bytes_of(values), descriptor, offset + begin * row, path)
+        with _reading(path), path.open("rb", buffering=0) as file:
+            _fill(bytes_of(values), file, offset + begin * row, path)
         return values
 
     return LazyTensor(shape, dtype, rows)
@@ -130,8 +129,7 @@ def safetensors_header(path: Path) -> tuple[dict[str, Any], int]:
             length = int.from_bytes(file.read(8), "little")
             header: dict[str, Any] = json.loads(file.read(length))
     except (SafetensorError, OSError, ValueError) as error:
-        msg = f"{path} is damaged or not a safetensors file: {str(error)[:200]}\nCopy it again."
-        raise DamageError(msg) from error
+        raise damaged(path, f"is damaged or not a safetensors file: {str(error)[:200]}") from error
     header.pop("__metadata__", None)
     return header, 8 + length
 
@@ -142,39 +140,29 @@ def safetensors_tensors(path: Path) -> dict[str, LazyTensor]:
     found = {}
     for name, entry in header.items():
         if entry["dtype"] not in _DTYPES:
-            msg = f"{path}: {name[:100]}: dtype {entry['dtype']} is not supported (supported: {', '.join(_DTYPES)})."
+            msg = f"{path}: {name[:100]} has dtype {entry['dtype']}, not supported (supported: {', '.join(_DTYPES)})."
             raise DamageError(msg)
         place = begin + entry["data_offsets"][0]
         found[name] = _stored_at(path, place, tuple(entry["shape"]), _DTYPES[entry["dtype"]])
     return found
 
 
-def _fill(view: memoryview, descriptor: int, offset: int, path: Path) -> None:
+def _fill(view: memoryview, file: IO[bytes], offset: int, path: Path) -> None:
     done = 0
     while done < len(view):
-        count = os.preadv(descriptor, [view[done:]], offset + done)
+        count = os.preadv(file.fileno(), [view[done:]], offset + done)
         if count == 0:
             raise damaged(path, f"is cut off: it ends before byte {offset + len(view)}")
         done += count
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[int]:
-    with _reading(path):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            yield descriptor
-        finally:
-            os.close(descriptor)
-
-
-@contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Name the file in an error of the system, which would otherwise pass for one of what is being written."""
+    """Name the file that cannot be read: a bare OSError would be taken for one of the target."""
     try:
         yield
     except OSError as error:
-        msg = f"{path} cannot be read: {error.strerror or error}.\nCopy it there again, then repeat the command."
+        msg = f"{path} cannot be read: {error.strerror or error}.\nCopy it again, then repeat the command."
         raise CheckpointError(msg) from error
 
 

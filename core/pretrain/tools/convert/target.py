@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pretrain.atomic_files import replacing
 from pretrain.checkpoint import checksums
 from pretrain.checkpoint.checksums import FileDigest
+from pretrain.checkpoint.folder import flush_to_disk
 from pretrain.errors import CheckpointError
 from pretrain.report.plain_text import size_text
 from pretrain.tools.convert.lazy_tensor import LazyTensor
@@ -45,14 +46,6 @@ class Target:
     folder: str = ""  # of the one checkpoint inside the target, which gets the checksums; empty: the target itself
     # writes an index, for instance, of the target's folder and, by name, what writing each of `files` returned
     finish: Callable[[Path, Mapping[str, Any]], None] | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TargetLayout:
-    """Division of a target among ranks, for formats that have one."""
-
-    tensor: int = 1
-    pipeline: int = 1
 
 
 def tensors_in(content: Any) -> Iterator[LazyTensor]:
@@ -102,8 +95,8 @@ def write_target(
         reason = error.strerror or str(error)
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
             reason = f"no room on the disk ({reason})"
-        msg = f"{path} cannot be written: {reason}.\n"
-        msg += f"Repeat the command to continue from {unfinished}, or remove that folder."
+        todo = f"Repeat the command to continue from {unfinished}, or remove that folder."
+        msg = f"{path} cannot be written: {reason}.\n{todo}"
         raise CheckpointError(msg) from error
 
 
@@ -134,7 +127,7 @@ class _Journal:
     def _before(self, folder: Path) -> dict[str, Any]:
         if not self._path.is_file():
             if any(folder.iterdir()):
-                msg = f"{folder} is in the way: it is not of a conversion.\nRename it, or name another target."
+                msg = f"{folder} exists and is not an unfinished conversion.\nRename it, or name another target."
                 raise CheckpointError(msg)
             return {}
         try:
@@ -182,7 +175,7 @@ def _write_files(target: Target, folder: Path, journal: _Journal, written: Calla
 
 
 class _Stopped(Exception):  # noqa: N818  no error: another file failed
-    """The end of a file whose writing is pointless."""
+    """Ends the writing of a file after another one has failed."""
 
 
 def _write_checksums(target: Target, unfinished: Path, journal: _Journal) -> None:
@@ -199,10 +192,7 @@ def _write_checksums(target: Target, unfinished: Path, journal: _Journal) -> Non
 def _publish(unfinished: Path, path: Path) -> None:
     """Flush the folder, and give it its name; what had it before is removed afterwards."""
     (unfinished / _JOURNAL).unlink()
-    for folder in [unfinished, *(entry for entry in unfinished.rglob("*") if entry.is_dir())]:
-        descriptor = os.open(folder, os.O_RDONLY)
-        os.fsync(descriptor)
-        os.close(descriptor)
+    flush_to_disk(unfinished, *(entry for entry in unfinished.rglob("*") if entry.is_dir()))
     old = None
     if path.is_symlink() or path.exists():
         old = path.with_name(f".{path.name}.{uuid.uuid4().hex}.replaced")

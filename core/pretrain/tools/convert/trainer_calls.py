@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from pretrain.recipe.sections.model import ModelSection
     from pretrain.tools.convert.model_weights import CheckpointSummary, ModelWeights
 
-
 __all__ = ["foreign_summary", "load", "require_fitting", "summary_of"]
 
 T = TypeVar("T")
@@ -117,8 +116,8 @@ def load(engine: Saved, path: Path, *, finetune: bool) -> Loaded:
     weights = _on_all_ranks(partial(_read, path, engine))
     require_same_weights(engine, weights.path, weights.tensors)
     counters = None if finetune else _counters(weights, engine)
-    source = _Source(weights, engine.vocab_size)
-    engine.state.load(lambda request: _on_all_ranks(partial(_filled, request, source)), counters)
+    read = partial(_part_of_rank, weights, engine.vocab_size)
+    engine.state.load(lambda request: _on_all_ranks(partial(_filled, request, read)), counters)
     taken = "weights alone; the optimizer starts without state"
     if counters is not None:
         taken = "weights and optimizer; random generators are seeded from train.seed"
@@ -127,9 +126,11 @@ def load(engine: Saved, path: Path, *, finetune: bool) -> Loaded:
     if not finetune:
         progress |= {"iteration": weights.iteration or 0, "consumed_samples": weights.consumed_samples or 0}
         if weights.iteration and weights.consumed_samples is None:
-            notices.append(f"iteration {weights.iteration}, but not the samples: data are read from their beginning")
+            what = f"the files name iteration {weights.iteration}, but not how many samples were read"
+            notices.append(f"{what}: data is read from the beginning")
         if not weights.schedule:
-            notices.append(f"no schedule is told: the recipe's, at {progress['consumed_samples']:,} samples")
+            samples = f"{progress['consumed_samples']:,} samples"
+            notices.append(f"the files have no schedule: the recipe's is used, at {samples}")
         notices += continue_schedule(engine.schedule, weights.schedule, progress["consumed_samples"], engine.recipe)
     return Loaded(progress=progress, notices=notices)
 
@@ -141,8 +142,8 @@ def _read(path: Path, engine: Saved) -> ModelWeights:
     weights = read_weights(path, given, share)
     if not weights.fits(engine.vocab_size):
         msg = (
-            f"{weights.path} ({weights.format}) has {weights.tokens:,} tokens, the recipe's "
-            f"tokenizer {engine.vocab_size:,}, which padding does not explain.\n"
+            f"{weights.path} ({weights.format}) has {weights.tokens:,} tokens, and the recipe's tokenizer "
+            f"{engine.vocab_size:,}: padding does not explain the difference.\n"
             "Name the tokenizer that the model was trained with."
         )
         raise CheckpointError(msg)
@@ -170,42 +171,36 @@ def _counters(weights: ModelWeights, engine: Saved) -> Counters | None:
     return {"step": optimizer.step, "loss_scaler": None if scaler is None else cast("LossScaler", dict(scaler))}
 
 
-class _Source:
-    """Weights and optimizer state by the keys of a sharded checkpoint of ours."""
-
-    def __init__(self, weights: ModelWeights, vocab_size: int) -> None:
-        self._weights = weights.tensors
-        self._states = weights.optimizer.tensors if weights.optimizer is not None else {}
-        self._vocab_size = vocab_size
-
-    def read(self, wanted: ShardedTensor) -> Tensor:
-        """Return this rank's part of a weight or of its state, in the dtype that is asked for."""
-        state, key = "", wanted.key
-        if key.startswith(PREFIX):
-            state, _, key = key.removeprefix(f"{PREFIX}.").partition(".")
-        place = wanted.global_offset[0] if wanted.prepend_axis_num else 0
-        name = {number or 0: name for name, number in weight_names(key, wanted.global_shape[0])}[place]
-        tensor = self._states.get(f"{state}.{name}", self._weights[name]) if state else self._weights[name]
-        if name in {EMBEDDING, OUTPUT}:
-            tensor = with_rows(with_rows(tensor, self._vocab_size), wanted.global_shape[0])
-        first = wanted.global_offset[wanted.prepend_axis_num :]
-        values = tensor.rows(first[0], first[0] + wanted.local_shape[0])
-        if len(wanted.local_shape) > 1:
-            values = values.narrow(1, first[1], wanted.local_shape[1])
-        return values.to(wanted.dtype).contiguous()
+def _part_of_rank(weights: ModelWeights, vocab_size: int, wanted: ShardedTensor) -> Tensor:
+    """Return this rank's part of a weight or of its state, by our key for it, in the dtype that is asked for."""
+    state, key = "", wanted.key
+    if key.startswith(PREFIX):
+        state, _, key = key.removeprefix(f"{PREFIX}.").partition(".")
+    place = wanted.global_offset[0] if wanted.prepend_axis_num else 0
+    name = {number or 0: name for name, number in weight_names(key, wanted.global_shape[0])}[place]
+    tensor = weights.tensors[name]
+    if state and weights.optimizer is not None:
+        tensor = weights.optimizer.tensors.get(f"{state}.{name}", tensor)
+    if name in {EMBEDDING, OUTPUT}:
+        tensor = with_rows(with_rows(tensor, vocab_size), wanted.global_shape[0])
+    first = wanted.global_offset[wanted.prepend_axis_num :]
+    values = tensor.rows(first[0], first[0] + wanted.local_shape[0])
+    if len(wanted.local_shape) > 1:
+        values = values.narrow(1, first[1], wanted.local_shape[1])
+    return values.to(wanted.dtype).contiguous()
 
 
-def _filled(wanted: Any, source: _Source) -> Any:
+def _filled(wanted: Any, read: Callable[[ShardedTensor], Tensor]) -> Any:
     """Read what megatron-core's sharded tensors ask for."""
     from megatron.core.dist_checkpointing import mapping  # noqa: PLC0415  a launcher does without
 
     if isinstance(wanted, mapping.ShardedTensorFactory):
-        return wanted.merge_fn(_filled(wanted.build(), source))
+        return wanted.merge_fn(_filled(wanted.build(), read))
     if isinstance(wanted, mapping.ShardedTensor):
-        return source.read(wanted)
+        return read(wanted)
     if isinstance(wanted, dict):
-        return {key: _filled(value, source) for key, value in wanted.items()}
+        return {key: _filled(value, read) for key, value in wanted.items()}
     if isinstance(wanted, list):
-        return [_filled(value, source) for value in wanted]
+        return [_filled(value, read) for value in wanted]
     is_extra_state = isinstance(wanted, mapping.ShardedObject)  # only Transformer Engine fills it
     return None if is_extra_state else wanted

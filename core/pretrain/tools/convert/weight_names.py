@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-
 Shapes = dict[str, tuple[int, ...]]  # name of a weight -> its shape
 
 # ColumnParallelLinear and VocabParallelEmbedding: the first dimension is divided
@@ -148,7 +147,7 @@ def require_sizes(folder: Path, args: Mapping[str, Any], found: Mapping[str, int
     """Require that a layout or a number of layers is as the arguments say, where they say it."""
     for name, number in found.items():
         if isinstance(args.get(name), int) and args[name] != number:
-            msg = f"{folder} has files of {name} {number}, and its arguments say {args[name]}.\nCopy the missing files."
+            msg = f"{folder} has files for {name} {number}, but {args[name]} in its arguments.\nCopy the missing files."
             raise CheckpointError(msg)
 
 
@@ -196,7 +195,7 @@ def _flat(state: Any, prefix: str, depth: int, seen: set[int]) -> Iterator[tuple
         yield prefix, state
     elif isinstance(state, dict) and depth:
         if state and id(state) in seen:  # dicts that hold one another twice make names without end of few bytes
-            msg = f"The state dict holds the same part twice, as {prefix[:100]} too.\nCopy the file again."
+            msg = f"The state dict holds the same part twice, once as {prefix[:100]}.\nCopy the file again."
             raise DamageError(msg)
         seen.add(id(state))
         for key, value in state.items():

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
     _Stream = Iterable[tuple[Chunk, EncodedChunk]]
 
-
 _DECOMPRESSED_RATIO = 10  # upper estimate of the decompressed bytes per compressed byte
 # corpus size in bytes below which `tokenizers` is faster: gigatoken needs 0.1 s to read GPT-2's vocabulary
 _SMALL = 1 << 17
@@ -54,16 +53,6 @@ class Built:
     tokens: int
     token_bytes: int  # of one token
     counts: BuildCounts = field(default_factory=BuildCounts)
-
-    @property
-    def compared(self) -> int | None:
-        """Texts for which the reference tokenizer gave the same tokens; None if it encoded all."""
-        return self.counts.compared if self.counts.texts else None
-
-    @property
-    def texts(self) -> int | None:
-        """Texts that are not empty; None likewise."""
-        return self.counts.texts or None
 
 
 class BuildProgress(NamedTuple):
@@ -115,7 +104,7 @@ def build_tokens(
             with closing(chunks), closing(encoded_chunks(chunks, section, encoder, encoding, busy)) as stream:
                 _write(stream, growing, sources, progress)
             if not growing.written.tokens and shard is None:  # a shard may be empty
-                msg = f"{', '.join(map(str, inputs))}: no text found, so there is nothing to train on."
+                msg = f"{', '.join(map(str, inputs))}: no text found.\nGive inputs that have documents with text."
                 raise DataError(msg)
             growing.finish(dtype)
         _publish(work, prefix, encoder.tokenizer, corpus)
@@ -132,7 +121,7 @@ def _sources(
     if shard is None:
         return sources, None
     if encoding.cleaning.drop_duplicates:
-        msg = "a shard does not know the others' documents, so duplicates cannot be dropped.\nBuild without --shard."
+        msg = "--drop-duplicates needs all documents, and a shard reads a part of them.\nBuild without --shard."
         raise DataError(msg)
     return shard.of(sources), corpus_digest(sources, encoding.json_key, encoding.append_eod, encoding.cleaning)
 
@@ -180,7 +169,6 @@ class _GrowingFiles:
     def __init__(self, work: Unfinished, sample: ReferenceComparison | None, cleaning: Cleaning) -> None:
         self._work = work
         self._sample = sample
-        self._before = work.state.counts
         self.continued = work.state.place != START
         self._seen = SeenDocuments((work.folder / "digests").read_bytes()) if cleaning.drop_duplicates else None
         tokens, lengths, ends, self._digests = work.files.values()
@@ -191,9 +179,11 @@ class _GrowingFiles:
         return self._writer.written
 
     def add(self, chunk: Chunk, result: EncodedChunk) -> None:
+        compared = texts = 0
         if self._sample is not None:
+            texts = result.texts
             try:
-                self._sample.check(chunk, result.texts, result.comparisons)
+                compared = self._sample.check(chunk, result.comparisons)
             except DataError:
                 self._work.discard()  # nothing that was written can be trusted
                 raise
@@ -216,8 +206,8 @@ class _GrowingFiles:
             first,
             state.counts.short + result.short,
             state.counts.duplicates + len(result.digests) - len(digests),
-            self._before.compared + (self._sample.compared if self._sample else 0),
-            self._before.texts + (self._sample.texts if self._sample else 0),
+            state.counts.compared + compared,
+            state.counts.texts + texts,
         )
         # One assignment: Ctrl-C can come between any two statements, and the state is saved then.
         self._work.state = BuildState(state.settings, chunk.next, self._writer.written, sizes, counts)

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from _typeshed import WriteableBuffer
 
-
 Kind = Literal["lines", "text", "parquet", "arrow"]  # one JSON object a line, one text, or a table
 # with smaller chunks a thread that returns from encoding waits for others nearly as long as it has worked
 CHUNK_BYTES = 1 << 21
@@ -165,7 +164,7 @@ def _read_rows(source: InputFile, column: str, place: ReadPosition, chunk_bytes:
     with _opened(source) as table:
         if column not in table.names:
             given = ", ".join(map(repr, table.names))
-            msg = f"{source.path} has no column '{column}'; it has {given}.\nName the text's with --json-key."
+            msg = f"{source.path} has no column '{column}'; it has {given}.\nName the text column with --json-key."
             raise DataError(msg)
         for batch in map(_undecoded, table.batches(column)):
             skipped = min(max(place.offset - rows, 0), len(batch))
@@ -228,7 +227,7 @@ def _opened(source: InputFile) -> Iterator[_Table]:
         with pa.memory_map(str(source.path)) as file:
             yield _parquet(file, source.size) if source.kind == "parquet" else _arrow(file)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as exc:
-        msg = f"{source.path} cannot be read as {source.kind}: {exc}.\nIs it complete, and is it what its suffix says?"
+        msg = f"{source.path} cannot be read as {source.kind}: {exc}.\nIs it complete, and its suffix right?"
         raise DataError(msg) from exc
 
 
@@ -246,7 +245,7 @@ def open_decompressed(path: Path) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
         if isinstance(exc, OSError) and exc.errno is not None:  # errors of gzip and bz2 have none
             msg = f"{path} cannot be read: {exc.strerror}."
         else:
-            msg = f"{path} cannot be decompressed: {exc}.\nIs it complete, and is it what its suffix says?"
+            msg = f"{path} cannot be decompressed: {exc}.\nIs it complete, and its suffix right?"
         raise DataError(msg) from exc
 
 

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 _FILE = LocalPath(dir_okay=False)
 _PREFIX = LocalPath(dir_okay=False, is_prefix=True)
 _PATH = LocalPath()
-_INPUT = "Another INPUT, as Megatron's tool takes it."
-_ENCODER = "auto: gigatoken where it knows the tokenizer, a sample compared with the tokenizers library."
+_INPUT = "Another INPUT, as in Megatron's tool."
+_ENCODER = "auto: gigatoken where it supports the tokenizer, with a sample compared with the tokenizers library."
 _ON_ERROR = "Malformed lines: stop at the first, or skip and count them."
 _TOKENIZER_OPTIONS = (
     click.option("--tokenizer-type", metavar="TYPE", help="gpt2, huggingface or bytes; Megatron's names work too."),
@@ -112,7 +112,7 @@ def build(*, inputs: tuple[Path, ...], output_prefix: Path, shard: str | None, *
             )
     except KeyboardInterrupt:
         if folder_of(prefix).is_dir():
-            click.echo(f"{folder_of(prefix)} keeps what is written: the same command continues.", err=True)
+            click.echo(f"{folder_of(prefix)} keeps the data written so far: repeat the command to continue.", err=True)
         raise
     _print_summary(built, prefix, time.monotonic() - begin)
 
@@ -135,7 +135,7 @@ def _shown_on(bar: ProgressBar) -> Callable[[BuildProgress], None]:
 def _prefix(output_prefix: Path, json_key: str, shard: Shard | None) -> Path:
     """Return Megatron's name of the files; characters of a key that a file name cannot hold are replaced."""
     if not output_prefix.name:
-        msg = f"--output-prefix is '{output_prefix}'; it must end in a name, as in data/corpus."
+        msg = f"--output-prefix is '{output_prefix}'.\nIt must end in a name, as in data/corpus."
         raise DataError(msg)
     key = json_key.replace("/", "_").replace("\0", "_")
     return output_prefix.with_name(f"{output_prefix.name}_{key}_document{shard.suffix if shard else ''}")
@@ -149,9 +149,9 @@ def _print_summary(built: Built, prefix: Path, seconds: float) -> None:
         click.echo(f"left out: {counts.faults:,} malformed; the first is {counts.first_fault}")
     if counts.short or counts.duplicates:
         click.echo(f"left out: {counts.short:,} short documents, {counts.duplicates:,} duplicates")
-    if built.compared is not None:
-        texts = f"{built.compared:,} of {built.texts:,} texts"
-        click.echo(f"encoded by gigatoken; {texts} were compared, and the tokenizers library gave the same")
+    if counts.texts:
+        texts = f"{counts.compared:,} of {counts.texts:,} texts"
+        click.echo(f"encoded by gigatoken; {texts} were compared, and the tokenizers library gave the same tokens")
 
 
 @command.command()
@@ -199,7 +199,7 @@ def _section(
 ) -> TokenizerFiles:
     given = tokenizer_type or ("huggingface" if tokenizer_file else "gpt2" if vocab_file else None)
     if given is None:
-        msg = "--tokenizer-type is missing; it is gpt2, huggingface or bytes."
+        msg = "--tokenizer-type is missing.\nGive gpt2, huggingface or bytes."
         raise DataError(msg)
     try:
         kind = type_named(given)
@@ -219,8 +219,9 @@ def _refuse_two_names(prefixes: tuple[Path, ...]) -> None:
     for prefix in prefixes:
         first = named.setdefault(Path(_without_suffix(prefix)).absolute(), prefix)
         if first != prefix:
-            msg = f"{first} and {prefix} are of the same token file.\nGive one of them; to have its documents twice, "
-            raise DataError(msg + "give the same name twice.")
+            todo = "Give one of them; to have its documents twice, give the same name twice."
+            msg = f"{first} and {prefix} belong to the same token file.\n{todo}"
+            raise DataError(msg)
 
 
 def _without_suffix(prefix: Path) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from pretrain.tools.corpus.chunks import Chunk
-
 
 _DIGEST_BYTES = 16  # among 10^12 different documents two have the same digest with a probability below 10^-14
 
@@ -44,27 +44,19 @@ class Faults:
         self.first = self.first or (number, fault.partition("\n")[0])
 
 
-@dataclass(frozen=True, slots=True)
-class Documents:
-    """The documents of a chunk, each a list of sentences."""
-
-    texts: list[list[str]]
-    faults: Faults = field(default_factory=Faults)
-
-
-def read_documents(chunk: Chunk, key: str, *, skip: bool = False) -> Documents:
-    """Return the documents of a chunk; empty lines are skipped."""
+def read_documents(chunk: Chunk, key: str, *, skip: bool = False) -> tuple[list[list[str]], Faults]:
+    """Return the documents of a chunk, each a list of sentences, and its faults; empty lines are skipped."""
     faults = Faults(skip)
+    texts: list[list[str]] = []
     if chunk.fault:
         faults.add(chunk, 0, f"{chunk.fault}.")
-        return Documents([], faults)
-    texts = []
+        return texts, faults
     for number, entry in _entries(chunk):
         try:
             texts.append(_sentences(entry, chunk, key))
         except _FaultError as fault:
             faults.add(chunk, number, str(fault))
-    return Documents(texts, faults)
+    return texts, faults
 
 
 def read_texts(paths: Sequence[Path], key: str) -> Iterator[str]:
@@ -73,8 +65,8 @@ def read_texts(paths: Sequence[Path], key: str) -> Iterator[str]:
         as_lines = replace(source, kind="lines") if source.kind == "text" else source
         for chunk in read_chunks([as_lines], key):
             # A text of any length is read like lines, a part at a time.
-            found = read_documents(replace(chunk, kind="text") if source.kind == "text" else chunk, key)
-            yield from (text for document in found.texts for text in document)
+            documents, _ = read_documents(replace(chunk, kind="text") if source.kind == "text" else chunk, key)
+            yield from chain.from_iterable(documents)
 
 
 class _FaultError(Exception):
@@ -133,7 +125,7 @@ def _read_with_json(line: bytes, key: str) -> object:
             try:
                 part.encode()
             except UnicodeEncodeError as exc:  # a \ud800 alone is valid JSON, but no tokenizer accepts it
-                msg = f"the text holds half of a surrogate pair at character {exc.start}, which is not Unicode."
+                msg = f"the text has half of a surrogate pair at character {exc.start}, which is not valid Unicode."
                 raise _FaultError(msg) from exc
     return entry
 

@@ -90,11 +90,11 @@ def _encode_chunk(tokenizer: Tokenizer, chunk: Chunk, encoding: Encoding) -> Enc
 
 
 def _prepare(tokenizer: Tokenizer, chunk: Chunk, encoding: Encoding) -> _PreparedChunk:
-    found = read_documents(chunk, encoding.json_key, skip=encoding.skip_faults)
-    documents = clean(found.texts, encoding.cleaning)
+    found, faults = read_documents(chunk, encoding.json_key, skip=encoding.skip_faults)
+    documents = clean(found, encoding.cleaning)
     texts = list(chain.from_iterable(documents))
-    short = len(found.texts) - len(documents)
-    return _PreparedChunk(documents, texts, parts_of(tokenizer.added_tokens, texts), found.faults, short)
+    parts = parts_of(tokenizer.added_tokens, texts)
+    return _PreparedChunk(documents, texts, parts, faults, len(found) - len(documents))
 
 
 def _ids_of(tokenizer: Tokenizer, prepared: _PreparedChunk, chunk: Chunk) -> Sequence[Any]:
@@ -104,7 +104,7 @@ def _ids_of(tokenizer: Tokenizer, prepared: _PreparedChunk, chunk: Chunk) -> Seq
         if not is_panic(exc):
             raise
         msg = f"{where(chunk)} or a later line: the tokenizer's library failed: {exc}.\n"
-        msg += "Pass --encoder tokenizers, or leave out the document that does this."
+        msg += "Pass --encoder tokenizers, or remove the document on which it fails."
         raise DataError(msg) from exc
 
 
@@ -137,8 +137,8 @@ def _assemble(tokenizer: Tokenizer, prepared: _PreparedChunk, ids: Sequence[Any]
 
 _MOST_THREADS = 4  # they copy nothing, but only one at a time reads JSON; more would wait for it
 _MOST_WAITING = 3  # chunks in work or waiting, per worker; enough that a slow chunk does not stop the others
+# most bytes of all chunks in work or waiting; a chunk has 2 MiB, or one document up to `LONGEST_DOCUMENT`
 _WAITING_BYTES = 1 << 27
-"""Most bytes of all chunks in work or waiting; a chunk has 2 MiB, or one document up to `LONGEST_DOCUMENT`."""
 _Result = Callable[[], "EncodedChunk"]
 
 
@@ -185,7 +185,7 @@ def _by_processes(
             lambda chunk: pool.submit(_encode_in_worker, chunk).result, chunks, workers * _MOST_WAITING
         )
     except BrokenExecutor as exc:
-        msg = "a worker process died, perhaps for lack of memory.\nTry fewer --workers."
+        msg = "a worker process died, perhaps because memory ran out.\nTry fewer --workers."
         raise DataError(msg) from exc
     finally:
         pool.shutdown(cancel_futures=True)

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-
 _NO_IDS = np.zeros(0, np.uint32)
 _PADDING = PadTruncate(0)  # pads to the longest row; the lengths of the rows are returned separately
 _MOST_PADDING = 4  # largest ratio of a padded matrix to its content; needs a few calls per chunk, and bounds the memory
@@ -75,7 +74,6 @@ class FastTokenizer:
 
     @contextmanager
     def _codec(self) -> Iterator[BPETokenizer]:
-        """Yield a codec that no other thread uses."""
         try:
             codec = self._idle.pop()
         except IndexError:
@@ -123,8 +121,8 @@ def huggingface(file: Path) -> FastTokenizer | None:
 def _load(content: str, end_tokens: Sequence[str], fingerprint: str) -> FastTokenizer | None:
     try:
         description = orjson.loads(content)
-        ids = dict(description["model"]["vocab"])
-        ids |= {token["content"]: token["id"] for token in description.get("added_tokens") or []}
+        added = {token["content"]: token["id"] for token in description.get("added_tokens") or []}
+        ids = description["model"]["vocab"] | added
         eod = next((ids[name] for name in end_tokens if name in ids), None)
         vocab_size = max(ids.values()) + 1
         if eod is None or vocab_size > LARGEST_VOCAB or not is_compared(description):
@@ -136,22 +134,15 @@ def _load(content: str, end_tokens: Sequence[str], fingerprint: str) -> FastToke
         return None  # the reference reads it, or reports the error
     if not isinstance(codec, BPETokenizer):
         return None
-    return FastTokenizer(
-        content,
-        codec,
-        vocab_size=vocab_size,
-        eod=eod,
-        fingerprint=fingerprint,
-        added_tokens=[token["content"] for token in description.get("added_tokens") or []],
-    )
+    return FastTokenizer(content, codec, vocab_size, eod, fingerprint, list(added))
 
 
 _COMPOSING = frozenset(ascii_letters + "<=>")  # ASCII characters that NFC can compose with a following character
 
 _WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
 _OTHERS = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+# pre-tokenizer splits of Llama 3 and Qwen 2; quoted from the "pre_tokenizer" of their files
 SPLITS = (_WORDS + r"\p{N}{1,3}" + _OTHERS, _WORDS + r"\p{N}" + _OTHERS)
-"""Pre-tokenizer splits of Llama 3 and Qwen 2; quoted from the "pre_tokenizer" of their files."""
 
 _ADDED = {"id", "content", "special", "single_word", "lstrip", "rstrip", "normalized"}
 _MODEL = {

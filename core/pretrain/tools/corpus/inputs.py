@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from pretrain.tools.corpus.chunks import Kind
 
-
 _KINDS: dict[str, Kind] = {
     **dict.fromkeys((".jsonl", ".ndjson", ".json"), "lines"),
     **dict.fromkeys((".txt", ".text", ".md", ".rst"), "text"),
@@ -63,7 +62,7 @@ def _refusing(output: Path | None) -> Callable[[str | Path], _Identity]:
     def refuse(folder: str | Path) -> _Identity:
         here = _identity(folder)
         if here in taken:
-            msg = f"the output {output} would be in {folder}, which is read.\nGive an --output-prefix outside of it."
+            msg = f"the output {output} would be in the input folder {folder}.\nGive an --output-prefix outside of it."
             raise DataError(msg)
         return here
 
@@ -84,9 +83,9 @@ def _sources_of(path: Path, otherwise: Kind, refuse: Callable[[str | Path], _Ide
         yield from (_source(file, "arrow") for file in _dataset_files(path))
     elif (path / "dataset_dict.json").is_file():
         splits = sorted(state.parent.name for state in path.glob("*/state.json"))
-        msg = f"{path} has the dataset_dict.json of a dataset, but none of its splits.\nIs it copied completely?"
+        msg = f"{path} has the dataset_dict.json of a dataset, but none of its splits.\nCopy the whole dataset."
         if splits:
-            msg = f"{path} holds several splits of a dataset: {', '.join(splits)}.\nName one: {path / splits[0]}"
+            msg = f"{path} has several splits of a dataset: {', '.join(splits)}.\nName one, as {path / splits[0]}."
         raise DataError(msg)
     else:
         yield from (_source(file, _kind_of(file, otherwise="text")) for file in _files_below(path, refuse))
@@ -97,7 +96,7 @@ def _dataset_files(folder: Path) -> Iterable[Path]:
         state = json.loads((folder / "state.json").read_bytes())
         return [folder / entry["filename"] for entry in state["_data_files"]]
     except (OSError, ValueError, KeyError, TypeError) as exc:
-        msg = f"{folder / 'state.json'} is damaged: {exc}.\nIt is the list of the dataset's files."
+        msg = f"{folder / 'state.json'}, the list of the dataset's files, is damaged: {exc}.\nCopy it again."
         raise DataError(msg) from exc
 
 
@@ -129,7 +128,7 @@ def _source(path: Path, kind: Kind) -> InputFile:
         msg = f"{path} cannot be read: {exc.strerror or exc}."
         raise DataError(msg) from exc
     if not stat.S_ISREG(found.st_mode):  # a pipe has no size, and a build that is continued reads again
-        msg = f"{path} is neither a file nor a folder, but a pipe or a device.\nWrite its content to a file first."
+        msg = f"{path} is a pipe or a device, not a file or a folder.\nWrite its content to a file first."
         raise DataError(msg)
     return InputFile(path, kind, found.st_size, 0, found.st_size)
 
@@ -160,8 +159,8 @@ def _matches(pattern: str, output: Path | None) -> Iterator[Path]:
         raise DataError(msg)
     for folder in output.parents if output else ():
         if not folder.exists() and _will_match(pattern, folder):
-            what = f"the output {output} would be in {folder}, which {pattern} matches"
-            msg = f"{what}.\nGive an --output-prefix outside."
+            where = f"{folder}, which the input {pattern} matches"
+            msg = f"the output {output} would be in {where}.\nGive an --output-prefix outside of it."
             raise DataError(msg)
     folders = {path for path in matches if path.is_dir()}
     # `in/**` matches a folder and all that it holds; the folder is read as a whole.
@@ -217,7 +216,7 @@ class Shard:
         found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", given, re.ASCII)
         number, count = (int(part) for part in found.groups()) if found else (0, 0)
         if not number < count <= 99_999:
-            msg = f"--shard is {given}; it is I/N with I from 0 to N - 1, as in 0/16, and N below 100,000."
+            msg = f"--shard is {given}.\nIt must be I/N with I from 0 to N - 1, as in 0/16, and N below 100,000."
             raise DataError(msg)
         return cls(number, count)
 
@@ -232,23 +231,22 @@ class Shard:
         A file of lines is cut between two of them; any other one is read whole by the shard with its first byte.
         """
         total = sum(source.size for source in sources)
-        return list(self._parts(sources, *(total * part // self.count for part in (self.number, self.number + 1))))
-
-    def _parts(self, sources: Sequence[InputFile], begin: int, end: int) -> Iterator[InputFile]:
-        last = self.number + 1 == self.count
-        before = 0
+        begin, end = total * self.number // self.count, total * (self.number + 1) // self.count
+        is_last = self.number + 1 == self.count
+        parts, before = [], 0
         for source in sources:
             low, high = max(begin - before, 0), min(end - before, source.size)
             if source.kind == "lines" and not source.compressed:
                 if low < high:
-                    yield replace(source, begin=low, end=high)
-            elif begin <= before < end or (last and before == end):
-                yield source
+                    parts.append(replace(source, begin=low, end=high))
+            elif begin <= before < end or (is_last and before == end):
+                parts.append(source)
             before += source.size
+        return parts
 
 
 def corpus_digest(sources: Sequence[InputFile], *options: object) -> str:
-    """Return a hash of the whole corpus and of `options`; it is the same for all shards of one build, and no others."""
+    """Return a hash of the whole corpus and of `options`: equal for all shards of one build, and for no others."""
     # A file that was added between two shards would move all cuts. Times of copies on several machines differ.
     digest = hashlib.sha256(repr(options).encode())
     for source in sources:

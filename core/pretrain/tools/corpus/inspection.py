@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 
     from pretrain.data.tokenizers import Tokenizer
 
-_PERCENTILES = (0, 25, 50, 75, 99, 100)
+_PERCENTILES = {"shortest": 0, "25 %": 25, "median": 50, "75 %": 75, "99 %": 99, "longest": 100}
 _SHOWN_TOKENS = 64
 _CHECKED_ENDS = 100_000
+_COMPARED_AT_ONCE = 1 << 20
 _BAR = 40
 
 
@@ -50,9 +51,8 @@ def inspect_tokens(
     size = bin_path(prefix).stat().st_size
     yield f"files       {bin_path(prefix)} {size:,} bytes, {idx_path(prefix)} {idx_path(prefix).stat().st_size:,} bytes"
     if lengths.size:
-        values = np.percentile(lengths, _PERCENTILES, method="nearest")
-        names = ("shortest", "25 %", "median", "75 %", "99 %", "longest")
-        shown = ", ".join(f"{name} {value:,}" for name, value in zip(names, values.tolist(), strict=True))
+        values = np.percentile(lengths, list(_PERCENTILES.values()), method="nearest").tolist()
+        shown = ", ".join(f"{name} {value:,}" for name, value in zip(_PERCENTILES, values, strict=True))
         yield f"lengths     {shown}; mean {lengths.mean():,.1f} tokens a document"
         yield from _histogram(lengths)
     yield "integrity   sizes and offsets agree"
@@ -91,9 +91,6 @@ def _spread(size: int, most: int) -> npt.NDArray[Any]:
     return np.unique(np.linspace(0, max(size - 1, 0), min(size, most), dtype=np.int64))
 
 
-_COMPARED_AT_ONCE = 1 << 20
-
-
 def repair_lengths(prefix: str | Path) -> int:
     """Add the missing end-of-document tokens to the lengths; return their number; keep PREFIX.idx.before-repair."""
     tokens = TokenFile.open_unchecked(prefix)
@@ -103,8 +100,10 @@ def repair_lengths(prefix: str | Path) -> int:
     missing = tokens.tokens.size - int(tokens.lengths.sum(dtype=np.int64))
     whole = tokens.tokens.size * tokens.tokens.itemsize == bin_path(prefix).stat().st_size
     if not missing or missing != last.size or not whole or tokens.lengths.min() < 0:
-        msg = f"{idx} lacks {missing:,} tokens of {last.size:,} documents: not one for each, so it cannot be repaired."
-        raise DataError(msg if missing else f"{idx} lacks no token; there is nothing to repair.")
+        msg = f"{idx} lacks no token; there is nothing to repair."
+        if missing:
+            msg = f"{idx} lacks {missing:,} tokens for {last.size:,} documents: only one for each could be repaired."
+        raise DataError(msg)
     lengths = np.array(tokens.lengths)
     lengths[last] += 1
     _check_one_end(tokens, lengths, last)
@@ -120,8 +119,6 @@ def _check_one_end(tokens: TokenFile, lengths: npt.NDArray[np.int32], last: npt.
     end = tokens.tokens[places[0]]
     for first in range(0, places.size, _COMPARED_AT_ONCE):
         if np.any(tokens.tokens[places[first : first + _COMPARED_AT_ONCE]] != end):
-            msg = (
-                f"{bin_path(tokens.prefix)}: adding the missing token leaves documents that do not end in EOD.\n"
-                "Build it again."
-            )
+            what = "adding the missing token leaves documents that do not end in EOD"
+            msg = f"{bin_path(tokens.prefix)}: {what}.\nBuild it again."
             raise DataError(msg)

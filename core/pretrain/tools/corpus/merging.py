@@ -56,12 +56,12 @@ def _check_complete(prefixes: Sequence[Path]) -> None:
     shards = [(path, end.start(), Shard(int(end[1]), int(end[2]))) for path, end in found if end]
     for expected, (path, end, shard) in enumerate(shards):
         if len(shards) != len(prefixes) or shard != Shard(expected, len(shards)):
-            msg = f"{path} is shard {shard.number} of {shard.count}, in place {expected} of {len(prefixes)} inputs.\n"
-            msg += "Merge all shards, in order: give NAME-*-of-*.idx; merge other files afterwards."
+            msg = f"{path} is shard {shard.number} of {shard.count}, but number {expected} of {len(prefixes)} inputs.\n"
+            msg += "Merge all shards in order, as NAME-*-of-*.idx gives them; merge other files afterwards."
             raise DataError(msg)
         first = shards[0][0]
         if path.name[:end] != first.name[: shards[0][1]]:
-            msg = f"{first} and {path} are shards of different names.\nMerge those of each name by themselves."
+            msg = f"{first} and {path} are shards with different names.\nMerge the shards of each name separately."
             raise DataError(msg)
 
 
@@ -85,8 +85,8 @@ def _checked(prefixes: Sequence[Path]) -> tuple[np.dtype[Any], Written]:
         part = TokenFile.open(prefix)
         part.check_order()
         if part.tokens.dtype != dtype:
-            msg = f"{first.prefix} holds {dtype.name} tokens and {part.prefix} {part.tokens.dtype.name}.\n"
-            msg += "Files of one tokenizer have one dtype; these were made with different ones."
+            msg = f"{first.prefix} holds {dtype.name} tokens, but {part.prefix} {part.tokens.dtype.name}.\n"
+            msg += "They were made with different tokenizers, and cannot be merged."
             raise DataError(msg)
         sizes = (part.documents, part.lengths.size, part.tokens.size)
         written = Written(*map(sum, zip(written, sizes, strict=True)))

@@ -28,6 +28,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
+
 from pretrain.atomic_files import replacing, try_to_write
 from pretrain.data.token_files.reading import bin_path, idx_path
 from pretrain.data.tokenizers.bpe import train_tokenizer
@@ -43,12 +45,7 @@ if TYPE_CHECKING:
     from pretrain.recipe.sections.data import TokenizerSection
 
 
-def _print(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
-
-
-def prepare_corpus(recipe: Recipe, *, workers: int | None = None, log: Callable[[str], None] = _print) -> None:
+def prepare_corpus(recipe: Recipe, *, workers: int | None = None, log: Callable[[str], None] = click.echo) -> None:
     """Build the token files of `data.path`, and the tokenizer, if the recipe has `data.corpus` and they are absent.
 
     Three files are made, each complete or not at all: `<data.path>.jsonl`, one document a line; `tokenizer.file`,
@@ -104,7 +101,7 @@ def _train(text: Path, tokenizer: TokenizerSection, log: Callable[[str], None]) 
     if _is_trained(tokenizer):
         return
     if tokenizer.file is None or tokenizer.vocab_size is None:
-        msg = "tokenizer.file does not exist and cannot be trained: the recipe needs tokenizer.file and vocab_size."
+        msg = "the tokenizer does not exist and cannot be trained.\nSet tokenizer.file and tokenizer.vocab_size."
         raise DataError(msg)
     begin = time.monotonic()
     size = train_tokenizer(read_texts([text], "text"), tokenizer.vocab_size, Path(tokenizer.file))
@@ -113,7 +110,7 @@ def _train(text: Path, tokenizer: TokenizerSection, log: Callable[[str], None]) 
 
 def _not_writable(path: Path, error: OSError) -> DataError:
     reason = error.strerror or error
-    return DataError(f"{path} cannot be written: {reason}.\ndata.path of the recipe says where the corpus goes.")
+    return DataError(f"{path} cannot be written: {reason}.\nSet data.path to where the corpus can be written.")
 
 
 @contextmanager
@@ -152,8 +149,8 @@ def stdlib_documents(folder: Path | None = None, *, max_bytes: int | None = None
         yield text
     if not seen:
         msg = (
-            f"{folder} holds no source text of the Python standard library (it may be zipped), so there is no corpus.\n"
-            "Use a Python that has it, or give token files of your own: data.path of the recipe."
+            f"{folder}, of which the corpus is made, has no source text of Python's standard library (is it zipped?).\n"
+            "Use a Python that has it, or set data.path to token files of your own."
         )
         raise DataError(msg)
 

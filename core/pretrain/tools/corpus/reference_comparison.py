@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from pretrain.data.tokenizers import Tokenizer
     from pretrain.tools.corpus.chunks import Chunk
 
-
 _AT_LEAST = 1 << 16
 _SHARE = 0.001  # of the text that is compared; small, because the reference is slower
 
@@ -32,13 +31,10 @@ class ReferenceComparison:
         self._load = load  # takes longer than encoding a small corpus, so it is called late
         self._reference: Tokenizer | None = None
         self._left = float(_AT_LEAST)
-        self.compared = 0  # texts that agreed wholly or in a part
-        self.texts = 0  # all of them
 
-    def check(self, chunk: Chunk, texts: int, comparisons: Sequence[TextComparison]) -> None:
-        """Compare parts of a chunk of so many texts, unless enough was compared."""
+    def check(self, chunk: Chunk, comparisons: Sequence[TextComparison]) -> int:
+        """Compare parts of a chunk, unless enough was compared; return how many texts agreed wholly or in a part."""
         self._left += _SHARE * chunk.size
-        self.texts += texts
         agreed = set()
         for part in comparisons:
             if self._left <= 0:
@@ -46,13 +42,13 @@ class ReferenceComparison:
             self._left -= len(part.text)
             self._check(chunk, part)
             agreed.add(part.number)
-        self.compared += len(agreed)
+        return len(agreed)
 
     def _check(self, chunk: Chunk, part: TextComparison) -> None:
         self._reference = self._reference or self._load()
         if self._reference.encode(part.text) != part.ids:
-            msg = f"{where(chunk)} or a later line: gigatoken gives other tokens than the tokenizers library for "
-            msg += f"{part.text!r:.60}.\nPass --encoder tokenizers, which is slower and the reference."
+            msg = f"{where(chunk)} or a later line: gigatoken and the tokenizers library give different tokens for "
+            msg += f"{part.text!r:.60}.\nPass --encoder tokenizers: it is slower, and right."
             raise DataError(msg)
 
 
@@ -134,7 +130,6 @@ def _divided(text: str, begin: int, end: int, added: Sequence[str]) -> tuple[int
 
 
 def _holds(ids: npt.NDArray[Any], part: npt.NDArray[Any]) -> bool:
-    """Return whether `ids` contains `part` as a contiguous run."""
     size, last = len(part), len(ids) - len(part)
     places = np.flatnonzero(ids[: last + 1] == part[0]) if last >= 0 else np.zeros(0, np.intp)
     for offset in range(1, min(size, _FEW)):  # one common id occurs often, four in a row seldom

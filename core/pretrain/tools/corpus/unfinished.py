@@ -114,7 +114,7 @@ class Unfinished:
             if not isinstance(cause, OSError):
                 raise
             reason = f"{self.folder} cannot be written: {cause.strerror or cause}." if cause is exc else str(exc)
-            msg = f"{reason}\nThe data written so far is kept. Free some space and run the same command: it continues."
+            msg = f"{reason}\nThe data written so far is kept. Free disk space, then repeat the command to continue."
             raise DataError(msg) from cause
 
 
@@ -132,7 +132,7 @@ def unfinished(prefix: Path, settings: dict[str, str], *, force: bool) -> Iterat
                 file = stack.enter_context((folder / name).open("ab", buffering=0))
                 found = os.fstat(file.fileno()).st_size
                 if found < size:
-                    what = f"is truncated: {found} bytes, {STATE} beside it says {size}"
+                    what = f"is truncated: {found} bytes, but {size} by {STATE} beside it"
                     msg = f"{folder / name} {what}.\nRemove {folder} to start again."
                     raise DataError(msg)
                 file.truncate(size)
@@ -157,7 +157,7 @@ def _lock(folder: Path, stack: ExitStack) -> None:
     try:
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as exc:
-        msg = f"another process is building in {folder}.\nLet it finish, or give another --output-prefix."
+        msg = f"another process is building in {folder}.\nWait for it, or give another --output-prefix."
         raise DataError(msg) from exc
 
 
@@ -174,7 +174,7 @@ def _state(folder: Path, settings: dict[str, str], *, force: bool) -> BuildState
     other = [name for name in settings if settings[name] != state.settings.get(name)]
     if other and not force:
         msg = f"{folder} holds an interrupted build that differs in: {', '.join(other)}.\n"
-        msg += "Give its command to continue it, or pass --force to build from the beginning."
+        msg += "Repeat its command to continue it, or pass --force to build from the beginning."
         raise DataError(msg)
     # Finished without an index: its files were moved already, and only the folder was left.
     stale = other or (state.finished and not (folder / INDEX).exists())

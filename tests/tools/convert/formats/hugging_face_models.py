@@ -9,7 +9,7 @@ import transformers
 
 from engine import tiny
 from pretrain.tools.convert.formats import hugging_face_writer
-from pretrain.tools.convert.target import TargetLayout
+from pretrain.tools.convert.model_weights import FileLayout
 
 TOKENS = list(range(40, 65))
 VOCAB, LAYERS, HIDDEN, HEADS, FFN, POSITIONS = tiny.VOCAB_SIZE, 2, 64, 4, 96, 32
@@ -43,7 +43,7 @@ def logits_of(model):
 
 def written(weights, folder):
     """Write a target as a conversion does."""
-    target = hugging_face_writer.write(weights, TargetLayout())
+    target = hugging_face_writer.write(weights, FileLayout())
     folder.mkdir(exist_ok=True)
     for file in target.files:
         file.write(folder / file.name, lambda size: None)

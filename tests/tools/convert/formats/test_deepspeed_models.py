@@ -65,9 +65,9 @@ def test_bigsciences_swiglu_has_its_gate_last(tmp_path):
         ({"glu_activation": "geglu"}, "glu_activation geglu"),
         ({"add_position_embedding": False}, "no position embeddings"),
         ({"position_embedding_type": ["alibi"]}, "position_embedding_type"),
-        ({"num_attention_heads": "many"}, "no valid num_attention_heads 'many'"),
+        ({"num_attention_heads": "many"}, "an invalid num_attention_heads 'many'"),
         ({"num_layers": 3}, "no decoder.layers.2.input_layernorm.weight"),
-        ({"normalization": 7}, "no valid normalization 7"),
+        ({"normalization": 7}, "an invalid normalization 7"),
     ],
 )
 def test_a_model_that_is_not_ours_is_refused_by_the_name_of_its_setting(args, says, tmp_path):

@@ -21,7 +21,6 @@ from pretrain.tools.convert.formats.deepspeed_weights import their_name
 from pretrain.tools.convert.lazy_tensor import cast
 from pretrain.tools.convert.model_weights import FileLayout
 from pretrain.tools.convert.registry import summary_of
-from pretrain.tools.convert.target import TargetLayout
 from tools.convert.formats import zero_ranks
 from tools.convert.formats.hugging_face_models import GPT2, GROUPED, NO_DROPOUT, random_model, require_equal
 from tools.convert.formats.megatron_deepspeed import FPDT, OF_GPT2, OF_LLAMA, by_ours, rank_of_gpt2, rank_of_llama, save
@@ -45,7 +44,7 @@ def test_deepspeed_loads_what_is_written_and_trains_on(name, tmp_path):
     section = zero_ranks.ARGS | {"activation": "gelu_tanh", "make_vocab_size_divisible_by": 2}
     model = {each: section[each] for each in section if each in ModelSection.model_fields}
     weights = random_weights(zero_ranks.VOCAB - 1, **model)
-    written(deepspeed_writer.write(weights, TargetLayout()), tmp_path)
+    written(deepspeed_writer.write(weights, FileLayout()), tmp_path)
     written_again = deepspeed.read(tmp_path / "global_step7", {}).tensors
     summary = summary_of(tmp_path)
     assert (summary.format, summary.parts) == ("DeepSpeed, universal", FileLayout())
@@ -76,7 +75,7 @@ def test_a_rank_of_deepspeed_gets_its_part_of_what_is_written(is_llama, tmp_path
         model = random_model(transformers.GPT2Config(**GPT2, **NO_DROPOUT))
         args, parts = OF_GPT2 | FPDT, [rank_of_gpt2(model, rank, 2, "parts") for rank in range(2)]
     save(tmp_path / "divided", parts, args, checkpoint_version=3.0)
-    target = deepspeed_writer.write(deepspeed.read(tmp_path / "divided", {}), TargetLayout())
+    target = deepspeed_writer.write(deepspeed.read(tmp_path / "divided", {}), FileLayout())
     folder = written(target, tmp_path / "universal") / "global_step7"
     for rank, part in enumerate(parts):
         for name, expected in part.items():
@@ -99,7 +98,7 @@ def loaded_part(folder, shape, rank, ranks):
 @pytest.mark.parametrize("ranks", [1, 2, 4, 8])
 def test_a_vocabulary_for_4_ranks_fits_any_number_of_them(ranks, tmp_path):
     weights = random_weights(11, make_vocab_size_divisible_by=1)
-    folder = written(deepspeed_writer.write(weights, TargetLayout(tensor=4)), tmp_path) / "global_step7"
+    folder = written(deepspeed_writer.write(weights, FileLayout(tensor=4)), tmp_path) / "global_step7"
     name = "embedding.word_embeddings.weight"
     rows = weights.model.padded_vocab_size(11, ranks)
     place = folder / "zero" / their_name(name)
@@ -129,7 +128,7 @@ def test_what_is_written_is_read_again(
         hidden_dropout=0.0, attention_dropout=0.0,
     )  # fmt: skip
     weights = replace(random_weights(24, **model.model_dump(exclude_unset=True)), vocab_size=vocab_size)
-    target = deepspeed_writer.write(weights, TargetLayout(tensor=tensor))
+    target = deepspeed_writer.write(weights, FileLayout(tensor=tensor))
     again = deepspeed.read(written(target, tmp_path_factory.mktemp("written")) / "global_step7", {})
     ours = model.model_dump()
     told = {"rotary_percent", "rotary_base"} if positions == "learned_absolute" else set()
@@ -148,4 +147,4 @@ def test_what_is_written_is_read_again(
 def test_a_model_that_megatron_deepspeed_does_not_have_is_not_written(setting):
     values = {setting: True, "add_bias_linear": setting != "add_qkv_bias", "position_embedding_type": "rope"}
     with pytest.raises(CheckpointError, match=setting):
-        deepspeed_writer.write(random_weights(**values), TargetLayout())
+        deepspeed_writer.write(random_weights(**values), FileLayout())

@@ -19,9 +19,8 @@ from pretrain.errors import CheckpointError
 from pretrain.recipe.sections.model import ModelSection
 from pretrain.tools.convert.formats import hugging_face, hugging_face_writer
 from pretrain.tools.convert.lazy_tensor import in_memory
-from pretrain.tools.convert.model_weights import EMBEDDING, ModelWeights, expected_shapes
+from pretrain.tools.convert.model_weights import EMBEDDING, FileLayout, ModelWeights, expected_shapes
 from pretrain.tools.convert.rank_parts import from_parts_first, fused, separate, to_parts_first
-from pretrain.tools.convert.target import TargetLayout
 from tools.convert.formats.hugging_face_models import (
     FFN,
     HEADS,
@@ -150,14 +149,9 @@ def test_a_large_model_is_written_in_shards_that_transformers_opens(tmp_path, mo
 )
 def test_a_model_that_no_architecture_has_is_refused_by_its_setting(kind, more, named):
     with pytest.raises(CheckpointError) as raised:
-        hugging_face_writer.write(ours(kind, **more), TargetLayout())
+        hugging_face_writer.write(ours(kind, **more), FileLayout())
     assert named in str(raised.value)
     assert len(str(raised.value).splitlines()) == 2
-
-
-def test_a_layout_is_refused():
-    with pytest.raises(CheckpointError, match="not divided among ranks"):
-        hugging_face_writer.write(ours("gpt2"), TargetLayout(tensor=2))
 
 
 TEXT = "Hello,  world<|endoftext|> again"
@@ -207,7 +201,7 @@ def test_special_tokens_and_generation_of_another_model_of_hugging_face_are_kept
     assert json.loads((third / "generation_config.json").read_text()) == {"eos_token_id": end}
     monkeypatch.setattr(hugging_face_writer, "_LARGEST", 100)
     with pytest.raises(CheckpointError, match="larger than"):
-        hugging_face_writer.write(weights, TargetLayout())
+        hugging_face_writer.write(weights, FileLayout())
 
 
 def test_without_a_tokenizer_no_token_is_special(tmp_path):

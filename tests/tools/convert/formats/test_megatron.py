@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pretrain.errors import CheckpointError, DamageError
 from pretrain.tools.convert.formats import megatron, megatron_writer
-from pretrain.tools.convert.target import TargetLayout
+from pretrain.tools.convert.model_weights import FileLayout
 from tools.convert.formats import megatron_files
 from tools.convert.formats.hugging_face_models import GROUPED, HEADS, logits_of, random_model, require_equal
 from tools.convert.formats.megatron_files import NAMES_2019, NAMES_2022, NAMES_2024, arguments, detached, divided
@@ -104,7 +104,7 @@ def test_a_llama_of_megatron_core_has_the_logits_of_transformers(tmp_path):
 )
 def test_what_is_written_is_read_again_bit_by_bit(tmp_path_factory, model, tensor, stages, iteration):
     weights = replace(random_weights(**model), iteration=iteration, schedule={"max_lr": 1e-3, "num_steps": 56})
-    target = megatron_writer.write(weights, TargetLayout(tensor=tensor, pipeline=stages))
+    target = megatron_writer.write(weights, FileLayout(tensor=tensor, pipeline=stages))
     folder = written(target, tmp_path_factory.mktemp("target"))
     latest = (folder / "latest_checkpointed_iteration.txt").read_text()
     again = megatron.read(folder / (latest if iteration is None else f"iter_{int(latest):07d}"), {})
@@ -119,7 +119,7 @@ def test_what_is_written_is_read_again_bit_by_bit(tmp_path_factory, model, tenso
 
 def test_the_last_stage_has_a_copy_of_a_tied_embedding(tmp_path):
     folder = (
-        written(megatron_writer.write(random_weights(), TargetLayout(tensor=2, pipeline=2)), tmp_path) / "iter_0000007"
+        written(megatron_writer.write(random_weights(), FileLayout(tensor=2, pipeline=2)), tmp_path) / "iter_0000007"
     )
     first, last = (
         torch.load(folder / f"mp_rank_01_00{stage}" / "model_optim_rng.pt", weights_only=False) for stage in range(2)
@@ -196,7 +196,7 @@ def test_ranks_that_do_not_belong_together_are_refused(gpt2, tmp_path, change, n
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        (lambda state: state.pop("args"), "does not tell num_attention_heads"),
+        (lambda state: state.pop("args"), "does not contain num_attention_heads"),
         (lambda state: state.update(checkpoint_version=4.0), "checkpoint_version 4.0"),
         (lambda state: state.update(checkpoint_version=[3]), "checkpoint_version"),
         (lambda state: encoder(state).update(pooler=torch.ones(2)), "not of a GPT: language_model.encoder.pooler"),
@@ -249,4 +249,4 @@ def test_a_folder_of_another_format_is_none(tmp_path):
 )
 def test_models_and_layouts_that_megatron_lm_does_not_have_are_refused(model, layout, named):
     with pytest.raises(CheckpointError, match=named):
-        megatron_writer.write(random_weights(**model), TargetLayout(**layout))
+        megatron_writer.write(random_weights(**model), FileLayout(**layout))

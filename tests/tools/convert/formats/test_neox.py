@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pretrain.errors import CheckpointError
 from pretrain.tools.convert.formats import neox, neox_writer
 from pretrain.tools.convert.formats.neox_layers import rotary_percent
-from pretrain.tools.convert.target import TargetLayout
+from pretrain.tools.convert.model_weights import FileLayout
 from tools.convert.formats import megatron_files, neox_files
 from tools.convert.formats.hugging_face_models import GROUPED, SHAPE, counted, logits_of, random_model, require_equal
 from tools.convert.formats.megatron_files import arguments
@@ -131,7 +131,7 @@ def test_bigsciences_swiglu_has_its_gate_last(gpt2, tmp_path):
 )
 def test_what_is_written_is_read_again_bit_by_bit(tmp_path_factory, model, tensor, stages):
     weights = random_weights(**model)
-    target = neox_writer.write(weights, TargetLayout(tensor=tensor, pipeline=stages))
+    target = neox_writer.write(weights, FileLayout(tensor=tensor, pipeline=stages))
     folder = written(target, tmp_path_factory.mktemp("target"))
     folder = folder / (folder / "latest").read_text()
     again = neox.read(folder, {})
@@ -144,14 +144,14 @@ def test_what_is_written_is_read_again_bit_by_bit(tmp_path_factory, model, tenso
 def test_each_row_is_read_once(tmp_path):
     """Of weights that ranks divide by rows; grouped queries are so, too."""
     weights, counts = counted(random_weights(**LLAMA))
-    written(neox_writer.write(weights, TargetLayout(tensor=2)), tmp_path)
+    written(neox_writer.write(weights, FileLayout(tensor=2)), tmp_path)
     name = "decoder.layers.0.self_attention.linear_qkv.weight"
     assert counts[name] == weights.tensors[name].shape[0]
 
 
 def test_of_a_summed_bias_one_rank_has_all(tmp_path):
     weights = random_weights(**NEOX)
-    folder = written(neox_writer.write(weights, TargetLayout(tensor=2)), tmp_path) / "global_step7"
+    folder = written(neox_writer.write(weights, FileLayout(tensor=2)), tmp_path) / "global_step7"
     biases = [
         torch.load(folder / f"layer_02-model_0{rank}-model_states.pt")["attention.dense.bias"] for rank in range(2)
     ]

@@ -11,8 +11,8 @@ import transformers
 
 from pretrain.errors import CheckpointError, DamageError
 from pretrain.tools.convert.formats import neox, neox_writer
+from pretrain.tools.convert.model_weights import FileLayout
 from pretrain.tools.convert.registry import summary_of
-from pretrain.tools.convert.target import TargetLayout
 from tools.convert.formats import megatron_files, neox_files
 from tools.convert.formats.hugging_face_models import GROUPED, SHAPE, random_model
 from tools.convert.formats.megatron_files import arguments
@@ -191,4 +191,4 @@ def test_a_folder_of_another_format_is_none(tmp_path):
 )
 def test_models_and_layouts_that_gpt_neox_does_not_have_are_refused(model, layout, named):
     with pytest.raises(CheckpointError, match=named):
-        neox_writer.write(random_weights(**model), TargetLayout(**layout))
+        neox_writer.write(random_weights(**model), FileLayout(**layout))

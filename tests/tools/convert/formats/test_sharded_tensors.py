@@ -9,7 +9,7 @@ from torch.distributed.checkpoint.filesystem import _StorageInfo
 from pretrain.checkpoint.sharded_format import read_index
 from pretrain.errors import DamageError
 from pretrain.tools.convert.file_writers import Entry, ShardedFile, write_index
-from pretrain.tools.convert.formats.sharded_tensors import ShardedTensor, TensorPiece, sharded_tensors
+from pretrain.tools.convert.formats.sharded import ShardedTensor, TensorPiece, sharded_tensors
 from pretrain.tools.convert.lazy_tensor import LazyTensor, in_memory
 
 

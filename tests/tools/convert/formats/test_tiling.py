@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pretrain.errors import DamageError
-from pretrain.tools.convert.formats.sharded_tensors import require_tiled
+from pretrain.tools.convert.formats.sharded import require_tiled
 
 SHAPE = (4, 3)
 

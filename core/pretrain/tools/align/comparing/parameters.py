@@ -9,8 +9,7 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from pretrain.checkpoint.sharded_format import weight_names
 from pretrain.tools.align.recording.folder import ModulePlace, weights_folder
-from pretrain.tools.convert.formats.sharded import index_of
-from pretrain.tools.convert.formats.sharded_tensors import sharded_tensors
+from pretrain.tools.convert.formats.sharded import index_of, sharded_tensors
 from pretrain.tools.convert.model_weights import EMBEDDING, MAIN, OUTPUT
 
 if TYPE_CHECKING:
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from pretrain.tools.align.comparing.recording import Recording
-    from pretrain.tools.convert.formats.sharded_tensors import ShardedTensor
+    from pretrain.tools.convert.formats.sharded import ShardedTensor
 
 _STATE = "optimizer.state."
 _LAYER = "decoder.layers."

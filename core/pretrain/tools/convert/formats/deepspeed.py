@@ -17,7 +17,7 @@ from pretrain.tools.convert.formats import deepspeed_weights
 from pretrain.tools.convert.formats.megatron_settings import in_our_order, schedule_of, settings_of
 from pretrain.tools.convert.lazy_tensor import part_of
 from pretrain.tools.convert.model_weights import EMBEDDING, CheckpointSummary, FileLayout, ModelWeights
-from pretrain.tools.convert.rank_parts import by_name, is_gated, not_ours, require_one_save, weights_in
+from pretrain.tools.convert.rank_parts import by_name, is_gated, lacking, not_ours, require_one_save, weights_in
 from pretrain.tools.convert.stored import damaged, torch_file_tensors
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from pretrain.tools.convert.formats.deepspeed_weights import UniversalWeight
     from pretrain.tools.convert.lazy_tensor import LazyTensor
     from pretrain.tools.convert.weight_names import Shapes
-
 
 _MODEL = re.compile(r"(?:zero_pp_rank_(?P<data>\d+)_)?mp_rank_(?P<tensor>\d+)_model_states\.pt")
 _OPTIMIZER = re.compile(r"(?:bf16_|fp16_)?zero_pp_rank_(?P<data>\d+)_mp_rank_(?P<tensor>\d+)_optim_states\.pt")
@@ -112,13 +111,12 @@ def _require_all(folder: Path, files: Mapping[tuple[int, int], Path], tensor: in
     """Require a file for each pair of model-parallel and data-parallel rank, or none at all."""
     last = max((data for _, data in files), default=-1)
     if tensor * (last + 1) > _MOST_RANKS:
-        msg = f"{folder} has a file of rank {last}, more than any training has.\nRemove it."
+        msg = f"{folder} has a file of rank {last}, but no training has so many.\nRemove it."
         raise CheckpointError(msg)
     wanted = {(rank, data) for rank in range(tensor) for data in range(last + 1)}
     if missing := sorted(wanted - files.keys()):
         shown = ", ".join(f"zero_pp_rank_{data}_mp_rank_{rank:02d}" for rank, data in missing[:3])
-        msg = f"{folder} lacks the files of {len(missing)} of {len(wanted)} ranks: {shown}.\nCopy them there."
-        raise CheckpointError(msg)
+        raise lacking(folder, f"the files of {len(missing)} of {len(wanted)} ranks: {shown}")
 
 
 def _weights(state: dict[str, Any], tensor: int) -> tuple[Shapes, tuple[str, ...]]:
@@ -181,7 +179,7 @@ def _universal(
 
 
 def _parts(folder: Path, name: str, weight: UniversalWeight, ranks: int, model: ModelSection) -> list[LazyTensor]:
-    """Return the parts of the ranks of a weight whose order of rows ranks have for themselves."""
+    """Split a weight into the ranks' parts if its rows are ordered rank by rank; else return it as one part."""
     tensor = weight.tensor
     if weight.in_order or not (is_gated(name, model) or ".linear_qkv." in name):
         return [tensor]
@@ -223,8 +221,8 @@ def _of_rank(found: _ShardFiles, rank: int, state: dict[str, Any]) -> dict[str, 
             require_one_save(list(zip(models, states, strict=True)))
             weights |= deepspeed_weights.frozen_weights(models, states)
     else:
-        msg = f"{models[0].parent} lacks *zero_pp_rank_*_optim_states.pt, in which ZeRO-3 keeps the weights.\n"
-        msg += "Copy these files there."
+        what = "*zero_pp_rank_*_optim_states.pt, in which ZeRO-3 keeps the weights"
+        msg = f"{models[0].parent} lacks {what}.\nCopy these files there."
         raise CheckpointError(msg)
     shared = state.get("shared_params") or ()
     return {name: weight for name, weight in weights.items() if name not in shared}
@@ -234,8 +232,8 @@ def _model(
     folder: Path, args: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], given: Mapping[str, Any]
 ) -> ModelSection:
     if not args and "activation" not in given:
-        msg = f"{folder} has no arguments of Megatron-DeepSpeed, which tell the activation.\n"
-        msg += "Give it as --set model.activation=gelu_tanh; num_attention_heads is needed as well."
+        msg = f"{folder} has no arguments of Megatron-DeepSpeed: the activation is not known.\n"
+        msg += "Pass --set model.activation=gelu_tanh, for instance, and model.num_attention_heads as well."
         raise CheckpointError(msg)
     return model_weights.model_section(folder, settings_of(folder, args, shapes, orders_gate=True), given)
 

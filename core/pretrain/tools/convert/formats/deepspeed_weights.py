@@ -26,7 +26,7 @@ import torch
 
 from pretrain.errors import CheckpointError, DamageError
 from pretrain.tools.convert.lazy_tensor import LazyTensor, joined, narrowed, unflattened
-from pretrain.tools.convert.rank_parts import not_known
+from pretrain.tools.convert.rank_parts import lacking, mixed_files, not_known
 from pretrain.tools.convert.stored import damaged, torch_file_tensors
 from pretrain.tools.convert.weight_names import MODULES, name_in_layer, our_name
 
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from pretrain.tools.convert.weight_names import Shapes
-
 
 _WRAPPED = re.compile(r"(module\.)+")
 _NUMBERED = re.compile(r"(\d+)\.(.+)")
@@ -74,7 +73,7 @@ def our_names(names: Collection[str], folder: Path) -> dict[str, str]:
     taken: dict[str, str] = {}
     for name, our in ours.items():
         if our is not None and (other := taken.setdefault(our, name)) != name:
-            msg = f"{folder} has {other[:100]} and {name[:100]}, which are one weight.\nRemove one of them."
+            msg = f"{folder} has {other[:100]} and {name[:100]}, which are the same weight.\nRemove one of them."
             raise CheckpointError(msg)
     return {name: our for our, name in taken.items()}
 
@@ -108,8 +107,7 @@ def fp32_weights(files: Sequence[Path], state: Mapping[str, Any]) -> dict[str, L
     _require_all(files, states)
     groups = _listed_groups(state.get("param_shapes"))
     if not groups:
-        msg = f"{files[0].parent} has an optimizer of ZeRO, and its model lists no param_shapes.\nCopy all files again."
-        raise DamageError(msg)
+        raise damaged(files[0].parent, "has an optimizer of ZeRO, but its model lists no param_shapes")
     if _PARTS_OF_3 in states[0]:
         return _of_zero_3(files, states, listed(state.get("param_shapes")))
     return _of_zero_2(files, states, groups)
@@ -133,8 +131,8 @@ def rounded_to(weight: LazyTensor, copy: LazyTensor, what: str) -> LazyTensor:
     ZeRO rounds its shards to the model's copy after every step. This finds exchanged shards, those of another iteration
     and a wrong order of parameters; DeepSpeed's zero_to_fp32.py has no such check.
     """
-    differs = f"{what} is not its fp32 weight in ZeRO's *_optim_states.pt, rounded."
-    differs += "\nCopy the files of one save together."
+    differs = f"{what} differs from its fp32 weight in ZeRO's *_optim_states.pt by more than rounding.\n"
+    differs += "Copy the files of one checkpoint together."
     if copy.shape != weight.shape:
         raise DamageError(differs)
     step = torch.finfo(copy.dtype)
@@ -170,17 +168,16 @@ def _require_all(files: Sequence[Path], states: Sequence[Mapping[str, Any]]) -> 
     count = states[0].get("partition_count")
     counts = {number for number in (count if isinstance(count, list | tuple) else [count]) if isinstance(number, int)}
     if len(counts) > 1:
-        msg = f"{files[0]} is a mixture-of-experts checkpoint, which is not supported: its groups have "
-        msg += f"{sorted(counts)} ranks.\nChoose a dense model."
+        what = f"a mixture-of-experts checkpoint (its groups have {sorted(counts)} ranks), which is not supported"
+        msg = f"{files[0]} is {what}.\nChoose a dense model."
         raise CheckpointError(msg)
     if counts and counts != {len(files)}:
         msg = f"{files[0].parent} has optimizer files of {len(files)} of {counts.pop()} data-parallel ranks.\n"
-        msg += "Copy the others there; without any the model's own fp16 or bf16 weights are read."
+        msg += "Copy the others there, or remove all: then the model's fp16 or bf16 weights are read."
         raise CheckpointError(msg)
     kinds = {(_PARTS_OF_3 in state, len(state[_PARTS_OF_3 if _PARTS_OF_3 in state else _PARTS])) for state in states}
     if len(kinds) > 1:
-        msg = f"{files[0].parent} has optimizer files of different trainings.\nCopy those of one."
-        raise CheckpointError(msg)
+        raise mixed_files(files[0].parent, "has optimizer files of different trainings")
 
 
 def _of_zero_2(
@@ -188,8 +185,8 @@ def _of_zero_2(
 ) -> dict[str, LazyTensor]:
     weights: dict[str, LazyTensor] = {}
     if len(groups) != len(states[0][_PARTS]):
-        msg = f"{files[0]} has {len(states[0][_PARTS])} groups of parameters, and the model's file lists {len(groups)}."
-        raise DamageError(msg)
+        found = f"{len(states[0][_PARTS])} groups of parameters, but the model's file lists {len(groups)}"
+        raise damaged(files[0], f"has {found}")
     paddings = states[0].get(_PADDINGS) or [[0] * len(shapes) for shapes in groups]
     for number, shapes in enumerate(groups):
         flat = joined([state[_PARTS][number] for state in states], 0)
@@ -219,8 +216,8 @@ def _require_size(files: Sequence[Path], wanted: int, found: int, align: int) ->
     """Require as many numbers as the parameters have, with or without padding to a multiple of `align` at the end."""
     if -(-wanted // align) != -(-found // align) or found < wanted:
         msg = (
-            f"{files[0].parent}: the optimizer's shards have {found:,} fp32 numbers of a group, and its parameters "
-            f"{wanted:,}.\nCopy the files of all ranks again; fp32 weights that were offloaded to files are not read."
+            f"{files[0].parent}: the optimizer's shards have {found:,} fp32 numbers for a group of {wanted:,} "
+            "parameters.\nCopy the files of all ranks again; fp32 weights that were offloaded to files are not read."
         )
         raise DamageError(msg)
 
@@ -242,11 +239,9 @@ def universal_weights(folder: Path, states: Sequence[Mapping[str, Any]]) -> dict
     files = {file.parent.name: file for file in sorted((folder / UNIVERSAL).glob(f"*/{FILE}"))}
     if missing := sorted(set(shapes) - set(files) - copies):
         count = f"{len(missing)} weight{'s' * (len(missing) > 1)}"
-        msg = f"{folder / UNIVERSAL} lacks {count}: {', '.join(missing[:3])}.\nCopy their folders there."
-        raise CheckpointError(msg)
+        raise lacking(folder / UNIVERSAL, f"the folders of {count}: {', '.join(missing[:3])}")
     if not files:
-        msg = f"{folder / UNIVERSAL} has no folder with a file {FILE}.\nCopy the weights' folders there."
-        raise CheckpointError(msg)
+        raise lacking(folder / UNIVERSAL, f"the weights' folders with {FILE}")
     return {name: _weight(file, shapes.get(name)) for name, file in files.items() if name not in copies}
 
 

@@ -28,7 +28,7 @@ import torch
 from pretrain.errors import CheckpointError
 from pretrain.tools.convert.file_writers import TorchFile
 from pretrain.tools.convert.formats import deepspeed_weights
-from pretrain.tools.convert.formats.megatron_settings import require_none
+from pretrain.tools.convert.formats.megatron_settings import require_none, rests_on_ranks
 from pretrain.tools.convert.lazy_tensor import cast
 from pretrain.tools.convert.model_keys import not_held
 from pretrain.tools.convert.model_weights import EMBEDDING, LATEST_OF_DEEPSPEED, OUTPUT
@@ -41,15 +41,13 @@ if TYPE_CHECKING:
 
     from pretrain.recipe.sections.model import ModelSection
     from pretrain.tools.convert.lazy_tensor import LazyTensor
-    from pretrain.tools.convert.model_weights import ModelWeights
-    from pretrain.tools.convert.target import TargetLayout
-
+    from pretrain.tools.convert.model_weights import FileLayout, ModelWeights
 
 _VERSION = "0.19.8"  # of the DeepSpeed whose files these are; its loader requires one
 _UNIVERSAL_VERSION = 0.4  # UNIVERSAL_CHECKPOINT_VERSION_VALUE in deepspeed/checkpoint/constants.py
 
 
-def write(weights: ModelWeights, layout: TargetLayout) -> Target:
+def write(weights: ModelWeights, layout: FileLayout) -> Target:
     """Return the files, with fp32 weights, of a folder that `deepspeed` loads with checkpoint.load_universal."""
     _require_theirs(weights.model, layout)
     padded = weights.padded_for(layout.tensor)
@@ -62,7 +60,11 @@ def write(weights: ModelWeights, layout: TargetLayout) -> Target:
         path = f"{universal}/{deepspeed_weights.their_name(name)}/{deepspeed_weights.FILE}"
         files.append(TorchFile(path, _content(name, tensor, weights.model)))
     small = {
-        f"{universal}/optimizer_state.pt": _saved(_optimizer_state(len(files))),
+        # as many groups as there can be, since load_hp_checkpoint_state_from_checkpoint_dir in deepspeed's
+        # runtime/base_optimizer.py goes through those that are here and in the optimizer; none changes a setting
+        f"{universal}/optimizer_state.pt": _saved(
+            {"ds_version": _VERSION, "param_groups": [{"params": []} for _ in files]}
+        ),
         LATEST_OF_DEEPSPEED: folder.encode(),
         "latest_universal": folder.encode(),
     }
@@ -73,20 +75,14 @@ def write(weights: ModelWeights, layout: TargetLayout) -> Target:
     return Target(files=files, small=small, folder=folder)
 
 
-def _require_theirs(model: ModelSection, layout: TargetLayout) -> None:
-    sizes = (model.num_attention_heads, model.num_query_groups, model.ffn_hidden_size)
-    uneven = any(size % layout.tensor for size in sizes)
-    require_none(
-        "Megatron-DeepSpeed",
-        not_held("deepspeed", model),
-        {f"its weights among {layout.tensor} ranks": uneven, "layers among stages": layout.pipeline > 1},
-    )
+def _require_theirs(model: ModelSection, layout: FileLayout) -> None:
+    require_none("Megatron-DeepSpeed", not_held("deepspeed", model), rests_on_ranks(model, layout.tensor))
 
 
 def _content(name: str, tensor: LazyTensor, model: ModelSection) -> dict[str, Any]:
     """Return what a weight's file holds, as `merge_tp_slices` in ds_to_universal.py writes it."""
     if tensor.dtype == torch.float64:
-        msg = f"{name} has dtype fp64, and DeepSpeed's universal format fp32.\nPass --dtype fp32 to round it."
+        msg = f"{name} has dtype fp64, but DeepSpeed's universal format has fp32.\nPass --dtype fp32 to round it."
         raise CheckpointError(msg)
     whole = cast(tensor, torch.float32, name)
     content: dict[str, Any] = {deepspeed_weights.PARAM: whole}
@@ -107,13 +103,7 @@ def _is_parts_first(model: ModelSection) -> bool:
     return model.num_query_groups == model.num_attention_heads
 
 
-def _optimizer_state(parameters: int) -> dict[str, Any]:
-    # load_hp_checkpoint_state_from_checkpoint_dir in deepspeed/runtime/base_optimizer.py goes through as many groups as
-    # there are here and in the optimizer, so here are as many as there can be; none changes a setting.
-    return {"ds_version": _VERSION, "param_groups": [{"params": []} for _ in range(parameters)]}
-
-
-def _state(weights: ModelWeights, vocab_size: int, layout: TargetLayout) -> dict[str, Any]:
+def _state(weights: ModelWeights, vocab_size: int, layout: FileLayout) -> dict[str, Any]:
     """Return a rank's state, as `_common_checkpoint_state` in deepspeed/runtime/engine.py, and Megatron's part."""
     iteration, samples = weights.iteration or 0, weights.consumed_samples or 0
     shapes: OrderedDict[str, torch.Size] = OrderedDict()
@@ -148,7 +138,7 @@ def _state(weights: ModelWeights, vocab_size: int, layout: TargetLayout) -> dict
     }
 
 
-def _args(weights: ModelWeights, layout: TargetLayout) -> dict[str, Any]:
+def _args(weights: ModelWeights, layout: FileLayout) -> dict[str, Any]:
     """Return the arguments that Megatron-DeepSpeed compares when it loads, and those that tell the model."""
     model = weights.model
     base = model.rotary_base

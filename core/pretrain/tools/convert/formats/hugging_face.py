@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pretrain.checkpoint import torch_file
-from pretrain.errors import CheckpointError, DamageError
+from pretrain.errors import CheckpointError
 from pretrain.recipe.section import shown
 from pretrain.report.plain_text import some_of
 from pretrain.tools.convert import model_weights
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from pretrain.recipe.sections.model import ModelSection
     from pretrain.tools.convert.formats.hugging_face_families import Architecture
-
 
 NAME = "Hugging Face"
 CONFIG = "config.json"
@@ -77,7 +76,7 @@ def own_file(path: Path) -> Path:
     # the hub's cache has links from models--*/snapshots/COMMIT to models--*/blobs
     folder, target = path.parent.resolve(), path.resolve()
     if not any(target.is_relative_to(place) for place in (folder, folder.parent.parent / "blobs")):
-        msg = f"{path} is a link out of its folder, to {target}.\nCopy the file itself there."
+        msg = f"{path} is a link to {target}, outside of its folder.\nReplace the link by a copy of the file."
         raise CheckpointError(msg)
     return path
 
@@ -87,8 +86,7 @@ def json_object(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        msg = f"{path} is not valid JSON: {str(error)[:200]}"
-        raise DamageError(msg) from error
+        raise damaged(path, f"is not valid JSON: {str(error)[:200]}") from error
     if not isinstance(value, dict):
         raise damaged(path, "is not a JSON object")
     return value
@@ -123,8 +121,8 @@ def read(folder: Path, given: Mapping[str, Any]) -> ModelWeights | None:
     family = FAMILIES[config["model_type"]]
     model = model_weights.model_section(folder / CONFIG, settings_of_config(config), given)
     if misfits := family.misfits(model):
-        msg = f"{folder / CONFIG} describes a {family.architecture}, and none has {', '.join(misfits)}.\n"
-        msg += "Correct the file, or what --set gives."
+        msg = f"{folder / CONFIG} describes a {family.architecture}, which cannot have {', '.join(misfits)}.\n"
+        msg += "Correct the file, or the values of --set."
         raise CheckpointError(msg)
     stored = _stored(folder, name, family)
     rows = _vocabulary(folder, config, family, stored)
@@ -152,8 +150,7 @@ def _stored(folder: Path, name: str, family: Architecture) -> dict[str, LazyTens
     if not (folder / name).is_file():
         index = folder / f"{name}{INDEX}"
         if missing := [key for key in _weight_map(index) if _BUFFERS.search(key) is None and key not in stored]:
-            msg = f"{index} names weights that are missing in its files: {some_of(missing)}.\nCopy the files again."
-            raise DamageError(msg)
+            raise damaged(index, f"names weights that are missing in its files: {some_of(missing)}")
     names = family.full_names(stored)
     if twice := [key for key, count in Counter(names).items() if count > 1]:
         msg = f"{folder} holds {some_of(twice)} under two names.\nKeep one of them."
@@ -171,8 +168,7 @@ def _require_weights(file: Path, found: Mapping[Any, Any], before: Collection[st
             msg = f"{file} holds {shown(name)} in {dtype}: quantized weights are not read.\nConvert the original model."
             raise CheckpointError(msg)
         if name in before:
-            msg = f"{file} holds {shown(name)}, and another shard does too.\nCopy the files again."
-            raise DamageError(msg)
+            raise damaged(file, f"holds {shown(name)}, and another shard does too")
 
 
 def _vocabulary(folder: Path, config: Mapping[str, Any], family: Architecture, stored: Mapping[str, LazyTensor]) -> int:
@@ -183,7 +179,7 @@ def _vocabulary(folder: Path, config: Mapping[str, Any], family: Architecture, s
     rows = stored[name].shape[0]
     if config.get("vocab_size", rows) != rows:
         given = shown(config["vocab_size"])
-        msg = f"{folder / CONFIG} says vocab_size {given}, and {name} has {rows} rows.\nCorrect vocab_size there."
+        msg = f"{folder / CONFIG} says vocab_size {given}, but {name} has {rows} rows.\nCorrect vocab_size there."
         raise CheckpointError(msg)
     return rows
 
@@ -192,7 +188,7 @@ def _imported(
     folder: Path, family: Architecture, model: ModelSection, rows: int, stored: dict[str, LazyTensor]
 ) -> dict[str, LazyTensor]:
     if model.num_layers > len(stored):
-        found = f"{folder / CONFIG} says {model.num_layers} layers, and the files hold {len(stored)} weights"
+        found = f"{folder / CONFIG} says {model.num_layers} layers, but the files hold only {len(stored)} weights"
         msg = f"{found}.\nCopy the files again."
         raise CheckpointError(msg)
     shapes = model_weights.expected_shapes(model, rows)
@@ -204,7 +200,7 @@ def _imported(
     expected = {name: part.shape for name, part in family.export(nothing, model).items()}
     if wrong := model_weights.mismatches(expected, {name: tensor.shape for name, tensor in stored.items()}):
         msg = f"{folder} does not hold the {family.architecture} of its config.json: {some_of(wrong)}.\n"
-        msg += "Copy the files again. What config.json says wrongly can be given by --set model.KEY=VALUE."
+        msg += "Copy the files again. If config.json is wrong, correct it by --set model.KEY=VALUE."
         raise CheckpointError(msg)
     return {
         ours: family.imported(ours, _of_one_dtype(folder, {name: stored[name] for name in family.names(ours)}), model)
@@ -215,8 +211,8 @@ def _imported(
 def _of_one_dtype(folder: Path, parts: Mapping[str, LazyTensor]) -> list[LazyTensor]:
     dtypes = {name: str(part.dtype).removeprefix("torch.") for name, part in parts.items()}
     if len(set(dtypes.values())) > 1:
-        told = ", ".join(f"{name} is {dtype}" for name, dtype in dtypes.items())
-        msg = f"{folder} has parts of one weight in different dtypes: {told}.\nSave the model in one dtype."
+        found = ", ".join(f"{name} is {dtype}" for name, dtype in dtypes.items())
+        msg = f"{folder} has parts of one weight in different dtypes: {found}.\nSave the model in one dtype."
         raise CheckpointError(msg)
     return list(parts.values())
 

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from pretrain.recipe.sections.model import ModelSection
     from pretrain.tools.convert.formats.hugging_face_families import Architecture
 
-
-# setting of a recipe -> its names in config.json, the first that is there
+# setting of a recipe -> its names in config.json, the first that is there; of sizes the second is GPT-2's
 NAMES = {
     "num_layers": ("num_hidden_layers", "n_layer"),
     "hidden_size": ("hidden_size", "n_embd"),
@@ -37,6 +36,7 @@ NAMES = {
     "parallel_residual": ("use_parallel_residual",),
     "padded_vocab_size": ("vocab_size",),
 }
+_SIZES = ("num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size", "max_position_embeddings")
 # setting of a recipe -> its name among the parameters of rope_type llama3
 SCALING = {
     "rope_scaling_factor": "factor",
@@ -158,12 +158,12 @@ def require_known(path: Path, config: Mapping[str, Any], given: Mapping[str, Any
     """Require that our settings can express all that a config.json says of what the model computes."""
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in _DEFAULTS:
-        msg = f"{path} says model_type {shown(kind)}.\nModels of type {', '.join(_DEFAULTS)} are read."
+        msg = f"{path} has model_type {shown(kind)}, which is not supported.\nSupported are: {', '.join(_DEFAULTS)}."
         raise CheckpointError(msg)
     if wrong := [*_refused_of_kind(kind, config, given), *_refused_rope(config, given), *_windows(kind, config, given)]:
         to_do = "Recipes have no such setting: it cannot be converted."
         if all(_KEY in each for each in wrong):
-            to_do = "Replace a setting that does not matter by --set model.KEY=VALUE."
+            to_do = "If a setting does not matter to you, replace it by --set model.KEY=VALUE."
         msg = f"{path} has unsupported settings: {'; '.join(wrong)}.\n{to_do}"
         raise CheckpointError(msg)
 
@@ -256,12 +256,7 @@ def config_of(
 
 
 def _gpt2(model: ModelSection) -> dict[str, Any]:
-    return {
-        "n_positions": model.max_position_embeddings,
-        "n_embd": model.hidden_size,
-        "n_layer": model.num_layers,
-        "n_head": model.num_attention_heads,
-        "n_inner": model.ffn_hidden_size,
+    return {NAMES[name][1]: getattr(model, name) for name in _SIZES} | {
         "layer_norm_epsilon": model.layernorm_epsilon,
         "resid_pdrop": model.hidden_dropout,
         "embd_pdrop": model.hidden_dropout,
@@ -270,8 +265,7 @@ def _gpt2(model: ModelSection) -> dict[str, Any]:
 
 
 def _with_rope(kind: str, model: ModelSection) -> dict[str, Any]:
-    sizes = ("num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size", "max_position_embeddings")
-    common = {NAMES[name][0]: getattr(model, name) for name in sizes} | {"attention_dropout": model.attention_dropout}
+    common = {NAMES[name][0]: getattr(model, name) for name in _SIZES} | {"attention_dropout": model.attention_dropout}
     if kind == "gpt_neox":
         return common | {
             "layer_norm_eps": model.layernorm_epsilon,

@@ -22,13 +22,20 @@ if TYPE_CHECKING:
     from pretrain.recipe.sections.model import ModelSection
     from pretrain.tools.convert.lazy_tensor import LazyTensor
 
-
-_LAYER = re.compile(r"(decoder\.layers\.)(\d+)(\..+)")
-_EMBEDDING, _OUTPUT = "embedding.word_embeddings", "output_layer"
-_QKV, _PROJ = "decoder.layers.{}.self_attention.linear_qkv", "decoder.layers.{}.self_attention.linear_proj"
-_FC1, _FC2 = "decoder.layers.{}.mlp.linear_fc1", "decoder.layers.{}.mlp.linear_fc2"
-_BEFORE, _BETWEEN = "decoder.layers.{}.input_layernorm", "decoder.layers.{}.pre_mlp_layernorm"
-_FINAL = "decoder.final_layernorm"
+_LAYER = re.compile(r"decoder\.layers\.(\d+)\.(.+)")
+_LLAMA_QKV = "self_attn.q_proj self_attn.k_proj self_attn.v_proj"
+# our module, without the layer -> GPT-2's, GPT-NeoX's and Llama's; several are parts of ours, in this order
+_MODULES = {
+    "embedding.word_embeddings": ("wte", "embed_in", "embed_tokens"),
+    "embedding.position_embeddings": ("wpe", "", ""),
+    "input_layernorm": ("ln_1", "input_layernorm", "input_layernorm"),
+    "self_attention.linear_qkv": ("attn.c_attn", "attention.query_key_value", _LLAMA_QKV),
+    "self_attention.linear_proj": ("attn.c_proj", "attention.dense", "self_attn.o_proj"),
+    "pre_mlp_layernorm": ("ln_2", "post_attention_layernorm", "post_attention_layernorm"),
+    "mlp.linear_fc1": ("mlp.c_fc", "mlp.dense_h_to_4h", "mlp.gate_proj mlp.up_proj"),
+    "mlp.linear_fc2": ("mlp.c_proj", "mlp.dense_4h_to_h", "mlp.down_proj"),
+    "decoder.final_layernorm": ("ln_f", "final_layer_norm", "norm"),
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,7 +44,9 @@ class Architecture:
 
     architecture: str  # its class
     prefix: str  # of all weights but the output layer's; files of the model without an output layer lack it
-    modules: Mapping[str, tuple[str, ...]]  # our module -> theirs; several are parts of ours, in this order
+    layers: str  # name of the list of layers, after the prefix
+    modules: Mapping[str, str]  # our module -> theirs, a column of _MODULES
+    output: str  # name of the output layer
     imported: Callable[[str, Sequence[LazyTensor], ModelSection], LazyTensor]  # of our name and their parts
     exported: Callable[[str, LazyTensor, ModelSection], Sequence[LazyTensor]]  # the reverse
     settings: Mapping[str, tuple[Any, ...]]  # by the name in a recipe: the values that are possible
@@ -45,16 +54,18 @@ class Architecture:
     def names(self, ours: str) -> tuple[str, ...]:
         """Return their names of the parts of one of our weights."""
         module, _, kind = ours.rpartition(".")
-        found = _LAYER.fullmatch(module)
-        number = found[2] if found else ""
-        template = f"{found[1]}{{}}{found[3]}" if found else module
-        return tuple(f"{name.format(number)}.{kind}" for name in self.modules[template])
+        if module == "output_layer":
+            return (f"{self.output}.{kind}",)
+        begin = self.prefix
+        if found := _LAYER.fullmatch(module):
+            begin, module = f"{self.prefix}{self.layers}.{found[1]}.", found[2]
+        return tuple(f"{begin}{name}.{kind}" for name in self.modules[module].split())
 
     def full_names(self, names: Collection[str]) -> list[str]:
         """Return the names that the weights of a file have in the whole model, in the same order."""
         # files of the model without an output layer lack the prefix; transformers 5 calls every output layer lm_head
-        [output] = self.modules[_OUTPUT]
-        outputs = {"lm_head.weight": f"{output}.weight", f"{output}.weight": f"{output}.weight"}
+        output = f"{self.output}.weight"
+        outputs = {"lm_head.weight": output, output: output}
         prefix = "" if any(name.startswith(self.prefix) for name in names) else self.prefix
         return [outputs.get(name, f"{prefix}{name}") for name in names]
 
@@ -120,18 +131,9 @@ def _to_llama(name: str, whole: LazyTensor, model: ModelSection) -> Sequence[Laz
 _GPT2 = Architecture(
     architecture="GPT2LMHeadModel",
     prefix="transformer.",
-    modules={
-        _EMBEDDING: ("transformer.wte",),
-        "embedding.position_embeddings": ("transformer.wpe",),
-        _BEFORE: ("transformer.h.{}.ln_1",),
-        _QKV: ("transformer.h.{}.attn.c_attn",),
-        _PROJ: ("transformer.h.{}.attn.c_proj",),
-        _BETWEEN: ("transformer.h.{}.ln_2",),
-        _FC1: ("transformer.h.{}.mlp.c_fc",),
-        _FC2: ("transformer.h.{}.mlp.c_proj",),
-        _FINAL: ("transformer.ln_f",),
-        _OUTPUT: ("lm_head",),
-    },
+    layers="h",
+    modules={ours: theirs for ours, (theirs, _, _) in _MODULES.items()},
+    output="lm_head",
     imported=_from_gpt2,
     exported=_to_gpt2,
     settings={
@@ -145,17 +147,9 @@ _GPT2 = Architecture(
 _GPT_NEOX = Architecture(
     architecture="GPTNeoXForCausalLM",
     prefix="gpt_neox.",
-    modules={
-        _EMBEDDING: ("gpt_neox.embed_in",),
-        _BEFORE: ("gpt_neox.layers.{}.input_layernorm",),
-        _QKV: ("gpt_neox.layers.{}.attention.query_key_value",),
-        _PROJ: ("gpt_neox.layers.{}.attention.dense",),
-        _BETWEEN: ("gpt_neox.layers.{}.post_attention_layernorm",),
-        _FC1: ("gpt_neox.layers.{}.mlp.dense_h_to_4h",),
-        _FC2: ("gpt_neox.layers.{}.mlp.dense_4h_to_h",),
-        _FINAL: ("gpt_neox.final_layer_norm",),
-        _OUTPUT: ("embed_out",),
-    },
+    layers="layers",
+    modules={ours: theirs for ours, (_, theirs, _) in _MODULES.items()},
+    output="embed_out",
     imported=lambda _name, parts, _model: parts[0],
     exported=lambda _name, whole, _model: [whole],
     settings={
@@ -175,21 +169,12 @@ _LLAMA_SETTINGS: dict[str, tuple[Any, ...]] = {
 
 
 def _like_llama(architecture: str, **settings: tuple[Any, ...]) -> Architecture:
-    layer = "model.layers.{}"
     return Architecture(
         architecture=architecture,
         prefix="model.",
-        modules={
-            _EMBEDDING: ("model.embed_tokens",),
-            _BEFORE: (f"{layer}.input_layernorm",),
-            _QKV: tuple(f"{layer}.self_attn.{name}_proj" for name in "qkv"),
-            _PROJ: (f"{layer}.self_attn.o_proj",),
-            _BETWEEN: (f"{layer}.post_attention_layernorm",),
-            _FC1: (f"{layer}.mlp.gate_proj", f"{layer}.mlp.up_proj"),
-            _FC2: (f"{layer}.mlp.down_proj",),
-            _FINAL: ("model.norm",),
-            _OUTPUT: ("lm_head",),
-        },
+        layers="layers",
+        modules={ours: theirs for ours, (_, _, theirs) in _MODULES.items()},
+        output="lm_head",
         imported=_from_llama,
         exported=_to_llama,
         settings=_LLAMA_SETTINGS | settings,

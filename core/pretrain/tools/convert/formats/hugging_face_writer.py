@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     import torch
 
     from pretrain.tools.convert.lazy_tensor import LazyTensor
-    from pretrain.tools.convert.model_weights import ModelWeights
-    from pretrain.tools.convert.target import TargetLayout
-
+    from pretrain.tools.convert.model_weights import FileLayout, ModelWeights
 
 _SAFETENSORS = "model.safetensors"
 # bytes: as much of each file that is being written is lost by an interruption; transformers 4 takes 5 GB
@@ -36,18 +34,13 @@ _GENERATION = "generation_config.json"
 _IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
-def write(weights: ModelWeights, layout: TargetLayout) -> Target:
+def write(weights: ModelWeights, layout: FileLayout) -> Target:  # noqa: ARG001  the format has no layout
     """Return the files of a model that `from_pretrained` of transformers opens, of the architecture that fits it."""
-    if (layout.tensor, layout.pipeline) != (1, 1):
-        msg = "a model of Hugging Face is not divided among ranks.\nLeave out the sizes of the layout."
-        raise CheckpointError(msg)
     kind, family = family_of(weights.model)
     if misfits := family.misfits(weights.model):
-        msg = (
-            f"{weights.path} has {', '.join(misfits)}, "
-            f"which no supported architecture of Hugging Face has; the nearest is {family.architecture}.\n"
-            "Convert it to pretrain or torch_dist."
-        )
+        what = "which no supported architecture of Hugging Face can have"
+        msg = f"{weights.path} has {', '.join(misfits)}, {what} (nearest: {family.architecture}).\n"
+        msg += "Convert it to pretrain or torch_dist."
         raise CheckpointError(msg)
     rows = weights.tokens
     tensors = family.export(weights.with_vocabulary(rows).tensors, weights.model)
@@ -143,7 +136,7 @@ def _content_of(path: Path) -> bytes:
         msg = f"{path} cannot be read: {error.strerror}.\nPut it back."
         raise CheckpointError(msg) from error
     if len(content) > _LARGEST:
-        msg = f"{path} is larger than {_LARGEST // 1_000_000} MB, too large for a tokenizer file.\nRemove it."
+        msg = f"{path} is larger than {_LARGEST // 1_000_000} MB: it cannot be a tokenizer file.\nRemove it."
         raise CheckpointError(msg)
     return content
 
@@ -182,7 +175,7 @@ def _ids(files: Mapping[str, bytes]) -> dict[str, int]:
 
 
 def _object(content: bytes | None) -> dict[str, Any]:
-    """Return an object; {} where there is none: a tokenizer's file is copied whatever is in it."""
+    """Parse a JSON object; {} if it is not one, since a tokenizer's file is copied whatever it contains."""
     try:
         value = json.loads(content or b"{}")
     except (ValueError, RecursionError):

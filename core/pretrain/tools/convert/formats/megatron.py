@@ -18,7 +18,7 @@ from pretrain.tools.convert import model_weights, rank_parts, weight_names
 from pretrain.tools.convert.formats.megatron_settings import qkv_order, schedule_of, settings_of, vocab_size_of
 from pretrain.tools.convert.lazy_tensor import equal_to
 from pretrain.tools.convert.model_weights import EMBEDDING, OUTPUT, RELEASE, CheckpointSummary, FileLayout, ModelWeights
-from pretrain.tools.convert.rank_parts import merged, mixed_files
+from pretrain.tools.convert.rank_parts import lacking, merged, mixed_files
 from pretrain.tools.convert.stored import damaged, torch_file_tensors
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from pretrain.tools.convert.lazy_tensor import LazyTensor
     from pretrain.tools.convert.weight_names import Shapes
-
 
 FILE = "model_optim_rng.pt"
 _CHUNK = re.compile(r"model\d*")  # keys of the model chunks; with a virtual pipeline they have numbers
@@ -107,14 +106,13 @@ def _all_ranks(folder: Path, names: list[str], args: Mapping[str, Any]) -> list[
     is_one = len(set(map(len, written))) == 1
     sizes = [max(map(int, axis)) + 1 for axis in zip(*written, strict=True)] if is_one else []
     if not is_one or math.prod(sizes) > _MOST_RANKS:
-        msg = f"{folder} has folders {names[0]} and {names[-1]}, which are of different layouts.\nRemove those of one."
+        msg = f"{folder} has {names[0]} and {names[-1]}, which are of different layouts.\nRemove those of one layout."
         raise CheckpointError(msg)
     axes = [[f"{number:0{len(one)}d}" for number in range(size)] for size, one in zip(sizes, written[0], strict=True)]
     expected = ["mp_rank_" + "_".join(each) for each in product(*axes)]
     if missing := [name for name in expected if name not in names]:
-        some = some_of(missing)
-        msg = f"{folder} lacks {len(missing)} of its {len(expected)} ranks: {some}.\nCopy them there."
-        raise CheckpointError(msg)
+        count = f"{len(missing)} of its {len(expected)} ranks"
+        raise lacking(folder, f"the folders of {count}: {some_of(missing)}")
     ranks = []
     for name, numbers in zip(names, written, strict=True):
         tensor, *rest = map(int, numbers)
@@ -221,7 +219,7 @@ def _parts(folder: Path, chunks: list[list[tuple[Path, Any]]], *, is_untied: obj
             raise rank_parts.not_known(ranks[0][0], unknown)
         for name, our in ours.items():
             if our is None or our in parts:
-                raise mixed_files(folder, f"has {our} twice: {ranks[0][0]} holds it once more as {name[:100]}")
+                raise mixed_files(folder, f"has {our} twice: {ranks[0][0]} holds it again as {name[:100]}")
             parts[our] = found[name]
             if "query_key_value." in name:  # its order of rows depends on the version
                 old_order.add(our)
@@ -237,6 +235,5 @@ def _layers_of(path: Path, before: int, names: list[str]) -> int:
     numbers = {int(name.split(".")[2]) - before for name in names if name.startswith("decoder.layers.")}
     if numbers and max(numbers) + 1 != len(numbers):
         missing = next(number for number in range(len(numbers)) if number not in numbers)
-        msg = f"{path} lacks the weights of its layer {missing}.\nCopy the file again."
-        raise CheckpointError(msg)
+        raise lacking(path, f"the weights of its layer {missing}")
     return len(numbers)

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from pretrain.recipe.sections.model import ModelSection
     from pretrain.tools.convert.lazy_tensor import LazyTensor
 
-
 _RENAMED = {
     "norm_epsilon": "layernorm_epsilon",
     "layernorm_epsilon": "layernorm_epsilon",
@@ -71,7 +70,7 @@ def settings_of(
     told["activation"] = _activation(args)
     if told["embedding_layernorm"] and told.get("layernorm_epsilon", _OF_EMBEDDING) != _OF_EMBEDDING:
         epsilon = bounded(told["layernorm_epsilon"])
-        raise not_ours(path, f"layernorm_epsilon {epsilon} in all norms but the embedding's, which has {_OF_EMBEDDING}")
+        raise not_ours(path, f"layernorm_epsilon {epsilon}, but {_OF_EMBEDDING} in the embedding's norm")
     positions = _positions(path, args, shapes)
     return told | ({} if positions is None else {"position_embedding_type": positions})
 
@@ -161,15 +160,17 @@ def qkv_order(
 ) -> Callable[[LazyTensor], LazyTensor]:
     """Return the function that brings one rank's rows into our order."""
     if isinstance(version, bool) or not isinstance(version, int | float) or version not in _VERSIONS:
-        msg = f"{path} has checkpoint_version {bounded(version)}; {', '.join(map(str, _VERSIONS))} are known."
+        known = ", ".join(map(str, _VERSIONS))
+        msg = f"{path} has checkpoint_version {bounded(version)}, which is not supported (supported: {known})."
         raise CheckpointError(msg)
     is_parts_first = version == 0 or _SINCE_PARTS_FIRST in args
     if version >= _FIRST_OF_OUR_ORDER and not is_parts_first:
         return lambda part: part
     heads = model.num_attention_heads
     if model.num_query_groups != heads or heads % ranks:
-        msg = f"{path} has query_key_value in an old order, which num_query_groups {model.num_query_groups} with "
-        msg += f"num_attention_heads {heads} on {ranks} ranks never had.\nCorrect them with --set model.KEY=VALUE."
+        msg = f"{path} has query_key_value in an old order, which was never used with num_query_groups "
+        msg += f"{model.num_query_groups}, num_attention_heads {heads} and {ranks} ranks.\n"
+        msg += "Correct them with --set model.KEY=VALUE."
         raise CheckpointError(msg)
     function = rank_parts.from_parts_first if is_parts_first else rank_parts.from_channels_first
     return lambda part: function(part, heads // ranks)
@@ -206,10 +207,10 @@ def settings_of_shapes(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
 def require_none(program: str, settings: Mapping[str, object], layout: Mapping[str, object]) -> None:
     """Require a program to lack none of the settings, by name whether they are needed; and no rest of a division."""
     if wrong := [name for name, has in settings.items() if has]:
-        msg = f"{program} has no {', '.join(wrong)}: the model cannot be converted to it.\nChoose another format."
+        msg = f"{program} has no {', '.join(wrong)}: it cannot hold this model.\nChoose another format."
         raise CheckpointError(msg)
     if uneven := [name for name, rest in layout.items() if rest]:
-        msg = f"{program} cannot divide {', '.join(uneven)}.\nChoose sizes that divide them."
+        msg = f"{program} cannot divide {', '.join(uneven)} evenly.\nChoose a layout that divides them."
         raise CheckpointError(msg)
 
 

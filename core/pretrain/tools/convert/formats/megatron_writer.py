@@ -36,22 +36,20 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pretrain.recipe.sections.model import ModelSection
-    from pretrain.tools.convert.model_weights import ModelWeights
-    from pretrain.tools.convert.target import TargetLayout
-
+    from pretrain.tools.convert.model_weights import FileLayout, ModelWeights
 
 _VERSION = 3.0
 # what RotaryEmbedding of megatron-core has as constants
 _ROPE_SCALING = {"rope_low_freq_factor": 1.0, "rope_high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 _OFF = ("rotary_interleaved", "apply_layernorm_1p", "squared_relu", "openai_gelu", "data_parallel_random_init")
 _FILES_OF_GPT2BPE = {"vocab.json", "merges.txt"}
-_LINEAR = {"linear_qkv": "self_attention", "linear_proj": "self_attention", "linear_fc1": "mlp", "linear_fc2": "mlp"}
+_LINEAR = ("self_attention.linear_qkv", "self_attention.linear_proj", "mlp.linear_fc1", "mlp.linear_fc2")
 # content of metadata.json (CheckpointingConfig of megatron-core)
 _BACKENDS = {"sharded_backend": "torch_dist", "sharded_backend_version": 1}
 BACKEND_JSON = json.dumps(_BACKENDS | {"common_backend": "torch", "common_backend_version": 1}).encode()
 
 
-def write(weights: ModelWeights, layout: TargetLayout) -> Target:
+def write(weights: ModelWeights, layout: FileLayout) -> Target:
     """Return the files of a checkpoint of Megatron-LM."""
     model = weights.model
     _require_possible(model, layout)
@@ -72,12 +70,11 @@ def write(weights: ModelWeights, layout: TargetLayout) -> Target:
 
 
 def _place_of(iteration: int | None) -> tuple[str, bytes]:
-    """Return the folder of a checkpoint of an iteration, or without one, and the tracker's content that names it."""
+    """Return the folder of a checkpoint, with or without an iteration, and the content of the tracker that names it."""
     return (RELEASE, RELEASE.encode()) if iteration is None else (folder_name(iteration), str(iteration).encode())
 
 
-def _require_possible(model: ModelSection, layout: TargetLayout) -> None:
-    """Require that Megatron-LM has such a model, and that the layout divides it."""
+def _require_possible(model: ModelSection, layout: FileLayout) -> None:
     differs = any(getattr(model, name) != value for name, value in _ROPE_SCALING.items())
     scaling = ", ".join(f"{name} {value:g}" for name, value in _ROPE_SCALING.items())
     is_tanh = model.activation == "gelu_tanh"
@@ -108,13 +105,13 @@ def _of_stage(weights: ModelWeights, stage: int, stages: int) -> dict[str, str]:
     return names
 
 
-def _state_of(weights: ModelWeights, layout: TargetLayout) -> dict[str, Any]:
+def _state_of(weights: ModelWeights, layout: FileLayout) -> dict[str, Any]:
     """Return what every rank's file has besides the weights."""
     state = {"args": args_for(weights, layout), "checkpoint_version": _VERSION, "iteration": weights.iteration or 0}
     return state | ({"opt_param_scheduler": dict(weights.schedule)} if weights.schedule else {})
 
 
-def args_for(weights: ModelWeights, layout: TargetLayout) -> argparse.Namespace:
+def args_for(weights: ModelWeights, layout: FileLayout) -> argparse.Namespace:
     """Return the arguments that Megatron-LM's load compares, and those that it takes the model from."""
     model = weights.model
     same = (
@@ -151,7 +148,7 @@ def args_for(weights: ModelWeights, layout: TargetLayout) -> argparse.Namespace:
     )
 
 
-def write_pretrain(weights: ModelWeights, layout: TargetLayout) -> Target:  # noqa: ARG001  the format has no layout
+def write_pretrain(weights: ModelWeights, layout: FileLayout) -> Target:  # noqa: ARG001  the format has no layout
     """Return the files of a folder of checkpoints of this program that has one, with weights alone."""
     weights = weights.padded_for(1, with_zeros=True)
     iteration = weights.iteration or 0
@@ -170,7 +167,7 @@ def write_pretrain(weights: ModelWeights, layout: TargetLayout) -> Target:  # no
     return _target(weights, name, common, tracked(str(iteration)).encode())
 
 
-def write_torch_dist(weights: ModelWeights, layout: TargetLayout) -> Target:
+def write_torch_dist(weights: ModelWeights, layout: FileLayout) -> Target:
     """Return the files of a folder of checkpoints of Megatron-LM that has one, with weights alone."""
     _require_possible(weights.model, layout)
     weights = weights.padded_for(layout.tensor)
@@ -201,13 +198,7 @@ def _files(weights: ModelWeights, folder: str) -> list[ShardedFile]:
     for layer, entries in layers.items():
         groups = [entries] if layer is not None else [[entry] for entry in entries]
         for group in groups:
-            empty = () if layer is None else _empty_states(layer, weights.model.num_layers)
-            files.append(ShardedFile(f"{folder}/__0_{len(files)}.distcp", tuple(group), empty))
+            shard = f"_extra_state/shard_{layer}_{weights.model.num_layers}"  # Transformer Engine's scales of FP8
+            states = [] if layer is None else [f"decoder.layers.{linear}.{shard}" for linear in _LINEAR]
+            files.append(ShardedFile(f"{folder}/__0_{len(files)}.distcp", tuple(group), tuple(states)))
     return files
-
-
-def _empty_states(layer: int, layers: int) -> tuple[str, ...]:
-    """Return the keys of a layer's extra states, in which Transformer Engine would keep scales of FP8."""
-    return tuple(
-        f"decoder.layers.{parent}.{name}._extra_state/shard_{layer}_{layers}" for name, parent in _LINEAR.items()
-    )

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from pretrain.errors import CheckpointError, DamageError
+from pretrain.errors import CheckpointError
 from pretrain.recipe.section import shown
 from pretrain.tools.convert import model_weights, weight_names
 from pretrain.tools.convert.formats import neox_layers
@@ -40,15 +40,13 @@ if TYPE_CHECKING:
     from pretrain.tools.convert.lazy_tensor import LazyTensor
     from pretrain.tools.convert.weight_names import Shapes
 
-
 _SINCE_SEPTEMBER_2024 = "mlp.linear1.weight"
 _NEGLIGIBLE = 1e-8  # epsilon of RMSNorm, GPT-NeoX's default, up to which both formulas give the same logits in fp32
 _NOT_TOLD = ("activation", "parallel_residual")  # by neither weights nor GPT-NeoX's short list of arguments
 _NEOX, _MEGATRON = "GPT-NeoX, one file a layer", "Megatron-DeepSpeed, one file a layer"
 _RENAMED = {
     **{name: name for name in ("num_layers", "hidden_size", "num_attention_heads", "seq_length")},
-    "max_position_embeddings": "max_position_embeddings",
-    "make_vocab_size_divisible_by": "make_vocab_size_divisible_by",
+    **{name: name for name in ("max_position_embeddings", "make_vocab_size_divisible_by")},
     "num_kv_heads": "num_query_groups",
     "rotary_emb_base": "rotary_base",
     "gpt_j_residual": "parallel_residual",
@@ -155,8 +153,8 @@ def _neox_settings(
         told |= _config_settings(layers.path, config)
     elif missing:
         msg = (
-            f"{layers.path} has no configs/*.yml, which tells {' and '.join(missing)}.\n"
-            "Copy it there, or give them: GPT-NeoX-20B has --set model.activation=gelu_tanh "
+            f"{layers.path} has no configs/*.yml, the only file with {' and '.join(missing)}.\n"
+            "Copy it there, or give them; for GPT-NeoX-20B: --set model.activation=gelu_tanh "
             "--set model.parallel_residual=true"
         )
         raise CheckpointError(msg)
@@ -173,8 +171,8 @@ def _neox_settings(
 def _megatron_settings(layers: Layers, shapes: Shapes, given: Mapping[str, Any]) -> dict[str, Any]:
     args = weight_names.args_of(layers.states)
     if not args and "activation" not in given:
-        msg = f"{layers.path} has no mp_rank_00_model_states.pt with arguments, which tell the activation.\n"
-        msg += "Copy it there, or give it as --set model.activation=gelu_tanh."
+        msg = f"{layers.path} has no mp_rank_00_model_states.pt with arguments: the activation is not known.\n"
+        msg += "Copy the file there, or pass --set model.activation=gelu_tanh, for instance."
         raise CheckpointError(msg)
     return settings_of(layers.path, args, shapes, orders_gate=True)
 
@@ -196,9 +194,9 @@ def _require_our_norm(layers: Layers, model: ModelSection, config: Mapping[str, 
     is_first = model.normalization == "RMSNorm" and not config.get("rmsnorm_fusion") and not _is_late(layers)
     if is_first and model.layernorm_epsilon > _NEGLIGIBLE:
         msg = (
-            f"{layers.path} has rms_norm_epsilon {model.layernorm_epsilon:g} added to the root of the mean square, as "
-            "GPT-NeoX did until May 2025; ours is under the root.\n"
-            f"Give another one: model.layernorm_epsilon={_NEGLIGIBLE:g} is next to none."
+            f"{layers.path} adds rms_norm_epsilon {model.layernorm_epsilon:g} to the root of the mean square, as "
+            "GPT-NeoX did until May 2025; here it is added under the root.\n"
+            f"Pass --set model.layernorm_epsilon={_NEGLIGIBLE:g}, with which both are equal, or another one."
         )
         raise CheckpointError(msg)
 
@@ -245,7 +243,7 @@ class _ConfigLoader(yaml.SafeLoader):
 
 
 def _saved_config(folder: Path) -> dict[str, Any]:
-    """Return the configuration that lies in a checkpoint, or beside it; nothing where there is none."""
+    """Return the configuration saved in a checkpoint or beside it; {} if there is none."""
     config: dict[str, Any] = {}
     place = next((each for each in (folder / "configs", folder.parent / "configs") if each.is_dir()), None)
     for path in sorted(place.glob("*.yml")) if place is not None else ():
@@ -257,8 +255,7 @@ def _saved_config(folder: Path) -> dict[str, Any]:
                 raise ValueError(msg)
             found = yaml.load(content.decode(), _ConfigLoader)  # noqa: S506  a SafeLoader
         except (yaml.YAMLError, ValueError, RecursionError) as error:
-            msg = f"{path} is not valid YAML: {str(error).splitlines()[0][:200]}\nCopy it again."
-            raise DamageError(msg) from error
+            raise damaged(path, f"is not valid YAML: {str(error).splitlines()[0][:200]}") from error
         if not isinstance(found, dict):
             raise damaged(path, "does not map names to settings")
         config |= {str(name).replace("-", "_"): value for name, value in found.items()}
@@ -279,9 +276,8 @@ def _config_settings(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
     for name, off in _OFF.items():
         if config.get(name) is not None and config[name] not in off:
             raise not_ours(path, f"{name} {shown(config[name])}")
-    kinds = set(_words(config.get("attention_config"), 4))
-    if not kinds <= _ATTENTION:
-        raise not_ours(path, f"attention_config {', '.join(sorted(kinds - _ATTENTION))[:60]}")
+    if kinds := set(_words(config.get("attention_config"), 4)) - _ATTENTION:
+        raise not_ours(path, f"attention_config {', '.join(sorted(kinds))[:60]}")
     return told
 
 

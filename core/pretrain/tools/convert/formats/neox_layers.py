@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from pretrain.errors import CheckpointError
 from pretrain.report.plain_text import some_of
 from pretrain.tools.convert.lazy_tensor import equal_to, joined
-from pretrain.tools.convert.rank_parts import by_name, not_known, weights_in
+from pretrain.tools.convert.rank_parts import by_name, lacking, mixed_files, not_known, weights_in
 from pretrain.tools.convert.stored import damaged, torch_file_tensors
 from pretrain.tools.convert.weight_names import name_in_layer
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pretrain.tools.convert.lazy_tensor import LazyTensor
-
 
 _FILE = re.compile(r"layer_(\d+)-model_(\d+)-model_states\.pt")
 STATES = "mp_rank_00_model_states.pt"
@@ -62,15 +61,14 @@ def layer_files(folder: Path) -> dict[int, list[Path]]:
         return {}
     tensor = max(int(match[2]) for match in found) + 1
     if tensor > len(found):
-        msg = f"{folder} has files up to rank {tensor - 1} and only {len(found)} of them.\nCopy the others there."
+        msg = f"{folder} has files up to rank {tensor - 1}, but only {len(found)} in all.\nCopy the others there."
         raise CheckpointError(msg)
     there = {(int(match[1]), int(match[2])): match[0] for match in found}
     numbers = sorted({number for number, _ in there})
     missing = [(number, rank) for number in numbers for rank in range(tensor) if (number, rank) not in there]
     if missing:
         names = [f"layer_{number:02d}-model_{rank:02d}-model_states.pt" for number, rank in missing]
-        msg = f"{folder} lacks files of the {tensor} tensor-parallel ranks: {some_of(names)}.\nCopy them there."
-        raise CheckpointError(msg)
+        raise lacking(folder, f"files of the {tensor} tensor-parallel ranks: {some_of(names)}")
     return {number: [folder / there[number, rank] for rank in range(tensor)] for number in numbers}
 
 
@@ -86,8 +84,7 @@ def transformer_layers(folder: Path, layers: Mapping[int, Iterable[Any]]) -> lis
     """Return the numbers of the transformer layers."""
     numbers = [number for number, names in layers.items() if any(map(_NORM.search, map(str, names)))]
     if numbers and (missing := sorted(set(range(min(numbers), max(numbers))) - set(numbers))):
-        msg = f"{folder} lacks the files of layer {missing[0]} (layer_{missing[0]:02d}-model_*).\nCopy them there."
-        raise CheckpointError(msg)
+        raise lacking(folder, f"the files of layer {missing[0]} (layer_{missing[0]:02d}-model_*)")
     if numbers:
         _require_ends(folder, numbers, {number: {str(name) for name in names} for number, names in layers.items()})
     return numbers
@@ -170,8 +167,7 @@ def _require_one_save(folder: Path) -> None:
             found.setdefault(iteration_of(state_of(path), folder), path)
     if len(found) > 1:
         (first, path), (second, other), *_ = found.items()
-        msg = f"{path} is of iteration {first}, and {other.name} of {second}.\nCopy the files of one checkpoint."
-        raise CheckpointError(msg)
+        raise mixed_files(path, f"is of iteration {first}, and {other.name} of {second}")
 
 
 def _sequential(folder: Path, states: dict[str, Any]) -> dict[int, list[tuple[Path, dict[str, Any]]]]:
@@ -183,8 +179,7 @@ def _sequential(folder: Path, states: dict[str, Any]) -> dict[int, list[tuple[Pa
     count = max(ranks[-1] + 1, states["mp_world_size"] if type(states.get("mp_world_size")) is int else 1)
     missing = next((rank for rank in range(count) if rank not in ranks), None)
     if missing is not None:
-        msg = f"{folder} lacks mp_rank_{missing:02d}_model_states.pt of {count} ranks.\nCopy it there."
-        raise CheckpointError(msg)
+        raise lacking(folder, f"mp_rank_{missing:02d}_model_states.pt of {count} ranks")
     modules: dict[int, dict[Path, dict[str, Any]]] = {}
     for rank in ranks:
         path = folder / f"mp_rank_{rank:02d}_model_states.pt"
@@ -193,11 +188,9 @@ def _sequential(folder: Path, states: dict[str, Any]) -> dict[int, list[tuple[Pa
             found = _SEQUENTIAL.fullmatch(str(name))
             number, inside = (int(found[1]), found[2]) if found else (0, str(name))  # an unknown name is refused
             modules.setdefault(number, {}).setdefault(path, {})[inside] = value
-    uneven = next((number for number, found in modules.items() if len(found) != len(ranks)), None)
-    if uneven is not None:
-        what = f"not all of its {len(ranks)} ranks have sequential.{uneven}"
-        msg = f"{folder}: {what}.\nCopy the files of one checkpoint."
-        raise CheckpointError(msg)
+    for number, files in modules.items():
+        if len(files) != len(ranks):
+            raise mixed_files(folder, f"has sequential.{number} in only {len(files)} of its {len(ranks)} ranks")
     return {number: list(states.items()) for number, states in modules.items()}
 
 

@@ -25,9 +25,7 @@ from pretrain.tools.convert.target import Target
 if TYPE_CHECKING:
     from pretrain.recipe.sections.model import ModelSection
     from pretrain.tools.convert.lazy_tensor import LazyTensor
-    from pretrain.tools.convert.model_weights import ModelWeights
-    from pretrain.tools.convert.target import TargetLayout
-
+    from pretrain.tools.convert.model_weights import FileLayout, ModelWeights
 
 # our module outside the layers -> its number, plus the number of layers unless it is 0, and GPT-NeoX's name
 _OUTSIDE = {
@@ -47,7 +45,7 @@ _IN_LAYER = {
 _FIRST_LAYER = 2
 
 
-def write(weights: ModelWeights, layout: TargetLayout) -> Target:
+def write(weights: ModelWeights, layout: FileLayout) -> Target:
     """Return the files of a checkpoint of GPT-NeoX."""
     model = weights.model
     _require_possible(model, layout.tensor)
@@ -117,7 +115,7 @@ def _of_rank(weights: ModelWeights, name: str, rank: int, ranks: int) -> LazyTen
 
 
 def _states(weights: ModelWeights, ranks: int) -> dict[str, Any]:
-    """Return what is no layer's: DeepSpeed's counters (_load_checkpoint in runtime/engine.py), and GPT-NeoX's args."""
+    """Return the rest: DeepSpeed's counters (_load_checkpoint in runtime/engine.py), and GPT-NeoX's args."""
     model = weights.model
     same = ("num_layers", "hidden_size", "num_attention_heads", "max_position_embeddings")
     args = {name: getattr(model, name) for name in (*same, "make_vocab_size_divisible_by")}
