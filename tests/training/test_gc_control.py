@@ -7,8 +7,8 @@ import weakref
 
 import pytest
 
-from pretrain.training.event import Due
-from pretrain.training.gc_control import GcControl
+from pretrain.training.events import GcControl
+from pretrain.training.loop import Due
 
 
 class Knot:

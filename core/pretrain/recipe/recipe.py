@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import PrivateAttr
 
+from pretrain.recipe.layout import layers_of_chunks
 from pretrain.recipe.section import Section
 from pretrain.recipe.sections.data import DataSection, TokenizerSection
 from pretrain.recipe.sections.engine import EngineSection
@@ -19,7 +20,6 @@ from pretrain.recipe.sections.outputs import CheckpointSection, EvaluationSectio
 from pretrain.recipe.sections.parallel import ParallelSection, RecomputeSection
 from pretrain.recipe.sections.precision import KernelsSection, PrecisionSection
 from pretrain.recipe.sections.train import TrainSection
-from pretrain.recipe.stages import layers_of_chunks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,8 +16,14 @@ from pretrain.model.marks import mark
 from pretrain.plugins.negotiation.kernels import naming_kernels
 from pretrain.report.environment_file import Begin
 from pretrain.report.hang.position import LOAD
-from pretrain.training.events import Checkpoints, Continuation, Evaluations, LogLines, evaluation_pending
-from pretrain.training.gc_control import GcControl
+from pretrain.training.events import (
+    Checkpoints,
+    Continuation,
+    Evaluations,
+    GcControl,
+    LogLines,
+    evaluation_pending,
+)
 from pretrain.training.loop import Training
 from pretrain.training.progress import Length
 from pretrain.training.rank_setup import RankSetup
@@ -45,7 +51,7 @@ if TYPE_CHECKING:
     from pretrain.recipe import Recipe
     from pretrain.report.hang.position import Position
     from pretrain.report.timers import PhaseTimers
-    from pretrain.training.event import Event
+    from pretrain.training.loop import Event
     from pretrain.training.progress import Progress
     from pretrain.training.saving import Saving
 

@@ -194,14 +194,6 @@ def test_later_micro_batches_and_layers_are_not_measured():
     assert clock._calls == CALLS
 
 
-def test_a_clock_that_is_detached_measures_nothing():
-    model, clock = clocked(2, count())
-    clock.detach()
-    clock.begin_step()
-    forward(model)
-    assert clock.take() == 0.0
-
-
 def test_evaluations_are_not_measured():
     model, clock = clocked(2, count())
     forward(model)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pretrain.recipe.layout import StagesError
 from pretrain.recipe.problem import Problem
-from pretrain.recipe.stages import StagesError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -13,13 +13,8 @@ if TYPE_CHECKING:
     from pretrain.recipe.recipe import Recipe
 
 
-def shape_problems(recipe: Recipe) -> Iterator[Problem]:
-    """Yield the sizes that do not divide."""
-    yield from _model(recipe)
-    yield from _tensor(recipe)
-
-
-def _model(recipe: Recipe) -> Iterator[Problem]:
+def model_problems(recipe: Recipe) -> Iterator[Problem]:
+    """Yield sizes of the model that do not fit each other."""
     model = recipe.model
     given = model.model_fields_set
     if "kv_channels" not in given and model.hidden_size % model.num_attention_heads:
@@ -65,7 +60,8 @@ def indivisible_by_tensor_size(recipe: Recipe, size: int) -> list[str]:
     return indivisible
 
 
-def _tensor(recipe: Recipe) -> Iterator[Problem]:
+def tensor_problems(recipe: Recipe) -> Iterator[Problem]:
+    """Yield sizes that the tensor-parallel ranks cannot share."""
     size = recipe.parallel.tensor_model_parallel_size
     for key in indivisible_by_tensor_size(recipe, size):
         why = ", along which sequence_parallel splits" if key == "seq_length" else ""

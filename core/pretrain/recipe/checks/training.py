@@ -106,22 +106,15 @@ def _order(recipe: Recipe, unit: str) -> Iterator[Problem]:
             f"{warmup} must be less than schedule.lr_decay_{unit}, which is {decay} (train.train_{unit} if not given).",
         )
     elif is_wsd and last_part is not None and last_part > decay - warmup:
-        yield Problem(
-            f"schedule.lr_wsd_decay_{unit}",
-            f"{last_part} is more than the {decay - warmup} {unit} after the warm-up.",
-        )
+        text = f"{last_part} is more than the {decay - warmup} {unit} after the warm-up."
+        yield Problem(f"schedule.lr_wsd_decay_{unit}", text)
 
 
 _FILES_OF_TYPE = {"gpt2": ("vocab_file", "merge_file"), "huggingface": ("file",), "bytes": ()}
 
 
-def input_problems(recipe: Recipe) -> Iterator[Problem]:
-    """Yield missing and superfluous keys of input files."""
-    yield from _tokenizer(recipe)
-    yield from _data(recipe)
-
-
-def _tokenizer(recipe: Recipe) -> Iterator[Problem]:
+def tokenizer_problems(recipe: Recipe) -> Iterator[Problem]:
+    """Yield missing keys of the tokenizer."""
     tokenizer = recipe.tokenizer
     for key in _FILES_OF_TYPE[tokenizer.type]:
         if getattr(tokenizer, key) is None:
@@ -130,7 +123,8 @@ def _tokenizer(recipe: Recipe) -> Iterator[Problem]:
         yield Problem("tokenizer.vocab_size", "required with data.corpus, on which the tokenizer is trained.")
 
 
-def _data(recipe: Recipe) -> Iterator[Problem]:
+def data_problems(recipe: Recipe) -> Iterator[Problem]:
+    """Yield missing and superfluous keys of the data."""
     data = recipe.data
     if data.path is None and not data.blend:
         yield Problem("data.path", "required, or data.blend: [{weight: 1, path: ...}, ...].")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pretrain.recipe.deepspeed.translation import written
+from pretrain.recipe.deepspeed.json_file import written
 from pretrain.recipe.recipe import AccumulationSteps
 from pretrain.recipe.section import shown
 
 if TYPE_CHECKING:
-    from pretrain.recipe.deepspeed.translation import Translation
+    from pretrain.recipe.deepspeed.translate import Translation
 
 
 def accumulation_steps(translation: Translation, path: str, value: Any) -> None:

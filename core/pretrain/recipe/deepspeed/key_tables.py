@@ -203,11 +203,6 @@ def without_equivalent(path: str) -> str:
     return f"a recipe has no equivalent{f': {instead}' if instead else ''}."
 
 
-def advice(path: str) -> str:
-    """Return the advice for a key without an equivalent in a recipe."""
-    return f"{without_equivalent(path)} Delete it."
-
-
 _RENAMED = {
     "cpu_offload": "engine.zero.offload_optimizer: {device: cpu}",
     "cpu_offload_param": "engine.zero.offload_param: {device: cpu}",
@@ -228,5 +223,5 @@ def of_deepspeed(path: str) -> str:
     if json_path in UNREAD:
         return " Nothing in DeepSpeed 0.19 reads it, at any stage. Delete it."
     if json_path in SETTLED or json_path in REFUSED or json_path in BLOCKS:
-        return f" It is DeepSpeed's; {advice(json_path)}"
+        return f" It is DeepSpeed's; {without_equivalent(json_path)} Delete it."
     return ""

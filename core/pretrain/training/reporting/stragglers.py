@@ -15,13 +15,12 @@ import torch
 from pretrain.collectives import rank_rows
 from pretrain.model.layer import CoreAttention
 from pretrain.report.plain_text import rank_names
-from pretrain.training.event import Event
+from pretrain.training.loop import Event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from torch import nn
-    from torch.utils.hooks import RemovableHandle
 
     from pretrain.engine.protocol import Engine, Step
     from pretrain.recipe import Recipe
@@ -169,7 +168,6 @@ class LocalClock(Event):
         self._begun: Any = None
         self._seconds, self._calls = 0.0, 0
         self._events: deque[tuple[Any, Any]] = deque(maxlen=_KEPT)
-        self._hooks: list[RemovableHandle] = []
 
     def begin_step(self) -> None:
         """Measure the next calls."""
@@ -183,12 +181,8 @@ class LocalClock(Event):
         """Measure the attention of the first layers of these model chunks."""
         found = (module for model in models for module in model.modules() if isinstance(module, CoreAttention))
         for module in islice(found, CALLS):
-            self._hooks += module.register_forward_pre_hook(self._begin), module.register_forward_hook(self._end)
-
-    def detach(self) -> None:
-        """Measure nothing more."""
-        while self._hooks:
-            self._hooks.pop().remove()
+            module.register_forward_pre_hook(self._begin)
+            module.register_forward_hook(self._end)
 
     def take(self) -> float:
         """Return the mean seconds of a call since the last time, 0 without one; the device must be idle."""
