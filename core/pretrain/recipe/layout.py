@@ -85,10 +85,11 @@ def unchecked_layout(recipe: Recipe, world_size: int) -> Layout:
 
 def _check_batch(recipe: Recipe, layout: Layout, batch: int) -> None:
     share = layout.micro_batch_size * layout.data_parallel_size
-    key = "train.global_batch_size" if batch == recipe.train.global_batch_size else "train.rampup_batch_size reaches"
+    is_last = batch == recipe.train.global_batch_size
+    what = f"train.global_batch_size {batch}" if is_last else f"a batch of {batch} (train.rampup_batch_size)"
     if batch % share:
         msg = (
-            f"{recipe.source}: {key} {batch} is not a multiple of train.micro_batch_size {layout.micro_batch_size} x "
+            f"{recipe.source}: {what} is not a multiple of train.micro_batch_size {layout.micro_batch_size} x "
             f"data-parallel size {layout.data_parallel_size} = {share}.\n"
             f"The data-parallel size is {layout.world_size} ranks / {recipe.model_parallel_size} (tensor x pipeline)."
         )
@@ -96,7 +97,7 @@ def _check_batch(recipe: Recipe, layout: Layout, batch: int) -> None:
     stages = layout.pipeline_model_parallel_size
     if layout.virtual_pipeline_model_parallel_size and layout.num_microbatches(batch) % stages:
         msg = (
-            f"{recipe.source}: {key} {batch} gives {layout.num_microbatches(batch)} micro batches, not a multiple of "
+            f"{recipe.source}: {what} gives {layout.num_microbatches(batch)} micro batches, not a multiple of "
             f"parallel.pipeline_model_parallel_size {stages}.\n"
             "The interleaved schedule needs that: change the batch, or leave out virtual_pipeline_model_parallel_size."
         )
@@ -150,13 +151,13 @@ def layers_of_chunks(parallel: ParallelSection, num_layers: int) -> tuple[int, .
 def _listed(parallel: ParallelSection, listed: tuple[int, ...], num_layers: int) -> tuple[int, ...]:
     stages, chunks = parallel.pipeline_model_parallel_size, parallel.virtual_pipeline_model_parallel_size or 1
     if parallel.num_layers_in_first_pipeline_stage or parallel.num_layers_in_last_pipeline_stage:
-        raise StagesError(LIST, f"given beside {FIRST} or {LAST}, which it includes; choose one.")
+        raise StagesError(LIST, f"given together with {FIRST} or {LAST}, which it includes; choose one.")
     if len(listed) != stages * chunks:
         of = f"pipeline_model_parallel_size {stages}"
         of += f" x virtual_pipeline_model_parallel_size {chunks}" if chunks > 1 else ""
         raise StagesError(LIST, f"{len(listed)} numbers for {of}; give {stages * chunks}.")
     if sum(listed) != num_layers:
-        raise StagesError(LIST, f"{list(listed)} are {sum(listed)} layers, not model.num_layers {num_layers}.")
+        raise StagesError(LIST, f"{list(listed)} sum to {sum(listed)} layers, not model.num_layers {num_layers}.")
     return listed
 
 
@@ -168,12 +169,12 @@ def _stages(parallel: ParallelSection, num_layers: int) -> list[int]:
     if not given:
         return _evenly(parallel, num_layers)
     if not others and left:
-        raise StagesError(FIRST, f"{first} and {last} are {sum(given)} layers, not model.num_layers {num_layers}.")
+        raise StagesError(FIRST, f"{first} and {last} sum to {sum(given)} layers, not model.num_layers {num_layers}.")
     if left < others or (others and left % others):
         raise StagesError(
             FIRST if first is not None else LAST,
             f"{' and '.join(map(str, given))} of model.num_layers {num_layers} leave {left} for the other {others} "
-            f"stages, which cannot have as many each. Give {LIST}, the layers of every stage.",
+            f"stages, which cannot share them equally. Give {LIST}, the layers of every stage.",
         )
     middle = [left // others] * others if others else []
     return [*([] if first is None else [first]), *middle, *([] if last is None else [last])]

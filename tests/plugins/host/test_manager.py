@@ -151,7 +151,7 @@ def test_options_that_would_change_the_order_are_refused(site, option):
 
 def test_a_device_in_the_group_for_kernels_is_an_error_that_names_its_group(site):
     site.plugin("lost", "@hookimpl\ndef pretrain_backend():\n    return None\n")
-    assert "belongs into the group pretrain.backends" in failure(site, "")
+    assert "belongs in the group pretrain.backends" in failure(site, "")
 
 
 def test_a_module_registered_twice_is_named(site):

@@ -41,8 +41,8 @@ def load_plugin(installed: Installed) -> Plugin:
     if inspect.isclass(hooks) or inspect.isroutine(hooks):
         what = "the class" if inspect.isclass(hooks) else "the function"
         msg = (
-            f"{installed.label}: its entry point '{installed.target}' names {what} {hooks.__name__}, without hooks.\n"
-            "It names the module whose functions carry @hookimpl; of these pretrain_backend returns the device."
+            f"{installed.label}: its entry point '{installed.target}' names {what} {hooks.__name__}, which has no "
+            "hooks.\nName the module whose functions are marked @hookimpl; pretrain_backend returns the device."
         )
         raise BackendError(msg)
     return Plugin(installed=installed, hooks=hooks, contract=contract_of(installed, hooks))

@@ -66,8 +66,8 @@ _OPTIMIZER = "engine.zero.offload_optimizer"
 _PARAM = "engine.zero.offload_param"
 
 _BF16_ALONE = (
-    "engine.zero.stage 2 or 3, or stage 1 without fp32 gradients of bf16 (precision.grad_reduce_in_fp32), for which "
-    "DeepSpeed has another optimizer"
+    "engine.zero.stage 2 or 3, or stage 1 unless bf16 gradients are summed in fp32 (precision.grad_reduce_in_fp32), "
+    "where DeepSpeed uses another optimizer"
 )
 _BF16_DECIDES = ("engine.zero.stage", "precision.dtype", "precision.grad_reduce_in_fp32", f"{_OPTIMIZER}.device")
 
@@ -229,7 +229,7 @@ OTHER_RULES = (
     Rule(("schedule.min_lr",), "a schedule.lr_decay_style other than constant", ("schedule.lr_decay_style",), _decays),
     Rule(
         ("schedule.lr_decay_iters", "schedule.lr_decay_samples"),
-        "a schedule.lr_decay_style other than constant, or schedule.lr_warmup_fraction, which is a part of it",
+        "a schedule.lr_decay_style other than constant, or schedule.lr_warmup_fraction, which is a fraction of it",
         ("schedule.lr_decay_style", "schedule.lr_warmup_fraction"),
         lambda r: _decays(r) or r.schedule.lr_warmup_fraction is not None,
     ),

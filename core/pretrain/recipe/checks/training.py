@@ -19,7 +19,7 @@ def batch_problems(recipe: Recipe) -> Iterator[Problem]:
     if train.train_iters is None and train.train_samples is None:
         yield Problem("train.train_iters", "required, or train.train_samples.")
     if train.train_iters is not None and train.train_samples is not None:
-        yield Problem("train.train_samples", "given beside train.train_iters; choose one.")
+        yield Problem("train.train_samples", "given together with train.train_iters; choose one.")
     if train.global_batch_size % train.micro_batch_size:
         yield Problem(
             "train.global_batch_size",
@@ -40,7 +40,7 @@ def _per_token(recipe: Recipe) -> Iterator[Problem]:
         yield Problem(
             "train.calculate_per_token_loss",
             f"true needs precision.grad_reduce_in_fp32: true with {precision.dtype}: gradients are summed over tokens "
-            "before they are divided by their number.",
+            "before they are divided by the number of tokens.",
         )
 
 
@@ -50,7 +50,7 @@ def _rollback(recipe: Recipe) -> Iterator[Problem]:
         path = "checkpoint.save" if checkpoint.save is False else "checkpoint.save_interval"
         yield Problem(
             path,
-            "train.loss_spike.action: rollback goes back to the last checkpoint: save some, with "
+            "train.loss_spike.action: rollback loads the last checkpoint. Save some: set checkpoint.save, and "
             "checkpoint.save_interval above 0.",
         )
 
@@ -78,7 +78,8 @@ def schedule_problems(recipe: Recipe) -> Iterator[Problem]:
         yield Problem(f"schedule.{key}", "this gives the warm-up a second time; choose one key.")
     if schedule.override_opt_param_scheduler and schedule.use_checkpoint_opt_param_scheduler:
         yield Problem(
-            "schedule.use_checkpoint_opt_param_scheduler", "not with override_opt_param_scheduler: choose who wins."
+            "schedule.use_checkpoint_opt_param_scheduler",
+            "conflicts with override_opt_param_scheduler; set only one of them to true.",
         )
     train = recipe.train
     if (train.train_iters is None) != (train.train_samples is None):
@@ -129,14 +130,16 @@ def data_problems(recipe: Recipe) -> Iterator[Problem]:
     if data.path is None and not data.blend:
         yield Problem("data.path", "required, or data.blend: [{weight: 1, path: ...}, ...].")
     if data.path is not None and data.blend is not None:
-        yield Problem("data.blend", "given beside data.path; choose one.")
+        yield Problem("data.blend", "given together with data.path; choose one.")
     if data.corpus is not None and data.blend is not None:
         yield Problem("data.corpus", "this builds one token file: give data.path instead of data.blend.")
     train, valid, _ = data.shares
     if train == 0 and recipe.train.train_iters != 0:
         yield Problem("data.split", f"{data.split} leaves no document for training.")
     if valid == 0 and recipe.evaluation.interval > 0:
-        yield Problem("data.split", f"{data.split} leaves no document for validation; or set evaluation.interval: 0.")
+        yield Problem(
+            "data.split", f"{data.split} leaves no document for validation. Change it, or set evaluation.interval: 0."
+        )
 
 
 _KEY = "kernels.compile"

@@ -65,7 +65,7 @@ def parse_json(text: str, name: str, named_by: str) -> JsonFile:
         raise RecipeError(msg) from error
     if not isinstance(data, dict):
         named = f"\n{named_by} names this file." if named_by else ""
-        msg = f"{name}: a DeepSpeed file is an object, {{...}}.{named}"
+        msg = f"{name}: a DeepSpeed file must hold one object, {{...}}.{named}"
         raise RecipeError(msg)
     places = {path: f"{name}:{line}" for path, line in _lines(name, text).items()}
     return JsonFile(name, _flat(data), places)

@@ -118,7 +118,7 @@ _WEIGHTS_IN_FILE = "nothing here calls save_16bit_model, which reads it"
 INSTEAD = {
     "wall_clock_breakdown": "logging.log_timers: true times the phases of a step",
     "memory_breakdown": "metrics.jsonl has memory_peak_bytes",
-    "zero_force_ds_cpu_optimizer": "engine.zero.offload_optimizer.cpu_adam: torch is the other Adam of the host",
+    "zero_force_ds_cpu_optimizer": "engine.zero.offload_optimizer.cpu_adam: torch chooses torch's Adam",
     "optimizer.params.max_grad_norm": "DeepSpeed refuses it; gradient_clipping is its key",
     f"{_ZERO}.elastic_checkpoint": _CHECKPOINTS,
     f"{_ZERO}.stage3_gather_16bit_weights_on_model_save": _WEIGHTS_IN_FILE,

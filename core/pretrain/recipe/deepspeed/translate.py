@@ -253,7 +253,7 @@ def _merge(document: Document, translation: Translation, given: Given) -> None:
     if given.kind == "by default":
         if all(document.value(path) is None for path in (given.path, *given.unless)):
             document.give(given.path, given.value, place)
-            text = f"{given.path}: {written(given.value)} comes with it, which is DeepSpeed's default."
+            text = f"also sets {given.path}: {written(given.value)}, DeepSpeed's default."
             translation.remark(given.json_path, "by default", text)
     elif given.kind == "is not" or given.value is None:
         if present is not None and (given.value is None or _is_same(present, given.value)):

@@ -107,4 +107,4 @@ def finish(logger: RunLogger, run_dir: Path, reason: str, iteration: int) -> Non
         files = sorted(entry.name for entry in run_dir.iterdir() if not entry.name.startswith("."))
         logger.note(f"run directory: {run_dir} ({', '.join(files)})")
     except OSError as error:
-        logger.note(f"warning: {error}\nThe run directory cannot be looked at; its checkpoints are written.")
+        logger.note(f"warning: {error}\nThe run directory cannot be listed; its checkpoints are written.")

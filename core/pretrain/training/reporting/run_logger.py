@@ -77,7 +77,7 @@ class RunLogger:
             except RunError as error:
                 self.note(
                     f"warning: {str(error).splitlines()[0]} Its lines after iteration {progress.iteration} stay, and "
-                    "come once more. The training continues."
+                    "will be there twice. The training continues."
                 )
         if self._tensorboard:
             self._tensorboard.go_back(progress.iteration, progress.consumed_samples)
@@ -98,7 +98,7 @@ class RunLogger:
             if not self._metrics_fail:
                 self._metrics_fail = True
                 self.note(
-                    f"warning: {FILE} cannot be written ({error.strerror}): its lines are missing until it can be. "
+                    f"warning: {FILE} cannot be written ({error.strerror}): lines are lost until it can be. "
                     "The training continues."
                 )
 

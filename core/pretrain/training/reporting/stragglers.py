@@ -135,7 +135,7 @@ def _warning(ranks: Sequence[SlowRank], intervals: int) -> str:
     least, most = f"{100 * ranks[-1].slowdown:.0f}", f"{100 * ranks[0].slowdown:.0f}"
     return (
         f"warning: {rank_names(each.rank for each in ranks)} {do} {most if least == most else f'{least} to {most}'} % "
-        f"longer than the median of the others, over {100 * TOLERATED:.0f} % for {intervals} logged intervals; all "
+        f"longer than the median of the others, and over {100 * TOLERATED:.0f} % for {intervals} logged intervals; all "
         f"ranks wait for {look}."
     )
 

@@ -113,8 +113,8 @@ class SpikeResponse(Event):
     def _leave(self, saving: Saving, spike: Spike) -> None:
         saving.leave_out(self.training.progress)
         self.training.meter.logger.note(
-            f"{_told(spike)}: nothing is saved after it. The next part of the run starts from iteration "
-            f"{saving.latest}."
+            f"{_told(spike)}: no checkpoint is saved after it. The next start of the run continues from "
+            f"iteration {saving.latest}."
         )
 
     def _roll_back(self, saving: Saving, spike: Spike, checkpoint: int) -> None:
