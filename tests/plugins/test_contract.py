@@ -62,7 +62,7 @@ def test_a_new_field_at_its_default_means_what_was_before(site):
 
 
 def test_a_kernel_that_knows_the_field_answers_for_itself(site, monkeypatch):
-    monkeypatch.setattr("pretrain.plugins.host.importing.CONTRACT", (1, 1))
+    monkeypatch.setattr("pretrain.plugins.host.discovery.CONTRACT", (1, 1))
     assert isinstance(answer_of(site, norm("CONTRACT = (1, 1)"), later(zero_centered=True)), Offer)
 
 

@@ -7,8 +7,7 @@ import weakref
 
 import pytest
 
-from pretrain.training.events import GcControl
-from pretrain.training.loop import Due
+from pretrain.training.event import Due, GcControl
 
 
 class Knot:

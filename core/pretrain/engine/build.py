@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from pretrain.engine.protocol import Engine
     from pretrain.plugins.backend import Backend
     from pretrain.plugins.host.manager import Plugins
-    from pretrain.plugins.negotiation.building import WrapKernel
-    from pretrain.plugins.negotiation.kernels import Kernels
+    from pretrain.plugins.negotiation.kernels import Kernels, WrapKernel
     from pretrain.recipe import Recipe
 
 

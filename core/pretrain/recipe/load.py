@@ -11,7 +11,8 @@ from pydantic import ValidationError
 
 from pretrain.errors import RecipeError
 from pretrain.recipe.checks.effect import problems_of, without_effect
-from pretrain.recipe.deepspeed.translate import NOTHING, merge_deepspeed
+from pretrain.recipe.deepspeed.translate import merge_deepspeed
+from pretrain.recipe.deepspeed.translation import NOTHING
 from pretrain.recipe.document import Document, apply_override, read_document
 from pretrain.recipe.problem import describe, problems_in
 from pretrain.recipe.recipe import Recipe, RecipeOrigin
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pretrain.recipe.deepspeed.translate import Translation
+    from pretrain.recipe.deepspeed.translation import Translation
     from pretrain.recipe.problem import Problem
 
 

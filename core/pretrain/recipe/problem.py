@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
     from pydantic_core import ErrorDetails
 
-    from pretrain.recipe.deepspeed.translate import Translation
+    from pretrain.recipe.deepspeed.translation import Translation
     from pretrain.recipe.document import Document
 
 

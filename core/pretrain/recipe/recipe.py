@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import PrivateAttr
 
-from pretrain.recipe.layout import layers_of_chunks
 from pretrain.recipe.section import Section
 from pretrain.recipe.sections.data import DataSection, TokenizerSection
 from pretrain.recipe.sections.engine import EngineSection
@@ -20,6 +19,7 @@ from pretrain.recipe.sections.outputs import CheckpointSection, EvaluationSectio
 from pretrain.recipe.sections.parallel import ParallelSection, RecomputeSection
 from pretrain.recipe.sections.precision import KernelsSection, PrecisionSection
 from pretrain.recipe.sections.train import TrainSection
+from pretrain.recipe.stages import layers_of_chunks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

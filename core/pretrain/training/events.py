@@ -1,28 +1,28 @@
-"""What a training does beside its steps: log lines, checkpoints, evaluations, garbage collection, the last prompt.
+"""What a training does beside its steps: log lines, checkpoints, evaluations, the prompt at the end.
 
 A training whose numbers are not finite ends at the first log line or checkpoint.
 """
 
 from __future__ import annotations
 
-import gc
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from pretrain.collectives import on_rank0
 from pretrain.report.hang.position import GENERATE, LOG
+from pretrain.training.event import Event
 from pretrain.training.generation import continue_prompt
-from pretrain.training.loop import Event
 
 if TYPE_CHECKING:
     from pretrain.data.tokenizers.tokenizer import Tokenizer
     from pretrain.recipe import Recipe
     from pretrain.report.metrics import EvalRecord
-    from pretrain.training.loop import Due, Training
+    from pretrain.training.event import Due
+    from pretrain.training.loop import Training
     from pretrain.training.progress import Progress
-    from pretrain.training.reporting.run_logger import RunLogger
+    from pretrain.training.reporting.run_output import RunLogger
     from pretrain.training.safeguards.health import Health
     from pretrain.training.safeguards.spike_response import SpikeResponse
     from pretrain.training.saving import Saving
@@ -155,40 +155,3 @@ class Continuation(Event):
         with meter.timers.position.during(GENERATE):
             text = continue_prompt(engine, self.tokenizer, prompt, length, recipe.train.seed)
             meter.logger.note(f"the model continues: {text}")
-
-
-class GcControl(Event):
-    """A context in which garbage is collected only when it is asked for, on all ranks after the same iterations.
-
-    Like Megatron-LM's --manual-gc. Objects that exist at the beginning, mostly imported modules, are left out of
-    collections (gc.freeze), which makes them short; afterwards they are collected again.
-    """
-
-    def __init__(self, interval: int, *, is_manual: bool) -> None:
-        self._interval, self._is_manual = interval, is_manual
-        self._was_enabled = True
-
-    def __enter__(self) -> Self:
-        if self._is_manual:
-            self._was_enabled = gc.isenabled()
-            gc.disable()
-            gc.collect()
-            gc.freeze()
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        if self._is_manual:
-            gc.unfreeze()
-            if self._was_enabled:
-                gc.enable()
-
-    def after_iteration(self, due: Due) -> bool:
-        """Collect every `interval` iterations."""
-        if due.iteration % self._interval == 0:
-            self.collect()
-        return False
-
-    def collect(self) -> None:
-        """Collect now; called where no step waits, after evaluations and checkpoints."""
-        if self._is_manual:
-            gc.collect()

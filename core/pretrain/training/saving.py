@@ -18,7 +18,7 @@ from pretrain.checkpoint.snapshot import Snapshot
 from pretrain.checkpoint.starting_checkpoint import is_own_empty_folder, nothing_to_load, own_latest
 from pretrain.collectives import on_rank0
 from pretrain.errors import CheckpointError, DamageError, MisnamedError
-from pretrain.training.loop import Event
+from pretrain.training.event import Event
 from pretrain.training.progress import Progress
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pretrain.checkpoint.contents import Loaded, Saved
     from pretrain.engine.protocol import Step
     from pretrain.recipe import Recipe
-    from pretrain.training.loop import Due
+    from pretrain.training.event import Due
     from pretrain.training.rank_setup import RankSetup
 
 _FRESH = "no checkpoint yet: started from the beginning"

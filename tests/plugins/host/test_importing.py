@@ -9,7 +9,7 @@ import pytest
 from plugins.fake_site import DEVICE
 from pretrain.errors import BackendError
 from pretrain.plugins.host import discovery, manager
-from pretrain.plugins.host.importing import cause, load_plugin
+from pretrain.plugins.host.discovery import cause, load_plugin
 
 
 def failure(name: str) -> str:

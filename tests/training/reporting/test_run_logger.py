@@ -9,7 +9,7 @@ import pytest
 
 from pretrain.report.metrics import EvalRecord, EventRecord
 from pretrain.training.progress import Progress
-from pretrain.training.reporting.run_logger import RunLogger
+from pretrain.training.reporting.run_output import RunLogger
 from report.conftest import room_for, train_record
 
 __all__ = ["train_record"]

@@ -13,13 +13,12 @@ from pretrain.plugins import BACKENDS, CONTRACT, PROJECT, hookspecs
 from pretrain.plugins.backend import Backend
 from pretrain.plugins.contract import removal_of
 from pretrain.plugins.host import discovery
-from pretrain.plugins.host.discovery import Role
-from pretrain.plugins.host.importing import cause, load_plugin
+from pretrain.plugins.host.discovery import Role, cause, load_plugin
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pretrain.plugins.host.importing import Plugin
+    from pretrain.plugins.host.discovery import Plugin
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pretrain.errors import BackendError, DeviceError
 from pretrain.plugins.backend import Available, Backend, Memory, PointToPoint, Unavailable
-from pretrain.plugins.host.importing import cause
+from pretrain.plugins.host.discovery import cause
 
 if TYPE_CHECKING:
     import torch

@@ -15,7 +15,7 @@ from pretrain.plugins.offer import Decline, Offer
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from pretrain.plugins.host.importing import Plugin
+    from pretrain.plugins.host.discovery import Plugin
     from pretrain.plugins.host.manager import Plugins
     from pretrain.plugins.requests import Request
 

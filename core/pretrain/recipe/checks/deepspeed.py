@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_never
 
-from pretrain.recipe.checks.shape import indivisible_by_tensor_size
+from pretrain.recipe.checks.training import indivisible_by_tensor_size
 from pretrain.recipe.problem import Problem
 
 if TYPE_CHECKING:

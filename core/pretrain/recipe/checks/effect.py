@@ -11,12 +11,14 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from pretrain.recipe.checks.deepspeed import deepspeed_problems
-from pretrain.recipe.checks.shape import model_problems, stage_problems, tensor_problems
 from pretrain.recipe.checks.training import (
     batch_problems,
     compilation_problems,
     data_problems,
+    model_problems,
     schedule_problems,
+    stage_problems,
+    tensor_problems,
     tokenizer_problems,
 )
 from pretrain.recipe.problem import Problem

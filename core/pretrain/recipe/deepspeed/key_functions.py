@@ -9,7 +9,7 @@ from pretrain.recipe.recipe import AccumulationSteps
 from pretrain.recipe.section import shown
 
 if TYPE_CHECKING:
-    from pretrain.recipe.deepspeed.translate import Translation
+    from pretrain.recipe.deepspeed.translation import Translation
 
 
 def accumulation_steps(translation: Translation, path: str, value: Any) -> None:

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from pretrain.engine.protocol import Engine, Step
     from pretrain.recipe import Recipe
     from pretrain.report.hang.position import Position
-    from pretrain.training.events import GcControl
+    from pretrain.training.event import GcControl
     from pretrain.training.progress import Progress
     from pretrain.training.rank_setup import RankSetup
-    from pretrain.training.reporting.run_logger import RunLogger
+    from pretrain.training.reporting.run_output import RunLogger
     from pretrain.training.reporting.stragglers import LocalClock, SlowRank
 
 

@@ -15,7 +15,7 @@ import torch
 from pretrain.collectives import rank_rows
 from pretrain.model.layer import CoreAttention
 from pretrain.report.plain_text import rank_names
-from pretrain.training.loop import Event
+from pretrain.training.event import Event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

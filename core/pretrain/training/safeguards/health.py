@@ -13,7 +13,7 @@ from pretrain.collectives import rank_rows
 from pretrain.errors import NotFiniteError, TrainingError
 from pretrain.report.hang.position import END
 from pretrain.report.plain_text import rank_names
-from pretrain.training.loop import Event
+from pretrain.training.event import Event
 
 if TYPE_CHECKING:
     from pretrain.engine.protocol import Step

@@ -12,14 +12,15 @@ from pretrain.collectives import first_problem, rank_rows
 from pretrain.engine import groups
 from pretrain.errors import TrainingError
 from pretrain.report.plain_text import some_of
-from pretrain.training.loop import Event
+from pretrain.training.event import Event
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from torch import Tensor
 
-    from pretrain.training.loop import Due, Training
+    from pretrain.training.event import Due
+    from pretrain.training.loop import Training
     from pretrain.training.saving import Saving
 
 

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Literal
 from pretrain.errors import TrainingError
 from pretrain.report.hang.position import LOAD
 from pretrain.report.metrics import EventRecord
-from pretrain.training.loop import Event
+from pretrain.training.event import Event
 from pretrain.training.safeguards.spike_watch import Spike
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from pretrain.engine.protocol import KeepUpdate, Step
-    from pretrain.training.loop import Due, Training
+    from pretrain.training.event import Due
+    from pretrain.training.loop import Training
     from pretrain.training.safeguards.health import BrokenSince
     from pretrain.training.safeguards.spike_watch import SpikeWatch
     from pretrain.training.saving import Saving

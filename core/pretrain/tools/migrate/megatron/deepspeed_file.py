@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pretrain.recipe.deepspeed.json_file import JsonFile
-    from pretrain.recipe.deepspeed.translate import Given, KeyRemark
+    from pretrain.recipe.deepspeed.translation import Given, KeyRemark
     from pretrain.tools.migrate.report import Fate
     from pretrain.tools.migrate.setting import Settings
 
