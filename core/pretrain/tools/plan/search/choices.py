@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pretrain.recipe.checks.effect import problems_of
 from pretrain.recipe.checks.training import indivisible_by_tensor_size
+from pretrain.recipe.layout import global_batch_sizes, unchecked_layout
 from pretrain.recipe.section import as_text
-from pretrain.recipe.stages import balanced_layers, global_batch_sizes, unchecked_layout
+from pretrain.recipe.stages import balanced_layers
 from pretrain.tools.plan.search.trace_pieces import one_stage
 
 if TYPE_CHECKING:
