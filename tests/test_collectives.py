@@ -42,7 +42,7 @@ def test_the_answer_of_the_first_rank_is_that_of_all(as_rank):
     ("error", "elsewhere"),
     [
         (CheckpointError("two\nlines"), (CheckpointError, "two\nlines")),
-        (KeyError("name"), (RuntimeError, "rank 0 has failed with KeyError: 'name'")),
+        (KeyError("name"), (RuntimeError, "rank 0 failed with KeyError: 'name'")),
         (OSError(5, "Input/output error"), (RuntimeError, "OSError: .Errno 5. Input/output error")),
     ],
 )

@@ -41,7 +41,7 @@ def on_rank0(ask: Callable[[], T]) -> T:
             outcome[1] = own = error
         except Exception as error:  # noqa: BLE001  whatever it is, the other ranks wait for this one's answer
             own = error
-            outcome[1] = RuntimeError(f"rank 0 has failed with {type(error).__name__}: {error}")
+            outcome[1] = RuntimeError(f"rank 0 failed with {type(error).__name__}: {error}")
     dist.broadcast_object_list(outcome)
     answer, problem = outcome
     if problem is not None:

@@ -15,11 +15,11 @@ _SAME: dict[str, TokenizerType] = {
 }
 """Names of `--tokenizer-type` in Megatron-LM and GPT-NeoX, lowercase: the same tokens from the same files."""
 
-_JSON = "Convert its model to a tokenizer.json of Hugging Face, and name that with huggingface."
+_JSON = "Convert its model to Hugging Face's tokenizer.json, and give that with type huggingface."
 
 _OTHER = {
-    "bertwordpiecelowercase": "BERT's, whose text is not restored; a GPT here has gpt2, huggingface or bytes.",
-    "bertwordpiececase": "BERT's, whose text is not restored; a GPT here has gpt2, huggingface or bytes.",
+    "bertwordpiecelowercase": "It is BERT's, which does not restore the text; use gpt2, huggingface or bytes.",
+    "bertwordpiececase": "It is BERT's, which does not restore the text; use gpt2, huggingface or bytes.",
     "sentencepiecetokenizer": _JSON,
     "gptsentencepiecetokenizer": _JSON,
     "spmtokenizer": _JSON,

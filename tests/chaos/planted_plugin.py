@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from chaos.planted import Planted
 from chaos.rank_faults import act_of
 from pretrain.plugins import CONTRACT, hookimpl
-from pretrain.plugins.host.discovery import REFERENCE
-from pretrain.plugins.host.importing import load_plugin
+from pretrain.plugins.host.discovery import REFERENCE, load_plugin
 from pretrain.plugins.offer import Offer
 
 if TYPE_CHECKING:

@@ -106,7 +106,7 @@ class TestBuild:
         ("options", "message"),
         [
             (["--tokenizer-type", "bpe"], "--tokenizer-type 'bpe' is not gpt2 (GPT2BPETokenizer), "),
-            (["--tokenizer-type", "SentencePieceTokenizer"], "Convert its model to a tokenizer.json of Hugging Face"),
+            (["--tokenizer-type", "SentencePieceTokenizer"], "Convert its model to Hugging Face's tokenizer.json"),
             ([], "--tokenizer-type is missing"),
             (["--tokenizer-type", "bytes", "--json-key", "body"], "corpus.jsonl:1: no key 'body'"),
             (["--tokenizer-file", "none.json"], "none.json cannot be read"),

@@ -103,7 +103,9 @@ def test_layers_that_do_not_compile_for_the_device_are_said_and_the_table_is_sti
     plain = ("--set", "model.hidden_dropout=0", "--set", "model.attention_dropout=0")
     assert "compilation:" not in text_of(explain(*plain))
     text = text_of(explain(*plain, "--set", "kernels.compile=layer"))
-    assert "compilation: backend 'fake' (pretrain-fake 1.0) cannot serve kernels.compile: layer: no compiler" in text
+    assert (
+        "compilation: backend 'fake' (pretrain-fake 1.0) does not support kernels.compile: layer: no compiler" in text
+    )
     assert "attention other flash" in text
 
 

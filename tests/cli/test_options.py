@@ -18,14 +18,14 @@ def parameters(command, name=""):
 
 def test_an_address_is_refused_and_makes_no_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(click.BadParameter, match="'s3://bucket/run' is an address; only files of this machine"):
+    with pytest.raises(click.BadParameter, match="'s3://bucket/run' is a URL; only local files"):
         LocalPath().convert("s3://bucket/run", None, None)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_address_is_refused_where_a_path_or_a_name_is_given():
     command = LazyCommands().get_command(None, "align")
-    with pytest.raises(click.BadParameter, match="'s3://bucket/run' is an address") as error:
+    with pytest.raises(click.BadParameter, match="'s3://bucket/run' is a URL") as error:
         command.main(["recipe.yml", "--against", "s3://bucket/run"], standalone_mode=False)
     assert error.value.param.opts == ["--against"]
 

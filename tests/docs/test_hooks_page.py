@@ -10,8 +10,7 @@ import pytest
 from hooks_page import example, page, request_type, signature
 from pretrain.conformance import suite
 from pretrain.plugins import requests, signatures
-from pretrain.plugins.host.discovery import REFERENCE
-from pretrain.plugins.host.importing import load_plugin
+from pretrain.plugins.host.discovery import REFERENCE, load_plugin
 from pretrain.plugins.host.manager import HOOKS, register
 from pretrain.plugins.negotiation.kernels import Kernels
 

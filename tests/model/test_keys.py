@@ -7,7 +7,8 @@ import torch
 
 from engine import tiny
 from pretrain.checkpoint.identity import structure
-from pretrain.engine.build import build_forward_engine
+from pretrain.engine.build import engine_parts
+from pretrain.engine.megatron.forward_pass import ForwardOnlyEngine
 from pretrain.plugins.host.manager import load
 from pretrain.recipe.sections.model import CONSEQUENCES, SIZE
 from pretrain.report.flops import flops_per_sequence, parameter_count
@@ -67,7 +68,8 @@ def built():
             recipe, generator = tiny.tiny(*overrides), torch.Generator().manual_seed(0)
             counted = parameter_count(recipe.model, ROWS), flops_per_sequence(recipe.model, ROWS)
             with tiny.engine_world(plugins.backend):
-                engine, _ = build_forward_engine(recipe, plugins, tiny.VOCAB_SIZE, torch.device("cpu"), print)
+                parts = engine_parts(recipe, plugins, tiny.VOCAB_SIZE, torch.device("cpu"), print)
+                engine = ForwardOnlyEngine(parts)
                 shapes = {name: tuple(weight.shape) for name, weight in engine.models[0].named_parameters()}
                 for weight in engine.models[0].parameters():
                     weight.data = torch.randn(weight.shape, generator=generator) / 4

@@ -62,7 +62,7 @@ def test_a_new_field_at_its_default_means_what_was_before(site):
 
 
 def test_a_kernel_that_knows_the_field_answers_for_itself(site, monkeypatch):
-    monkeypatch.setattr("pretrain.plugins.host.importing.CONTRACT", (1, 1))
+    monkeypatch.setattr("pretrain.plugins.host.discovery.CONTRACT", (1, 1))
     assert isinstance(answer_of(site, norm("CONTRACT = (1, 1)"), later(zero_centered=True)), Offer)
 
 
@@ -103,7 +103,7 @@ def test_a_distribution_that_requires_another_pretrain_is_refused_before_its_imp
 def test_a_hook_of_a_later_pretrain_is_an_error_with_advice(site):
     first = failure(site, "@hookimpl\ndef pretrain_mixture_of_experts(request):\n    return None\n")[0]
     here = f"{CONTRACT[0]}.{CONTRACT[1]}"
-    assert first.endswith(f"This is contract {here}: one of a later pretrain is marked @hookimpl(optionalhook=True).")
+    assert first.endswith(f"This is contract {here}: mark a hook of a later one @hookimpl(optionalhook=True).")
 
 
 def test_another_major_version_ends_the_command_with_two_lines(site, capsys, monkeypatch):
@@ -167,7 +167,7 @@ def test_a_removal_comes_with_a_major_version():
     [
         ("Offer(name='reference', build=len)", "a kernel called 'reference', which recipes use for the core's"),
         ("[Offer(name='a', build=len), Decline(name='a', reason='b')]", "two kernels called 'a'"),
-        ("Offer(name='a:b', build=len)", "the colon stands between distribution and kernel"),
+        ("Offer(name='a:b', build=len)", "the colon separates distribution and kernel"),
     ],
 )
 def test_a_name_that_a_recipe_could_not_use(site, answer, fault):

@@ -10,7 +10,7 @@ import torch
 
 from pretrain.plugins.host import manager
 from pretrain.plugins.host.members import require_device
-from pretrain.plugins.negotiation.building import negotiate
+from pretrain.plugins.negotiation.kernels import negotiate
 from pretrain.plugins.requests import NormRequest
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pretrain.plugins.host import manager
-from pretrain.plugins.negotiation.building import negotiate
+from pretrain.plugins.negotiation.kernels import negotiate
 from pretrain.plugins.requests import NormRequest
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "example-wrong-kernel"

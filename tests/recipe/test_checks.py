@@ -66,11 +66,11 @@ SAMPLES = "train.train_samples=5000"
                 "parallel={pipeline_model_parallel_size: 2, num_layers_in_first_pipeline_stage: 3}",
                 "parallel.num_layers_in_last_pipeline_stage=2",
             ],
-            "parallel.num_layers_in_first_pipeline_stage: 3 and 2 are 5 layers, not model.num_layers 2.",
+            "parallel.num_layers_in_first_pipeline_stage: 3 and 2 sum to 5 layers, not model.num_layers 2.",
         ),
         (
             ["parallel={pipeline_model_parallel_size: 2, pipeline_layers: [1, 2]}"],
-            "parallel.pipeline_layers: [1, 2] are 3 layers, not model.num_layers 2.",
+            "parallel.pipeline_layers: [1, 2] sum to 3 layers, not model.num_layers 2.",
         ),
         (
             ["parallel={pipeline_model_parallel_size: 2, pipeline_layers: [2]}"],
@@ -93,7 +93,7 @@ SAMPLES = "train.train_samples=5000"
         ),
         (
             ["model.num_layers=8", "parallel={pipeline_model_parallel_size: 4, num_layers_in_first_pipeline_stage: 1}"],
-            "which cannot have as many each. Give parallel.pipeline_layers, the layers of every stage.",
+            "which cannot share them equally. Give parallel.pipeline_layers, the layers of every stage.",
         ),
         (
             ["parallel={pipeline_model_parallel_size: 2, virtual_pipeline_model_parallel_size: 2}"],
@@ -117,7 +117,7 @@ SAMPLES = "train.train_samples=5000"
         ),
         (
             ["train.calculate_per_token_loss=true", "precision={dtype: bf16, grad_reduce_in_fp32: false}"],
-            "with bf16: gradients are summed over tokens before they are divided by their number.",
+            "with bf16: gradients are summed over tokens before they are divided by the number of tokens.",
         ),
         (["tokenizer={type: gpt2, vocab_file: v}"], "tokenizer.merge_file: required with tokenizer.type: gpt2."),
         (["tokenizer={type: huggingface}"], "tokenizer.file: required with tokenizer.type: huggingface."),
@@ -129,7 +129,7 @@ SAMPLES = "train.train_samples=5000"
         (["data={blend: []}"], "data.path: required, or data.blend: [{weight: 1, path: ...}, ...]."),
         (
             ["data={path: a, blend: [{weight: 1, path: b}]}"],
-            "data.blend: given beside data.path; choose one.",
+            "data.blend: given together with data.path; choose one.",
         ),
         (
             ["data={blend: [{weight: 1, path: b}], corpus: {source: python_stdlib}}"],
@@ -138,12 +138,12 @@ SAMPLES = "train.train_samples=5000"
         (["data.split='0,1,1'"], "data.split: 0,1,1 leaves no document for training."),
         (
             ["data.split='1,0,0'"],
-            "data.split: 1,0,0 leaves no document for validation; or set evaluation.interval: 0.",
+            "data.split: 1,0,0 leaves no document for validation. Change it, or set evaluation.interval: 0.",
         ),
         (["train.train_iters=null"], "train.train_iters: required, or train.train_samples."),
         (
             ["train={train_iters: 1, train_samples: 8, micro_batch_size: 1, global_batch_size: 1}"],
-            "train.train_samples: given beside train.train_iters; choose one.",
+            "train.train_samples: given together with train.train_iters; choose one.",
         ),
         (["train.micro_batch_size=3"], "train.global_batch_size: 8 is not a multiple of train.micro_batch_size 3."),
         (

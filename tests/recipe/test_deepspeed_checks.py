@@ -18,7 +18,7 @@ def zero(stage, **more):
 def test_a_pipeline_belongs_to_megatrons_engine(refusal, stage):
     assert refusal(STAGES_2, data=zero(stage)) == (
         f"--set {STAGES_2}: parallel.pipeline_model_parallel_size: 2 needs engine.name: megatron, where "
-        "parallel.use_distributed_optimizer: true is what engine.zero.stage: 1 is here."
+        "parallel.use_distributed_optimizer: true does what engine.zero.stage: 1 does here."
     )
 
 
@@ -42,7 +42,7 @@ def test_the_nearest_layout_is_one_that_the_model_allows(refusal):
 
 def test_fp16_needs_zero(refusal):
     assert refusal("precision.dtype=fp16", data=zero(0)) == (
-        "recipe: engine.zero.stage: 0 conflicts with precision.dtype: fp16, whose loss DeepSpeed scales only with "
+        "recipe: engine.zero.stage: 0 conflicts with precision.dtype: fp16: DeepSpeed scales the loss only with "
         "ZeRO. Give 1 to 3, or engine.name: megatron, which splits nothing either."
     )
 
@@ -84,7 +84,7 @@ def test_other_sums_of_gradients_are_taken(stage, precision):
 def test_files_need_stage_3(refusal, stage):
     assert refusal(data=zero(stage, offload_optimizer={"device": "nvme", "nvme_path": "swap"})) == (
         "recipe: engine.zero.offload_optimizer.device: nvme needs engine.zero.stage: 3; "
-        f"at stage {stage} DeepSpeed would keep everything in host memory, which is cpu."
+        f"at stage {stage} DeepSpeed would keep everything in host memory, as with cpu."
     )
 
 
@@ -100,7 +100,7 @@ def test_offload_needs_contiguous_gradients_below_stage_3(refusal, stage):
     scattered = {"contiguous_gradients": False, "offload_optimizer": {"device": "cpu"}}
     assert refusal(data=zero(stage, **scattered)) == (
         "recipe: engine.zero.contiguous_gradients: false conflicts with engine.zero.offload_optimizer at stage "
-        f"{stage}; DeepSpeed would take true."
+        f"{stage}, where DeepSpeed uses true."
     )
     assert make_recipe(zero(3, **scattered)).engine.zero.offload_optimizer.device == "cpu"
 
@@ -128,17 +128,17 @@ PIPELINED = {"pipeline_read": " for pipeline_read", "pipeline_write": " for pipe
 def test_buffers_that_deepspeed_would_run_out_of_are_refused(refusal, ahead):
     needed = 4 * (1 + len(ahead))
     keys = dict.fromkeys(ahead, True)
-    more = f", and as many{' and'.join(PIPELINED[key] for key in ahead)}" if ahead else ""
+    more = f", and as many again{' and'.join(PIPELINED[key] for key in ahead)}" if ahead else ""
     assert refusal(data=zero(3, offload_optimizer=files(buffer_count=needed - 1, **keys))) == (
-        f"recipe: engine.zero.offload_optimizer.buffer_count: {needed - 1} is too few: main weights, gradients and "
-        f"Adam's two moments of a sub-group take one each{more}. Give at least {needed}."
+        f"recipe: engine.zero.offload_optimizer.buffer_count: {needed - 1} is too few: a sub-group needs one each for "
+        f"main weights, gradients and Adam's two moments{more}. Give at least {needed}."
     )
     assert make_recipe(zero(3, offload_optimizer=files(buffer_count=needed, **keys))).engine.zero.stage == 3
 
 
 def test_weights_in_files_need_a_buffer(refusal):
     assert refusal(data=zero(3, offload_param=files(buffer_count=0))) == (
-        "recipe: engine.zero.offload_param.buffer_count: 0 is too few; every weight is read through one."
+        "recipe: engine.zero.offload_param.buffer_count: 0 is too few: every weight is read through a buffer."
     )
 
 
@@ -147,7 +147,7 @@ def test_no_weight_that_stays_whole_is_in_a_file(refusal, dtype, smallest):
     whole = {"offload_param": files(), "stage3_param_persistence_threshold": smallest}
     assert refusal(f"precision.dtype={dtype}", data=zero(3, **whole)) == (
         f"recipe: engine.zero.stage3_param_persistence_threshold: {smallest} conflicts with "
-        f"engine.zero.offload_param.device: nvme, which has weights from {smallest} elements (1 MiB) in files; "
+        f"engine.zero.offload_param.device: nvme, which keeps weights of {smallest} elements (1 MiB) or more in files: "
         f"DeepSpeed runs out of buffers for those that stay whole, or mixes them up. Give less than {smallest}."
     )
     less = whole | {"stage3_param_persistence_threshold": smallest - 1}

@@ -61,7 +61,7 @@ def test_a_batch_that_cannot_be_divided_is_refused(make):
 def test_every_batch_of_a_rampup_must_be_divisible(make):
     recipe = make("train.rampup_batch_size=2 2 100", "train.train_samples=1000")
     assert lay_out(recipe, 1).data_parallel_size == 1
-    with pytest.raises(RecipeError, match=r"train.rampup_batch_size reaches 2 is not a multiple of .* = 4\.\n"):
+    with pytest.raises(RecipeError, match=r"a batch of 2 \(train.rampup_batch_size\) is not a multiple of .* = 4\.\n"):
         lay_out(recipe, 2)
 
 

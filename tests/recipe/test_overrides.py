@@ -74,7 +74,7 @@ def test_an_override_of_one_alternative_replaces_the_other_of_the_file(make, ove
 
 def test_both_alternatives_as_overrides_are_a_mistake(refusal):
     assert refusal("train.train_samples=64", "train.train_iters=3").startswith(
-        "--set train.train_samples=64: train.train_samples: given beside train.train_iters; choose one."
+        "--set train.train_samples=64: train.train_samples: given together with train.train_iters; choose one."
     )
 
 

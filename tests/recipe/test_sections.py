@@ -55,7 +55,7 @@ PATHS = [path for path, field in walk(Recipe) if re.search(r"(path|file|\.load|\
 @pytest.mark.parametrize("path", PATHS)
 def test_a_path_is_not_an_address(refusal, path):
     given = "data.blend=[{weight: 1, path: s3://bucket/x}]" if path == "data.blend.path" else f"{path}=s3://bucket/x"
-    assert "'s3://bucket/x' is an address; only files of this machine are read and written." in refusal(given)
+    assert "'s3://bucket/x' is a URL; only local files are read and written." in refusal(given)
 
 
 @pytest.mark.parametrize("suffix", ["bin", "idx"])

@@ -15,8 +15,8 @@ from pretrain.recipe.layout import lay_out
 from pretrain.report.flops import Speedometer
 from pretrain.report.metrics import EvalRecord
 from pretrain.report.timers import PhaseTimers
+from pretrain.training.event import GcControl
 from pretrain.training.events import Checkpoints, Evaluations, LogLines
-from pretrain.training.gc_control import GcControl
 from pretrain.training.loop import Training
 from pretrain.training.progress import Length, Progress
 from pretrain.training.reporting.meter import Interval, Meter

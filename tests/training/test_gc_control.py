@@ -7,8 +7,7 @@ import weakref
 
 import pytest
 
-from pretrain.training.event import Due
-from pretrain.training.gc_control import GcControl
+from pretrain.training.event import Due, GcControl
 
 
 class Knot:

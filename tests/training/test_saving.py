@@ -205,7 +205,7 @@ def test_a_checkpoint_without_checksums_is_offered_if_no_other_is_intact(make, t
         (directory / checksums.FILE).unlink()
         torch.save({"format": kind, "progress": {"iteration": iteration}}, directory / "common.pt")
     (folder / "iter_0000030" / "progress").unlink()
-    with pytest.raises(DamageError, match=r"\n.* Iteration 10 has none .*: write 10 into "):
+    with pytest.raises(DamageError, match=r"\n.* Iteration 10 has none .*: to try it, write 10 into "):
         start_from(make(), engine, tmp_path, resume=True)
 
 

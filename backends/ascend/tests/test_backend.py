@@ -103,7 +103,7 @@ def test_builds_of_one_release_agree(machine, version):
 
 def test_cann_is_not_there(machine):
     machine.choose(fault=ImportError("libhccl.so: cannot open shared object file"), cann=False)
-    assert answer().reason == "CANN is not here: libascendcl.so cannot be loaded"
+    assert answer().reason == "CANN is not available: libascendcl.so cannot be loaded"
     assert "set_env.sh" in answer().remedy
 
 
@@ -225,7 +225,7 @@ class TestNamed:
 
     def test_it_is_available_and_has_its_name(self):
         named = AscendBackend().named("Ascend910B3")
-        assert named.availability() == Available("Ascend910B3, named and not searched for")
+        assert named.availability() == Available("Ascend910B3, given by name and not looked for")
         assert named.device_name() == "Ascend910B3"
 
     @pytest.mark.parametrize(
@@ -282,7 +282,7 @@ class TestPeak:
     @pytest.mark.parametrize("given", ["fast", "", "0", "-3", "nan", "inf"])
     def test_a_peak_that_is_not_a_positive_number_is_an_error(self, machine, monkeypatch, given):
         monkeypatch.setenv(backend.PEAK, given)
-        with pytest.raises(BackendError, match=rf"{backend.PEAK} is '{given}'; it is a number above 0\.\n"):
+        with pytest.raises(BackendError, match=rf"{backend.PEAK} is '{given}'; it must be a number above 0\.\n"):
             AscendBackend().named("Ascend910B3").peak_flops(torch.float16)
 
 

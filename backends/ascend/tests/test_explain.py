@@ -56,10 +56,13 @@ NEOX = {
 def test_neox20b_on_an_a2_chip(explain):
     code, out, err = explain("neox20b", A2)
     assert (code, err) == (0, "")
-    assert out.startswith(f"device: available: {A2}, named and not searched for\n")
+    assert out.startswith(f"device: available: {A2}, given by name and not looked for\n")
     assert rows(out) == NEOX
     assert reasons(out)["fusion_attention"] == "offered, but the recipe names 'triangle'"
-    assert reasons(out)["cross_entropy_loss"] == "declined: tensor_parallel_size 2; only 1, the kernel knows no group"
+    assert (
+        reasons(out)["cross_entropy_loss"]
+        == "declined: tensor_parallel_size 2; only 1: the kernel does not sum over a group"
+    )
 
 
 def test_neox20b_on_a_chip_of_the_first_generation(explain):
@@ -94,7 +97,7 @@ def test_layers_are_not_compiled(explain):
     assert code == 0
     lines = out.splitlines()
     assert re.fullmatch(
-        r"compilation: backend 'ascend' \(pretrain-ascend .*\) cannot serve kernels.compile: layer: .*triton-ascend.*",
+        r"compilation: backend 'ascend' \(pretrain-ascend .*\) does not support kernels.compile: .*triton-ascend.*",
         lines[1],
     )
     assert lines[2] == "Set kernels.compile to none."

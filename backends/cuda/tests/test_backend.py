@@ -113,7 +113,7 @@ class TestNamed:
 
     def test_it_is_available_and_has_its_name(self):
         named = CudaBackend().named(A100)
-        assert named.availability() == Available(f"{A100}, named and not searched for")
+        assert named.availability() == Available(f"{A100}, given by name and not looked for")
         assert named.device_name() == A100
 
     @pytest.mark.parametrize(
@@ -126,7 +126,9 @@ class TestNamed:
         assert not named.supports(torch.int8)
 
     def test_a_name_that_is_not_known_lists_those_that_are(self):
-        with pytest.raises(BackendError, match=r"knows no device 'Card 1'\.\nIt knows names that hold one of: .*A100"):
+        with pytest.raises(
+            BackendError, match=r"knows no device 'Card 1'\.\nIt knows names that contain one of: .*A100"
+        ):
             CudaBackend().named("Card 1")
 
 

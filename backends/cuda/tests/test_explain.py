@@ -45,7 +45,7 @@ def reasons(out):
 def test_gpt3_on_an_a100(explain):
     code, out, err = explain("gpt3", A100)
     assert (code, err) == (0, "")
-    assert out.startswith(f"device: available: {A100}, named and not searched for\n")
+    assert out.startswith(f"device: available: {A100}, given by name and not looked for\n")
     assert rows(out) == {
         "collectives": ("nccl", "-"),
         "attention": ("sdpa_flash", "flash"),
@@ -128,5 +128,5 @@ def test_a_device_that_is_not_known_is_an_error_of_two_lines(explain):
     assert (code, out) == (2, "")
     first, second = err.splitlines()
     assert first == "backend 'cuda' knows no device 'Card 1'."
-    assert second.startswith("It knows names that hold one of: ")
+    assert second.startswith("It knows names that contain one of: ")
     assert "A100" in second

@@ -37,7 +37,7 @@ def remarks_of(uuid=""):
 @pytest.mark.parametrize("is_old", [False, True])
 def test_a_gpu_that_is_well(nvidia_smi, is_old):
     nvidia_smi(WELL, is_old=is_old)
-    assert remarks_of() == [("health", "ok", "no errors of memory, no slowed clocks")]
+    assert remarks_of() == [("health", "ok", "no memory errors, no slowed clocks")]
 
 
 def test_a_gpu_with_faults(nvidia_smi):
@@ -46,16 +46,16 @@ def test_a_gpu_with_faults(nvidia_smi):
         (
             "memory errors",
             "wrong",
-            "GPU 1 has had 12 errors of memory that ECC did not correct, since the driver was loaded",
+            "GPU 1 has had 12 uncorrected memory errors since the driver was loaded",
         ),
         ("clocks", "look", "GPU 1 is slowed down: hw_thermal_slowdown, sw_thermal_slowdown"),
-        ("clocks", "look", "GPU 1 may take 500 W, its default is 700 W"),
+        ("clocks", "look", "GPU 1 is limited to 500 W, its default is 700 W"),
     ]
 
 
 def test_what_a_gpu_does_not_report_is_no_fault(nvidia_smi):
     nvidia_smi(UNKNOWN)
-    assert remarks_of() == [("health", "ok", "no errors of memory, no slowed clocks")]
+    assert remarks_of() == [("health", "ok", "no memory errors, no slowed clocks")]
 
 
 def test_nvidia_smi_that_is_absent_or_fails_says_nothing(nvidia_smi, monkeypatch, tmp_path):

@@ -10,7 +10,7 @@ import click
 from pretrain.errors import BackendError
 from pretrain.plugins.backend import Available
 from pretrain.plugins.host import discovery
-from pretrain.plugins.host.importing import load_plugin
+from pretrain.plugins.host.discovery import load_plugin
 from pretrain.plugins.host.manager import load_alone, register
 from pretrain.plugins.host.members import availability
 from pretrain.report.plain_text import columns, indented

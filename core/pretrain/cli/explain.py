@@ -76,8 +76,8 @@ def _show_device(plugins: Plugins, recipe: Recipe) -> bool:
 
 def _table(plugins: Plugins, recipe: Recipe, vocab_size: int, device_name: str) -> str:
     from pretrain.model.requests import collectives_request, kernel_requests  # noqa: PLC0415
-    from pretrain.plugins.negotiation.building import table_of  # noqa: PLC0415
     from pretrain.plugins.negotiation.choosing import choose  # noqa: PLC0415
+    from pretrain.plugins.negotiation.kernels import table_of  # noqa: PLC0415
     from pretrain.report.plain_text import kernel_table_text  # noqa: PLC0415
 
     device = plugins.backend.device_type

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pretrain.conformance.compared_part import EVERYTHING
 from pretrain.conformance.tensor_error import assert_near
 from pretrain.plugins.host import discovery
-from pretrain.plugins.host.importing import load_plugin
+from pretrain.plugins.host.discovery import load_plugin
 from pretrain.plugins.offer import Decline, Offer
 
 if TYPE_CHECKING:

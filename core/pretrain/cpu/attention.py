@@ -12,6 +12,7 @@ from pretrain.cpu.tiled import Tiled, matmul_dtype
 from pretrain.plugins.offer import Decline, Offer
 from pretrain.plugins.requests import Mask
 from pretrain.reference.attention import to_context
+from pretrain.reference.softmax import check_mask
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -52,13 +53,10 @@ class Sdpa:
         return to_context(context).to(query.dtype)
 
     def _check(self, query: Tensor, key: Tensor, mask: Tensor | None) -> None:
-        if (mask is None) is (self.mask in (Mask.KEY_PADDING, Mask.ARBITRARY)):
-            given = "without a" if mask is None else "with a"
-            msg = f"sdpa: built for the mask '{self.mask}', called {given} mask tensor"
-            raise ValueError(msg)
+        check_mask(self.mask, mask)
         if self.mask is Mask.CAUSAL and query.shape[0] != key.shape[0]:
             # torch aligns the first query with the first key; our contract aligns the last ones.
-            msg = f"sdpa: {query.shape[0]} queries and {key.shape[0]} keys under a causal mask; only equally many"
+            msg = f"sdpa: {query.shape[0]} queries and {key.shape[0]} keys under a causal mask; needs equally many"
             raise ValueError(msg)
 
 

@@ -81,7 +81,7 @@ class Tiled:
     ) -> Tensor:
         """Return the context [s, b, n * d] for query [s, b, n, d], key and value [s, b, g, d]."""
         if mask is not None or query.shape[0] != key.shape[0]:
-            msg = f"tiled: {query.shape[0]} queries, {key.shape[0]} keys; only equally many, without a mask tensor"
+            msg = f"tiled: {query.shape[0]} queries, {key.shape[0]} keys; needs equally many, and no mask tensor"
             raise ValueError(msg)
         q, k, v = (x.to(self.dtype) for x in (query, key, value))
         context: Tensor = _Tiled.apply(q, k, v, self.plan, training)  # type: ignore[no-untyped-call]

@@ -9,7 +9,6 @@ from pretrain.bridge.megatron import checkpoint as bridge_checkpoint
 from pretrain.engine import groups
 from pretrain.engine.kernels import Negotiation
 from pretrain.engine.megatron.engine import MegatronEngine
-from pretrain.engine.megatron.forward_pass import ForwardOnlyEngine
 from pretrain.engine.protocol import EngineParts
 from pretrain.model.build import build
 
@@ -18,11 +17,10 @@ if TYPE_CHECKING:
 
     import torch
 
-    from pretrain.engine.protocol import Engine, ForwardEngine
+    from pretrain.engine.protocol import Engine
     from pretrain.plugins.backend import Backend
     from pretrain.plugins.host.manager import Plugins
-    from pretrain.plugins.negotiation.building import WrapKernel
-    from pretrain.plugins.negotiation.kernels import Kernels
+    from pretrain.plugins.negotiation.kernels import Kernels, WrapKernel
     from pretrain.recipe import Recipe
 
 
@@ -41,7 +39,7 @@ def build_engine(
     `planned` is a device of fake tensors: kernels are then the stand-ins that the plugins offer for their own device
     (`Offer.fake`), and weights have no values. `vocab_size` is the tokenizer's, before padding.
     """
-    parts = _parts(recipe, plugins, vocab_size, device, notify, planned=planned, wrap_kernel=wrap_kernel)
+    parts = engine_parts(recipe, plugins, vocab_size, device, notify, planned=planned, wrap_kernel=wrap_kernel)
     if recipe.engine.name == "deepspeed":
         from pretrain.engine.deepspeed.engine import DeepSpeedEngine  # noqa: PLC0415  the megatron engine runs without it
 
@@ -49,30 +47,17 @@ def build_engine(
     return MegatronEngine(parts), parts.kernels
 
 
-def build_forward_engine(
+def engine_parts(
     recipe: Recipe,
     plugins: Plugins,
     vocab_size: int,
     device: torch.device,
     notify: Callable[[str], None],
     *,
+    planned: Backend | None = None,
     wrap_kernel: WrapKernel | None = None,
-) -> tuple[ForwardEngine, Kernels]:
-    """Build this rank's part of the model without an optimizer, as `build_engine`."""
-    parts = _parts(recipe, plugins, vocab_size, device, notify, planned=None, wrap_kernel=wrap_kernel)
-    return ForwardOnlyEngine(parts), parts.kernels
-
-
-def _parts(
-    recipe: Recipe,
-    plugins: Plugins,
-    vocab_size: int,
-    device: torch.device,
-    notify: Callable[[str], None],
-    *,
-    planned: Backend | None,
-    wrap_kernel: WrapKernel | None,
 ) -> EngineParts:
+    """Choose the kernels, and return what an engine is built from: also `ForwardOnlyEngine`, without an optimizer."""
     is_planned, backend = planned is not None, planned or plugins.backend
     negotiation = Negotiation(recipe, plugins, is_planned=is_planned, wrap_kernel=wrap_kernel)
     collectives = negotiation.collectives()

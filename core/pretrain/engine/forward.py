@@ -23,10 +23,8 @@ def forward_loss(
     batches: Iterator[Batch] | None, model: Any, *, device: torch.device
 ) -> tuple[Tensor, Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]]:
     """Run the model on the next micro-batch; return its output, and a function from that to the summed loss."""
-    batch = _to(device, next(batches)) if batches is not None else {}
-    output = model(
-        batch.get("tokens"), batch.get("position_ids"), batch.get("attention_mask"), labels=batch.get("labels")
-    )
+    batch = _next(batches, device)
+    output = model(*map(batch.get, _INPUTS), labels=batch.get("labels"))
     return output, partial(_loss_and_tokens, batch.get("loss_mask"))
 
 
@@ -34,10 +32,7 @@ def forward_logits(
     position: int, batches: Iterator[Batch] | None, model: Any, *, device: torch.device
 ) -> tuple[Tensor, Any]:
     """Run the model without labels; return its output and a function from that to the logits of one position."""
-    batch = _to(device, next(batches)) if batches is not None else {}
-    output = model(
-        batch.get("tokens"), batch.get("position_ids"), batch.get("attention_mask"), runtime_gather_output=True
-    )
+    output = model(*map(_next(batches, device).get, _INPUTS), runtime_gather_output=True)
     return output, partial(_logits_at, position)
 
 
@@ -67,7 +62,12 @@ def _logits_at(position: int, output: Tensor, *, non_loss_data: bool) -> Tensor:
     return output[0, position].float()
 
 
-def _to(device: torch.device, batch: Batch) -> dict[str, Tensor | None]:
+_INPUTS = ("tokens", "position_ids", "attention_mask")
+
+
+def _next(batches: Iterator[Batch] | None, device: torch.device) -> dict[str, Tensor | None]:
+    """Return the next micro-batch on the device; empty where this rank reads none."""
+    batch = {} if batches is None else next(batches)
     return {name: None if tensor is None else tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
 
 

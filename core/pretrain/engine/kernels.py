@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING
 
 from pretrain.errors import KernelError
 from pretrain.model.requests import attention_requests, collectives_request, kernel_requests, norm_request
-from pretrain.plugins.negotiation.building import negotiate
 from pretrain.plugins.negotiation.kernel_table import check_same_on_all_ranks
+from pretrain.plugins.negotiation.kernels import negotiate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pretrain.plugins.host.manager import Plugins
-    from pretrain.plugins.negotiation.building import WrapKernel
-    from pretrain.plugins.negotiation.kernels import Kernels
+    from pretrain.plugins.negotiation.kernels import Kernels, WrapKernel
     from pretrain.plugins.requests import Request
     from pretrain.plugins.signatures import AttentionFn, NormFn
     from pretrain.recipe import Recipe

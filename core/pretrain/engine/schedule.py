@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
@@ -11,17 +10,9 @@ if TYPE_CHECKING:
     from pretrain.recipe import Recipe
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduleSteps:
-    """Lengths of the schedule in samples, as Megatron-LM counts them (iterations times the full global batch)."""
-
-    warmup: int
-    decay: int
-    wsd_decay: int | None
-
-
-def schedule_steps(recipe: Recipe) -> ScheduleSteps:
-    """Return the schedule's lengths from iterations, samples or a fraction."""
+def schedule_steps(recipe: Recipe) -> tuple[int, int, int | None]:
+    """Return the length of warm-up, decay and WSD's decay, in samples."""
+    # Counted as in Megatron-LM: iterations times the full global batch.
     schedule, train = recipe.schedule, recipe.train
     batch = train.global_batch_size
     if train.train_samples is not None:
@@ -36,12 +27,12 @@ def schedule_steps(recipe: Recipe) -> ScheduleSteps:
         warmup = int(schedule.lr_warmup_fraction * decay)
     if decay == 0:  # train.train_iters: 0, and megatron-core wants a decay that ends after the warm-up
         decay = (warmup or 0) + batch
-    return ScheduleSteps(warmup or 0, decay, wsd_decay)
+    return warmup or 0, decay, wsd_decay
 
 
 def build_schedule(recipe: Recipe, optimizer: Any) -> OptimizerParamScheduler:
     """Return megatron-core's scheduler; `pretrain.checkpoint.saved_schedule` decides whose values win at a resume."""
-    steps = schedule_steps(recipe)
+    warmup, decay, wsd_decay = schedule_steps(recipe)
     weight_decay = recipe.optimizer.weight_decay
     override = recipe.schedule.override_opt_param_scheduler
     return OptimizerParamScheduler(
@@ -49,8 +40,8 @@ def build_schedule(recipe: Recipe, optimizer: Any) -> OptimizerParamScheduler:
         init_lr=0.0,
         max_lr=recipe.optimizer.lr,
         min_lr=recipe.schedule.min_lr,
-        lr_warmup_steps=steps.warmup,
-        lr_decay_steps=steps.decay,
+        lr_warmup_steps=warmup,
+        lr_decay_steps=decay,
         lr_decay_style=recipe.schedule.lr_decay_style,
         start_wd=weight_decay,
         end_wd=weight_decay,
@@ -58,6 +49,6 @@ def build_schedule(recipe: Recipe, optimizer: Any) -> OptimizerParamScheduler:
         wd_incr_style="constant",
         use_checkpoint_opt_param_scheduler=not override,
         override_opt_param_scheduler=override,
-        wsd_decay_steps=steps.wsd_decay,
+        wsd_decay_steps=wsd_decay,
         lr_wsd_decay_style=recipe.schedule.lr_wsd_decay_style,
     )

@@ -233,7 +233,7 @@ class Backend(ABC):
         Raises:
             BackendError: the backend knows no devices by name, or not this one.
         """
-        msg = f"backend '{self.name}' knows no devices by name.\nLeave out --device: it answers for the device here."
+        msg = f"backend '{self.name}' knows no devices by name.\nLeave out --device to ask about the device here."
         raise BackendError(msg)
 
     def health(self) -> Sequence[Remark]:
@@ -273,7 +273,7 @@ class NamedDevice:
 
     def availability(self) -> Available:
         """Return Available: the device was named, and not searched for."""
-        return Available(f"{self._device_name}, named and not searched for")
+        return Available(f"{self._device_name}, given by name and not looked for")
 
     def device_name(self) -> str:
         """Return the name as it was given."""

@@ -3,7 +3,7 @@
 `pretrain.plugins.CONTRACT` is (major, minor). A new hook, member or request field raises the minor number. A change
 that breaks older plugins raises the major number. A plugin states its version as `CONTRACT = (1, 0)` beside its
 hooks; without it, it counts as written for the first minor version. Its distribution may state the same as a
-dependency: `pretrain>=1.2`. `pretrain.plugins.host.importing` refuses a plugin of another major version.
+dependency: `pretrain>=1.2`. `pretrain.plugins.host.discovery` refuses a plugin of another major version.
 
 A hook that is to be removed is marked with `@leaving` for at least one minor version. A plugin that implements it still
 works, and a notice names it at start.

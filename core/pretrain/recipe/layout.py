@@ -84,10 +84,11 @@ def unchecked_layout(recipe: Recipe, world_size: int) -> Layout:
 
 def _check_batch(recipe: Recipe, layout: Layout, batch: int) -> None:
     share = layout.micro_batch_size * layout.data_parallel_size
-    key = "train.global_batch_size" if batch == recipe.train.global_batch_size else "train.rampup_batch_size reaches"
+    is_last = batch == recipe.train.global_batch_size
+    what = f"train.global_batch_size {batch}" if is_last else f"a batch of {batch} (train.rampup_batch_size)"
     if batch % share:
         msg = (
-            f"{recipe.source}: {key} {batch} is not a multiple of train.micro_batch_size {layout.micro_batch_size} x "
+            f"{recipe.source}: {what} is not a multiple of train.micro_batch_size {layout.micro_batch_size} x "
             f"data-parallel size {layout.data_parallel_size} = {share}.\n"
             f"The data-parallel size is {layout.world_size} ranks / {recipe.model_parallel_size} (tensor x pipeline)."
         )
@@ -95,7 +96,7 @@ def _check_batch(recipe: Recipe, layout: Layout, batch: int) -> None:
     stages = layout.pipeline_model_parallel_size
     if layout.virtual_pipeline_model_parallel_size and layout.num_microbatches(batch) % stages:
         msg = (
-            f"{recipe.source}: {key} {batch} gives {layout.num_microbatches(batch)} micro batches, not a multiple of "
+            f"{recipe.source}: {what} gives {layout.num_microbatches(batch)} micro batches, not a multiple of "
             f"parallel.pipeline_model_parallel_size {stages}.\n"
             "The interleaved schedule needs that: change the batch, or leave out virtual_pipeline_model_parallel_size."
         )

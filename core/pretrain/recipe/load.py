@@ -11,7 +11,8 @@ from pydantic import ValidationError
 
 from pretrain.errors import RecipeError
 from pretrain.recipe.checks.effect import problems_of, without_effect
-from pretrain.recipe.deepspeed.translate import TakenOver, merge_deepspeed
+from pretrain.recipe.deepspeed.translate import merge_deepspeed
+from pretrain.recipe.deepspeed.translation import NOTHING
 from pretrain.recipe.document import Document, apply_override, read_document
 from pretrain.recipe.problem import describe, problems_in
 from pretrain.recipe.recipe import Recipe, RecipeOrigin
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Mapping, Sequence
 
+    from pretrain.recipe.deepspeed.translation import Translation
     from pretrain.recipe.problem import Problem
 
 
@@ -46,7 +48,7 @@ def make_effective(document: Document) -> tuple[Recipe, list[Problem]]:
             return recipe, left_out
         idle = [problem for problem in problems if problem.switched_off_by]
         if recipe is None or len(idle) < len(problems):
-            raise RecipeError(describe(document, [problem for problem in problems if problem not in idle], TakenOver()))
+            raise RecipeError(describe(document, [problem for problem in problems if problem not in idle], NOTHING))
         for problem in idle:
             document.remove(problem.path)
         left_out += idle
@@ -90,11 +92,11 @@ def _drop_switched_off(document: Document, problems: Iterable[Problem]) -> bool:
     return dropped
 
 
-def _drop_unread(document: Document, problems: Iterable[Problem], taken: TakenOver) -> list[str]:
+def _drop_unread(document: Document, problems: Iterable[Problem], taken: Translation) -> list[str]:
     """Drop keys that a DeepSpeed file gives and DeepSpeed would not read, with a notice of each."""
     notices = []
     for problem in problems:
-        if problem.switched_off_by and problem.path in taken.given:
+        if problem.switched_off_by and problem.path in taken.merged:
             document.remove(problem.path)
             notices.append(f"{document.place(tuple(problem.path.split('.')))}: left out: {problem.text}")
     return notices

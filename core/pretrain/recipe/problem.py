@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
     from pydantic_core import ErrorDetails
 
-    from pretrain.recipe.deepspeed.translate import TakenOver
+    from pretrain.recipe.deepspeed.translation import Translation
     from pretrain.recipe.document import Document
 
 
@@ -70,17 +70,18 @@ def foreign_names() -> ForeignNames:
     return cast("ForeignNames", import_module("pretrain.tools.migrate.hints"))
 
 
-def describe(document: Document, problems: Iterable[Problem], taken: TakenOver) -> str:
+def describe(document: Document, problems: Iterable[Problem], taken: Translation) -> str:
     """Return one line for each problem, with its place; at most eight. Those of a DeepSpeed file come first."""
     lines = list(taken.problems)
     for problem in problems:
         place = document.place(tuple(problem.path.split(".")))
         lines.append(f"{place}: {problem.path}: {problem.text}")
-    idle = taken.name and any(line.startswith(f"{taken.name}:") and _IDLE in line for line in lines)
+    name = taken.file.name
+    idle = name and any(line.startswith(f"{name}:") and _IDLE in line for line in lines)
     if len(lines) > _MOST:
         lines[_MOST:] = [f"... and {len(lines) - _MOST} more."]
     if idle:
-        lines.append(f"Delete the keys without effect from {taken.name}.")
+        lines.append(f"Delete the keys without effect from {name}.")
     return "\n".join(lines)
 
 

@@ -85,8 +85,8 @@ def _real(given: object) -> object:
 def local_path(given: object) -> object:
     """Return a path as it is given; raises ValueError for an address such as s3://bucket/x."""
     if isinstance(given, str) and _SCHEME.match(given):
-        msg = f"{shown(given)} is an address; only files of this machine are read and written. "
-        msg += "Mount the store as a folder and give a path in it, or copy what is needed."
+        msg = f"{shown(given)} is a URL; only local files are read and written. "
+        msg += "Mount the store as a folder and give a path in it, or copy the files."
         raise ValueError(msg)
     return given
 

@@ -42,13 +42,13 @@ def layers_of_chunks(parallel: ParallelSection, num_layers: int) -> tuple[int, .
 def _listed(parallel: ParallelSection, listed: tuple[int, ...], num_layers: int) -> tuple[int, ...]:
     stages, chunks = parallel.pipeline_model_parallel_size, parallel.virtual_pipeline_model_parallel_size or 1
     if parallel.num_layers_in_first_pipeline_stage or parallel.num_layers_in_last_pipeline_stage:
-        raise StagesError(LIST, f"given beside {FIRST} or {LAST}, which it includes; choose one.")
+        raise StagesError(LIST, f"given together with {FIRST} or {LAST}, which it includes; choose one.")
     if len(listed) != stages * chunks:
         of = f"pipeline_model_parallel_size {stages}"
         of += f" x virtual_pipeline_model_parallel_size {chunks}" if chunks > 1 else ""
         raise StagesError(LIST, f"{len(listed)} numbers for {of}; give {stages * chunks}.")
     if sum(listed) != num_layers:
-        raise StagesError(LIST, f"{list(listed)} are {sum(listed)} layers, not model.num_layers {num_layers}.")
+        raise StagesError(LIST, f"{list(listed)} sum to {sum(listed)} layers, not model.num_layers {num_layers}.")
     return listed
 
 
@@ -60,12 +60,12 @@ def _stages(parallel: ParallelSection, num_layers: int) -> list[int]:
     if not given:
         return _evenly(parallel, num_layers)
     if not others and left:
-        raise StagesError(FIRST, f"{first} and {last} are {sum(given)} layers, not model.num_layers {num_layers}.")
+        raise StagesError(FIRST, f"{first} and {last} sum to {sum(given)} layers, not model.num_layers {num_layers}.")
     if left < others or (others and left % others):
         raise StagesError(
             FIRST if first is not None else LAST,
             f"{' and '.join(map(str, given))} of model.num_layers {num_layers} leave {left} for the other {others} "
-            f"stages, which cannot have as many each. Give {LIST}, the layers of every stage.",
+            f"stages, which cannot share them equally. Give {LIST}, the layers of every stage.",
         )
     middle = [left // others] * others if others else []
     return [*([] if first is None else [first]), *middle, *([] if last is None else [last])]

@@ -126,7 +126,7 @@ class CausalBlocks:
     ) -> Tensor:
         """Return the context [s, b, n * d] for query [s, b, n, d], key and value [s, b, g, d]."""
         if mask is not None or query.shape[0] != key.shape[0]:
-            msg = f"triangle: {query.shape[0]} queries, {key.shape[0]} keys; only equally many, without a mask tensor"
+            msg = f"triangle: {query.shape[0]} queries, {key.shape[0]} keys; needs equally many, and no mask tensor"
             raise ValueError(msg)
         keys, values = by_group(key, self.request.query_groups), by_group(value, self.request.query_groups)
         start, blocks = 0, []

@@ -16,14 +16,13 @@ from pretrain.model.marks import mark
 from pretrain.plugins.negotiation.kernels import naming_kernels
 from pretrain.report.environment_file import Begin
 from pretrain.report.hang.position import LOAD
+from pretrain.training.event import GcControl
 from pretrain.training.events import Checkpoints, Continuation, Evaluations, LogLines, evaluation_pending
-from pretrain.training.gc_control import GcControl
 from pretrain.training.loop import Training
 from pretrain.training.progress import Length
 from pretrain.training.rank_setup import RankSetup
-from pretrain.training.reporting import run_files
 from pretrain.training.reporting.meter import Meter
-from pretrain.training.reporting.run_logger import RunLogger
+from pretrain.training.reporting.run_output import RunLogger, describe
 from pretrain.training.reporting.stragglers import LocalClock
 from pretrain.training.safeguards.health import BrokenSince, Health
 from pretrain.training.safeguards.rank_watch import rank_watch
@@ -76,7 +75,7 @@ def assemble(
             position.until_end(),  # left first: a checkpoint that is being written may take long, while others hang
             report_errors_to_launcher(world),
         ):
-            run_files.describe(logger, setup, kernels.table, run_dir, remark, Begin(started, progress.iteration))
+            describe(logger, setup, kernels.table, run_dir, remark, Begin(started, progress.iteration))
             clock = LocalClock.of(recipe, engine, setup.layout, setup.device)
             meter = Meter.of(setup, logger, position, garbage, clock, reads_data=engine.reads_data)
             opened = partial(_opened, data, meter.timers)

@@ -1,9 +1,10 @@
-"""Events of the training loop: what happens beside the steps."""
+"""Events of the training loop: what happens beside the steps; and garbage collection, the simplest of them."""
 
 from __future__ import annotations
 
+import gc
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     from pretrain.engine.protocol import KeepUpdate, Step
@@ -47,3 +48,40 @@ class Event:
 
     def end(self, reason: str) -> None:
         """After the last iteration; `reason` is empty if the training came to its end."""
+
+
+class GcControl(Event):
+    """A context in which garbage is collected only when it is asked for, on all ranks after the same iterations.
+
+    Like Megatron-LM's --manual-gc. Objects that exist at the beginning, mostly imported modules, are left out of
+    collections (gc.freeze), which makes them short; afterwards they are collected again.
+    """
+
+    def __init__(self, interval: int, *, is_manual: bool) -> None:
+        self._interval, self._is_manual = interval, is_manual
+        self._was_enabled = True
+
+    def __enter__(self) -> Self:
+        if self._is_manual:
+            self._was_enabled = gc.isenabled()
+            gc.disable()
+            gc.collect()
+            gc.freeze()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        if self._is_manual:
+            gc.unfreeze()
+            if self._was_enabled:
+                gc.enable()
+
+    def after_iteration(self, due: Due) -> bool:
+        """Collect every `interval` iterations."""
+        if due.iteration % self._interval == 0:
+            self.collect()
+        return False
+
+    def collect(self) -> None:
+        """Collect now; called where no step waits, after evaluations and checkpoints."""
+        if self._is_manual:
+            gc.collect()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pretrain.training.event import Due
     from pretrain.training.loop import Training
     from pretrain.training.progress import Progress
-    from pretrain.training.reporting.run_logger import RunLogger
+    from pretrain.training.reporting.run_output import RunLogger
     from pretrain.training.safeguards.health import Health
     from pretrain.training.safeguards.spike_response import SpikeResponse
     from pretrain.training.saving import Saving
@@ -45,14 +45,14 @@ class LogLines(Event):
 
     def _log(self, iteration: int) -> None:
         training, meter = self.training, self.training.meter
-        taken = meter.interval.last_step
-        if taken is None:
+        step = meter.interval.last_step
+        if step is None:
             where = f"iteration {iteration}/{training.length.iterations}"
             meter.logger.note(f"{where} | every batch since the last line was left out")
             return
         totals = meter.interval.take()
         self.health.check(totals)
-        meter.log(totals, taken, training.engine, training.progress)
+        meter.log(totals, step, training.engine, training.progress)
 
 
 @dataclass(frozen=True, slots=True)

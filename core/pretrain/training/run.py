@@ -23,7 +23,7 @@ def train(recipe: Recipe, *, backend_name: str, run_dir: Path, resume: bool, wor
     plugins = ready(recipe, backend_name)
     from pretrain.training.assembly import assemble  # noqa: PLC0415  imports megatron.core: after the bridge
     from pretrain.training.rank_setup import deterministic  # noqa: PLC0415
-    from pretrain.training.reporting.run_files import finish  # noqa: PLC0415
+    from pretrain.training.reporting.run_output import finish  # noqa: PLC0415
     from pretrain.training.safeguards.rank_watch import record_collectives  # noqa: PLC0415
     from pretrain.training.stopping import end_of  # noqa: PLC0415
 

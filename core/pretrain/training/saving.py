@@ -97,8 +97,8 @@ def _newest_intact(folder: CheckpointFolder, damaged: int | None) -> str:
         unverified.append(iteration)
     if unverified:
         return (
-            f"No checkpoint with checksums is intact. Iteration {unverified[0]} has none and may be: "
-            f"write {unverified[0]} into {folder.path / LATEST}, and start again."
+            f"No checkpoint with checksums is intact. Iteration {unverified[0]} has none and may be intact: "
+            f"to try it, write {unverified[0]} into {folder.path / LATEST}, and start again."
         )
     return f"No checkpoint in {folder.path} is intact: restore a copy, or start a new run."
 

@@ -80,14 +80,7 @@ class Exchange:
 
 
 _TIME_LIMIT = "train.exit_duration_in_mins has passed"
-REASONS = (
-    "",
-    _TIME_LIMIT,
-    "the kill switch exists",
-    "SIGHUP",
-    "SIGINT",
-    "SIGTERM",
-)
+REASONS = ("", _TIME_LIMIT, "the kill switch exists", "SIGHUP", "SIGINT", "SIGTERM")
 """Reasons by vote; the highest vote of all ranks wins."""
 _SIGNALS = {number.name: number for number in STOP_SIGNALS}
 

@@ -15,7 +15,8 @@ from pretrain.checkpoint import storage
 from pretrain.checkpoint.foreign_checkpoints import foreign_checkpoints
 from pretrain.collectives import on_rank0
 from pretrain.engine import groups
-from pretrain.engine.build import build_forward_engine
+from pretrain.engine.build import engine_parts
+from pretrain.engine.megatron.forward_pass import ForwardOnlyEngine
 from pretrain.errors import DamageError
 from pretrain.plugins.negotiation.kernels import naming_kernels
 from pretrain.report.metrics import number
@@ -26,6 +27,7 @@ from pretrain.training.training_data import TrainingData
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from pretrain.checkpoint.foreign_checkpoints import ForeignSummary
     from pretrain.engine.protocol import ForwardEngine
     from pretrain.launch.world import World
     from pretrain.plugins.host.manager import Plugins
@@ -40,7 +42,7 @@ class TrainedModel:
 
     setup: RankSetup
     engine: ForwardEngine
-    origin: WeightsOrigin
+    origin: ForeignSummary
 
 
 @contextmanager
@@ -59,27 +61,18 @@ def trained_model(recipe: Recipe, plugins: Plugins, checkpoint: str, world: Worl
         deterministic(is_wanted=recipe.train.deterministic_mode),
         groups.joined(plugins.backend, world.rank, world.world_size, minutes),
     ):
-        engine, kernels = build_forward_engine(recipe, plugins, setup.tokenizer.vocab_size, setup.device, notify)
-        with naming_kernels(kernels):
-            origin = load_weights(engine, Path(checkpoint))
-            for line in (f"checkpoint: {origin.path} ({origin.format})", *origin.notices):
+        parts = engine_parts(recipe, plugins, setup.tokenizer.vocab_size, setup.device, notify)
+        engine = ForwardOnlyEngine(parts)
+        with naming_kernels(parts.kernels):
+            origin, notices = load_weights(engine, Path(checkpoint))
+            for line in (f"checkpoint: {origin.path} ({origin.format})", *notices):
                 notify(line)
             yield TrainedModel(setup=setup, engine=engine, origin=origin)
         engine.close()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WeightsOrigin:
-    """Origin of loaded weights."""
-
-    path: Path  # the folder of the one checkpoint
-    format: str
-    iteration: int | None  # None where the files do not tell
-    notices: Sequence[str] = ()
-
-
-def load_weights(engine: ForwardEngine, path: Path) -> WeightsOrigin:
-    """Load weights alone from the folder of a run, of its checkpoints (the latest), or of one; all ranks together."""
+def load_weights(engine: ForwardEngine, path: Path) -> tuple[ForeignSummary, Sequence[str]]:
+    """Load the weights of a checkpoint, or of the latest in a folder; return it, and notices. All ranks together."""
     found = on_rank0(partial(foreign_checkpoints().summary_of, path))
     notices: Sequence[str] = ()
     if found.format == "pretrain":
@@ -91,7 +84,7 @@ def load_weights(engine: ForwardEngine, path: Path) -> WeightsOrigin:
     else:  # its remarks are about a training that would follow; `path` is not where a run of that directory saves
         section = engine.recipe.checkpoint.model_copy(update={"load": str(path), "finetune": True, "save": False})
         start_from(engine.recipe.model_copy(update={"checkpoint": section}), engine, path, resume=False)
-    return WeightsOrigin(path=found.path, format=found.format, iteration=found.iteration, notices=notices)
+    return found, notices
 
 
 def with_evaluation(recipe: Recipe, iters: int | None) -> Recipe:
@@ -110,7 +103,7 @@ def evaluate_checkpoint(model: TrainedModel, splits: Sequence[Split], *, as_json
         click.echo(_json(recipe, records, origin) if as_json else _lines(recipe, records, origin))
 
 
-def _lines(recipe: Recipe, records: Mapping[Split, EvalRecord], origin: WeightsOrigin) -> str:
+def _lines(recipe: Recipe, records: Mapping[Split, EvalRecord], origin: ForeignSummary) -> str:
     where = "" if origin.iteration is None else f" at iteration {origin.iteration}"
     names = {"valid": "validation", "test": "test"}
     samples = recipe.evaluation.iters * recipe.train.global_batch_size
@@ -121,7 +114,7 @@ def _lines(recipe: Recipe, records: Mapping[Split, EvalRecord], origin: WeightsO
     )
 
 
-def _json(recipe: Recipe, records: Mapping[Split, EvalRecord], origin: WeightsOrigin) -> str:
+def _json(recipe: Recipe, records: Mapping[Split, EvalRecord], origin: ForeignSummary) -> str:
     """Return one line; losses and perplexities that are not finite are null."""
     losses = {split: record.to_json() for split, record in records.items()}
     return json.dumps(

@@ -93,7 +93,9 @@ class TrainingData:
         progress.blend = train.blend()
         notices = [f"the blend changes: {line}" for line in train.describe(progress.consumed_samples)]
         if self.setup.recipe.evaluation.interval:
-            notices.append("the blend changes: evaluations read it too, so their losses are not those of before")
+            notices.append(
+                "the blend changes: evaluations use it too, so their losses cannot be compared with earlier ones"
+            )
         return replace(self, datasets=replace(self.datasets, train=train)), notices if is_new else []
 
     def training(self, consumed_samples: int, timers: PhaseTimers) -> Generator[Batch] | None:

@@ -22,7 +22,7 @@ from pretrain.errors import KernelError
 
 KEY = "engine.zero.offload_optimizer.cpu_adam"
 COMPILING = "compiling DeepSpeed's CPU Adam; this is done once and takes about a minute ..."
-REMEDY = f"Fix that, or set {KEY} to torch (its fused AdamW), or to auto (torch's where DeepSpeed's cannot be had)."
+REMEDY = f"Fix that, or set {KEY} to torch (its fused AdamW), or to auto (torch's where DeepSpeed's is not available)."
 COMPILED = "compiled DeepSpeed's CPU Adam in 0 s"
 
 

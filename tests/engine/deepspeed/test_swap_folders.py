@@ -124,7 +124,7 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
     (tmp_path / "zero_stage_3").touch()
     assert refused(tmp_path) == [
         f"{KEY}: {tmp_path} cannot be written: File exists.",
-        "Give a folder of a disk of this machine, in which this user may write.",
+        "Give a folder on a local disk, in which this user may write.",
     ]
 
 

@@ -71,7 +71,7 @@ def test_buffers_of_the_state_are_as_large_as_the_largest_sub_group(lockable):
 def test_memory_that_may_not_be_locked_is_refused(lockable):
     lockable(2**20)
     assert refused([2**20]) == (
-        f"{OPTIMIZER}: nvme locks 16 MiB of memory, of each rank, which the system refuses (ulimit -l).\n"
+        f"{OPTIMIZER}: nvme needs 16 MiB of locked memory for each rank; the system refuses it (ulimit -l).\n"
         f"Raise the limit (ulimit -l unlimited; docker run --ulimit memlock=-1), or lower {OPTIMIZER}.buffer_count or "
         "engine.zero.sub_group_size."
     )
@@ -83,7 +83,7 @@ def test_buffers_of_weights_are_looked_at_before_the_model_is_built(lockable, mo
     path = (f"{OPTIMIZER}.nvme_path={tmp_path}", f"{PARAM}.nvme_path={tmp_path}", "precision.dtype=bf16")
     monkeypatch.setattr("pretrain.engine.build.build", lambda *_, **__: pytest.fail("a model was built"))
     recipe = tiny.tiny(*FILES, *path, f"{PARAM}.buffer_size={2**20}")
-    message = rf"{PARAM}: nvme locks 10 MiB .*\n.*buffer_count or buffer_size\."
+    message = rf"{PARAM}: nvme needs 10 MiB .*\n.*buffer_count or buffer_size\."
     with pytest.raises(RecipeError, match=message), tiny.engine_of(recipe):
         pass
     assert asked == [5 * 2 * 2**20]
@@ -140,7 +140,7 @@ def test_the_user_is_notified_if_nothing_is_in_files(model, optimizer, told):
 
 
 KEY = "engine.zero.offload_optimizer.device"
-REMEDY = f"Fix that, or let {KEY} be cpu."
+REMEDY = f"Fix that, or set {KEY} to cpu."
 
 
 class Builders:

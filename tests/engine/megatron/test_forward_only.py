@@ -12,7 +12,8 @@ from engine import tiny
 from engine.layouts import LLAMA, MASKED, NEOX
 from pretrain.checkpoint import storage
 from pretrain.engine import groups
-from pretrain.engine.build import build_forward_engine
+from pretrain.engine.build import engine_parts
+from pretrain.engine.megatron.forward_pass import ForwardOnlyEngine
 from pretrain.plugins.host.manager import load
 
 
@@ -21,7 +22,7 @@ def forward_only(recipe):
     """Build the model in a world of one."""
     plugins = load("cpu")
     with groups.joined(plugins.backend, 0, 1, timeout_minutes=1):
-        engine, _ = build_forward_engine(recipe, plugins, tiny.VOCAB_SIZE, torch.device("cpu"), notify=print)
+        engine = ForwardOnlyEngine(engine_parts(recipe, plugins, tiny.VOCAB_SIZE, torch.device("cpu"), notify=print))
         with closing(engine):
             yield engine
 

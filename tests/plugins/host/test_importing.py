@@ -9,7 +9,7 @@ import pytest
 from plugins.fake_site import DEVICE
 from pretrain.errors import BackendError
 from pretrain.plugins.host import discovery, manager
-from pretrain.plugins.host.importing import cause, load_plugin
+from pretrain.plugins.host.discovery import cause, load_plugin
 
 
 def failure(name: str) -> str:
@@ -65,8 +65,8 @@ class TestAClassAsEntryPoint:
             load_plugin(discovery.find_backend("fake"))
         first, second = str(error.value).splitlines()
         assert first.startswith("backend 'fake' (fake 1.0): its entry point ")
-        assert first.endswith(f"'fake_backend:{entry}' names the {what} {entry}, without hooks.")
-        assert "names the module whose functions carry @hookimpl" in second
+        assert first.endswith(f"'fake_backend:{entry}' names the {what} {entry}, which has no hooks.")
+        assert "Name the module whose functions are marked @hookimpl" in second
 
 
 def test_a_broken_kernel_plugin_says_what_to_uninstall(site):

@@ -83,8 +83,8 @@ def test_importing_a_backend_changes_no_environment_and_starts_nothing(site):
     site.project(Path(__file__).parents[3] / "docs" / "example-backend")
     check = (
         "import os; before = dict(os.environ)\n"
-        "from pretrain.plugins.host import discovery, importing\n"
-        "plugins = [importing.load_plugin(found) for found in discovery.installed_backends()]\n"
+        "from pretrain.plugins.host import discovery\n"
+        "plugins = [discovery.load_plugin(found) for found in discovery.installed_backends()]\n"
         "assert {'cpu', 'example'} <= {plugin.installed.name for plugin in plugins}\n"
         "assert dict(os.environ) == before, set(os.environ.items()) ^ set(before.items())\n"
         "import torch.distributed as dist; assert not dist.is_initialized()\n"
@@ -151,7 +151,7 @@ def test_options_that_would_change_the_order_are_refused(site, option):
 
 def test_a_device_in_the_group_for_kernels_is_an_error_that_names_its_group(site):
     site.plugin("lost", "@hookimpl\ndef pretrain_backend():\n    return None\n")
-    assert "belongs into the group pretrain.backends" in failure(site, "")
+    assert "belongs in the group pretrain.backends" in failure(site, "")
 
 
 def test_a_module_registered_twice_is_named(site):

@@ -7,8 +7,8 @@ import torch
 
 from pretrain.errors import BackendError, KernelError
 from pretrain.plugins.host import manager
-from pretrain.plugins.negotiation.building import negotiate
 from pretrain.plugins.negotiation.choosing import ask, choose
+from pretrain.plugins.negotiation.kernels import negotiate
 from pretrain.plugins.requests import AttentionRequest, NormRequest, OptimizerRequest, SoftmaxRequest
 
 pytestmark = pytest.mark.usefixtures("reference")

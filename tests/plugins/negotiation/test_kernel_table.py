@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from pretrain.plugins.host import manager
-from pretrain.plugins.negotiation.building import negotiate
 from pretrain.plugins.negotiation.kernel_table import KernelTable, check_same_on_all_ranks
+from pretrain.plugins.negotiation.kernels import negotiate
 from pretrain.plugins.requests import NormRequest
 from pretrain.report.plain_text import kernel_table_text
 

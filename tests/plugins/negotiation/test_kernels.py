@@ -8,9 +8,8 @@ import torch
 from plugins.negotiation.test_choosing import ATTENTION, NORM, OPTIMIZER, SOFTMAX
 from pretrain.plugins.host import manager
 from pretrain.plugins.host.manager import HOOKS
-from pretrain.plugins.negotiation.building import negotiate
 from pretrain.plugins.negotiation.kernel_table import KernelTable
-from pretrain.plugins.negotiation.kernels import Kernels, add_note
+from pretrain.plugins.negotiation.kernels import Kernels, add_note, negotiate
 
 OPERATIONS = [hook.removeprefix("pretrain_") for hook in HOOKS if hook != "pretrain_backend"]
 TABLE = KernelTable(backend="fake", provider="fake 1", rows=())

@@ -43,7 +43,7 @@ def test_every_key_knows_its_line(read):
         ('{\n"a": 1,}', ["ds.json:2: this is not JSON: ", "Comments and trailing commas are not JSON either."]),
         ('{\n// stage\n"a": 1}', ["ds.json:2: this is not JSON: ", "Comments and trailing commas "]),
         ("", ["ds.json:1: this is not JSON: Expecting value.", "Comments and trailing commas "]),
-        ("[1]", ["ds.json: a DeepSpeed file is an object, {...}.", f"{HERE} names this file."]),
+        ("[1]", ["ds.json: a DeepSpeed file must hold one object, {...}.", f"{HERE} names this file."]),
         ('{"a": {"b": 1,\n"b": 2}}', ["ds.json:2: a.b is given twice, in line 1 too.", "Remove one of them."]),
         (
             b'{"a": "\xff"}',
@@ -72,7 +72,7 @@ def test_a_missing_file_suggests_its_neighbour(read):
 
 
 def test_an_address_is_no_missing_file():
-    with pytest.raises(RecipeError, match=f"^{HERE}: 's3://b/ds.json' is an address; only files of this machine are"):
+    with pytest.raises(RecipeError, match=f"^{HERE}: 's3://b/ds.json' is a URL; only local files are"):
         read_json("s3://b/ds.json", HERE)
 
 

@@ -70,7 +70,7 @@ def test_the_file_as_it_was_published_is_zero_3_with_the_optimizer_on_the_host(l
             "ds.json: these were read as whole numbers: zero_optimization.allgather_bucket_size: 200000000, "
             "zero_optimization.reduce_bucket_size: 200000000."
         ),
-        "ds.json:3: fp16.enabled: precision.initial_loss_scale: 65536 comes with it, which is DeepSpeed's default.",
+        "ds.json:3: fp16.enabled: also sets precision.initial_loss_scale: 65536, DeepSpeed's default.",
         (
             "ds.json:8: zero_optimization.allgather_bucket_size: left out: no effect here; it needs "
             "engine.zero.stage: 1 or 2."

@@ -80,10 +80,7 @@ def test_required_keys_may_come_from_the_file(load):
     [
         (
             {"bf16": {"enabled": True}},
-            (
-                "ds.json:3: bf16.enabled: precision.grad_reduce_in_fp32: false comes with it, which is "
-                "DeepSpeed's default."
-            ),
+            "ds.json:3: bf16.enabled: also sets precision.grad_reduce_in_fp32: false, DeepSpeed's default.",
         ),
         (
             {"bfloat16": {"enabled": True}, "communication_data_type": "bf16"},
@@ -98,7 +95,7 @@ def test_required_keys_may_come_from_the_file(load):
         ),
         (
             {"optimizer": {"type": "AdamW"}},
-            "ds.json:3: optimizer.type: optimizer.weight_decay: 0.0 comes with it, which is DeepSpeed's default.",
+            "ds.json:3: optimizer.type: also sets optimizer.weight_decay: 0.0, DeepSpeed's default.",
         ),
         (
             {"zero_optimization": False},

@@ -10,8 +10,9 @@ import torch
 from engine.layouts import BF16, GPT2, NEOX, QWEN
 from engine.tiny import VOCAB_SIZE, engine_world, micro_batches, num_microbatches, tiny
 from pretrain.conformance.compared_part import evenly
-from pretrain.engine.build import build_forward_engine
+from pretrain.engine.build import engine_parts
 from pretrain.engine.forward import forward_loss
+from pretrain.engine.megatron.forward_pass import ForwardOnlyEngine
 from pretrain.plugins.host.manager import load
 from pretrain.recipe import lay_out
 from pretrain.tools.align.comparing.distance import UNIT, Distance, Explained
@@ -52,13 +53,12 @@ def record_in_float64(folder: Path, *overrides: str) -> Path:
     plugins, taps = load("cpu"), Taps(checking=False)
     taps.step = 1
     with engine_world(plugins.backend):
-        engine, kernels = build_forward_engine(
-            recipe, plugins, VOCAB_SIZE, torch.device("cpu"), print, wrap_kernel=taps.around
-        )
+        parts = engine_parts(recipe, plugins, VOCAB_SIZE, torch.device("cpu"), print, wrap_kernel=taps.around)
+        engine = ForwardOnlyEngine(parts)
         for model in engine.models:
             model.double()
         folder.mkdir(parents=True)
-        write_manifest(folder, recipe, kernels.table, lay_out(recipe, 1), VOCAB_SIZE, positions=64)
+        write_manifest(folder, recipe, parts.kernels.table, lay_out(recipe, 1), VOCAB_SIZE, positions=64)
         place = RankPlace(
             rank=0,
             tensor_rank=0,

@@ -43,5 +43,5 @@ def test_a_node_of_unknown_size_has_eight_devices():
 
 @pytest.mark.parametrize("name", ["A100", "NVIDIA A100"])
 def test_a_name_that_is_short_for_several_devices_is_refused_with_theirs(name):
-    with pytest.raises(BackendError, match=r"short for several devices.*\n.* A100-SXM4-40GB, A100-SXM4-80GB, "):
+    with pytest.raises(BackendError, match=r"fits several devices.*\n.* A100-SXM4-40GB, A100-SXM4-80GB, "):
         find_device(recipe(), DeviceOptions(name=name))

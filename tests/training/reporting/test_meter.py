@@ -20,7 +20,14 @@ RECIPE = SimpleNamespace(
     logging=SimpleNamespace(log_params_norm=True, log_timers=False),
 )
 INTERVAL = SimpleNamespace(
-    iterations=2, samples=16, seconds=1.0, skipped_iterations=1, withheld_iterations=1, start=lambda: None
+    iterations=2,
+    samples=16,
+    seconds=1.0,
+    skipped_iterations=1,
+    withheld_iterations=1,
+    last_batch=8,
+    last_learning_rate=0.1,
+    start=lambda: None,
 )
 ENGINE = SimpleNamespace(loss_scale=1024.0, parameters_norm=lambda: torch.tensor(7.0))
 
@@ -38,7 +45,7 @@ def logged(**step):
         memory_peak=lambda: 123,
         garbage=None,
     )
-    taken = SimpleNamespace(step=SimpleNamespace(grad_norm=torch.tensor(1.5), **step), batch=8, learning_rate=0.1)
+    taken = SimpleNamespace(grad_norm=torch.tensor(1.5), **step)
     progress = SimpleNamespace(iteration=2, consumed_samples=16)
     meter.log(SimpleNamespace(lm_loss=4.0, nan_iterations=0), taken, ENGINE, progress)
     return records[0]

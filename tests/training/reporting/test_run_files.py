@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from pretrain.plugins.negotiation.kernel_table import KernelTable
 from pretrain.recipe import lay_out, make_recipe
 from pretrain.report.environment_file import Begin
-from pretrain.training.reporting.run_files import finish, log_head, write
+from pretrain.training.reporting.run_output import finish, log_head, write
 from recipe.smallest import SMALLEST
 
 TABLE = KernelTable(backend="cpu", provider="pretrain", rows=())

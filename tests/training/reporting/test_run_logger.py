@@ -9,7 +9,7 @@ import pytest
 
 from pretrain.report.metrics import EvalRecord, EventRecord
 from pretrain.training.progress import Progress
-from pretrain.training.reporting.run_logger import RunLogger
+from pretrain.training.reporting.run_output import RunLogger
 from report.conftest import room_for, train_record
 
 __all__ = ["train_record"]
@@ -116,4 +116,4 @@ def test_a_full_disk_at_a_rollback_is_told_and_its_lines_come_once_more(logger, 
     assert [line["iteration"] for line in lines(tmp_path)] == [10, 20, 20]
     (said,) = (line for line in capsys.readouterr().out.splitlines() if "warning" in line)
     assert said.startswith(f"warning: {file} cannot be written: ")
-    assert said.endswith(" Its lines after iteration 10 stay, and come once more. The training continues.")
+    assert said.endswith(" Its lines after iteration 10 stay, and will be there twice. The training continues.")

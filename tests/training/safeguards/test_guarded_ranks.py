@@ -68,8 +68,7 @@ def test_a_flipped_bit_is_found_with_its_weight_and_since_when(seen):
     assert first == other
     assert first == (
         "the replicas of ranks 0 and 1 do not hold equal weights: mlp.linear_fc2.weight (layer 2 of 2). No majority of "
-        "them is equal, so that the wrong one is not known.\n"
+        "them is equal, so the wrong one is unknown.\n"
         "Found after iteration 10. They were equal after iteration 5: start again from a checkpoint up to there, "
-        "without the device that is wrong (pretrain doctor tries each): one that computes or stores wrong numbers does "
-        "so again."
+        "without the faulty device (pretrain doctor tests each): it would compute or store wrong numbers again."
     )

@@ -31,7 +31,7 @@ def test_one_rank_against_the_others_is_named_with_its_weights():
 def test_of_two_replicas_nobody_knows_which_one_is_wrong():
     text = describe([[1, 2, 3], [1, 9, 3]], NAMES, [0, 1])
     assert text.startswith("the replicas of ranks 0 and 1 do not hold equal weights: mlp.linear_fc1.weight (layer 7 ")
-    assert text.endswith("No majority of them is equal, so that the wrong one is not known.")
+    assert text.endswith("No majority of them is equal, so the wrong one is unknown.")
 
 
 def test_many_weights_are_counted():
@@ -62,7 +62,7 @@ def test_ranks_that_each_differ_in_another_weight_are_all_named():
 
 def test_a_difference_that_is_gone_when_it_is_looked_for_is_told():
     text = describe([[1, 2, 3]] * 2, NAMES, [0, 1])
-    assert text.startswith("weights of ranks 0 and 1 differed, and did not when they were compared again, one by one")
+    assert text.startswith("weights of ranks 0 and 1 differed, but were equal when compared again one by one")
 
 
 @given(
@@ -86,7 +86,7 @@ def test_a_gather_right_before_the_comparison_is_told_at_the_start(make, monkeyp
     length = SimpleNamespace(layout=lay_out(recipe, 2))
     training = SimpleNamespace(recipe=recipe, engine=None, progress=Progress(), meter=meter, length=length)
     assert ReplicaCheck.of(training, None) is not None
-    assert [("gathered once more right before they are compared" in note) for note in notes] == [True] * overlaps
+    assert [("gathers the weights again right before they are compared" in note) for note in notes] == [True] * overlaps
 
 
 class Replicas(ReplicaCheck):

@@ -54,7 +54,7 @@ class AscendBackend(Backend):
         if visible is not None:
             return Unavailable(f"{VISIBLE} is '{visible}', which shows no device", "Unset or correct it.")
         return Unavailable(
-            f"the driver shows no NPU to {software.provider()}", "npu-smi info says whether there is one."
+            f"the driver shows no NPU to {software.provider()}", "Check with npu-smi info that it lists one."
         )
 
     def device_count(self) -> int:
@@ -182,7 +182,8 @@ def _teraflops(given: str) -> float:
         value = 0.0
     if not 0 < value < float("inf"):
         msg = (
-            f"{PEAK} is '{given}'; it is a number above 0.\nUnset it where the peak is not known: MFU is left out then."
+            f"{PEAK} is '{given}'; it must be a number above 0.\n"
+            "Unset it if the peak is not known: MFU is left out then."
         )
         raise BackendError(msg)
     return value * devices.TERA

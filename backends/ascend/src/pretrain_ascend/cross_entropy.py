@@ -23,7 +23,10 @@ def answers(request: CrossEntropyRequest) -> Offer | Decline:
     """Return the one kernel, or the reason that it does not fit."""
     reason = chip_requirements.unsupported_reason(request, Family.A2)
     if request.tensor_parallel_size > 1:
-        reason = reason or f"tensor_parallel_size {request.tensor_parallel_size}; only 1, the kernel knows no group"
+        reason = (
+            reason
+            or f"tensor_parallel_size {request.tensor_parallel_size}; only 1: the kernel does not sum over a group"
+        )
     rows = request.micro_batch_size * request.seq_length
     if rows > MOST_ROWS:
         sizes = f"micro_batch_size {request.micro_batch_size} x seq_length {request.seq_length}"

@@ -60,7 +60,7 @@ def missing() -> tuple[str, str] | None:
     if not version():
         if not installed.has("torch_npu"):
             return "torch_npu is not installed", f"{remedy}\nIt needs Huawei's driver and CANN on this machine."
-        return "torch_npu is here, but of no version that pip knows", remedy
+        return "torch_npu can be imported, but pip knows no version of it", remedy
     if release(version()) != wanted:
         return f"torch_npu {version()} is installed for torch {torch.__version__}; the versions must agree", remedy
     return _failure()
@@ -151,7 +151,7 @@ def _failure() -> tuple[str, str] | None:
         return None
     if not has_cann():
         return (
-            f"CANN is not here: {RUNTIME} cannot be loaded",
+            f"CANN is not available: {RUNTIME} cannot be loaded",
             "Install the CANN toolkit, and source the set_env.sh of its folder in this shell.",
         )
     fault = f"torch_npu {version()} is installed, but its import failed: {cause}"

@@ -164,7 +164,7 @@ def test_a_mask_that_was_not_asked_for_is_an_error(mask):
 def test_more_keys_than_queries_under_a_causal_mask_are_an_error():
     """The compressed mask would be aligned to the first key, the contract aligns the last ones."""
     given = inputs(on(A2))
-    with pytest.raises(ValueError, match="8 queries and 64 keys under a causal mask; only equally many"):
+    with pytest.raises(ValueError, match="8 queries and 64 keys under a causal mask; needs equally many"):
         FusionAttention(on(A2))(given["query"][:8], given["key"], given["value"])
 
 

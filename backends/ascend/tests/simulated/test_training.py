@@ -260,7 +260,7 @@ def test_compiled_layers_are_refused_before_anything_is_built(tokens, tmp_path):
     given = ("--backend", BACKEND, "--nproc", 1, "--run-dir", tmp_path / "run")
     done = command("recipes/quickstart.yml", *given, *words, backend=BACKEND)
     assert done.returncode == 2
-    assert "cannot serve kernels.compile: layer: " in done.stderr
+    assert "does not support kernels.compile: layer: " in done.stderr
     assert "Set kernels.compile to none." in done.stderr
     assert len(done.stderr.splitlines()) <= 4, done.stderr
     assert not (tmp_path / "run" / "metrics.jsonl").exists()

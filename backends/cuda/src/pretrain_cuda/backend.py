@@ -59,7 +59,7 @@ class CudaBackend(Backend):
             return Unavailable(f"CUDA_VISIBLE_DEVICES is '{visible}', which shows no device", "Unset or correct it.")
         return Unavailable(
             f"the driver shows no device to torch {torch.__version__} (CUDA {torch.version.cuda})",
-            "nvidia-smi says whether there is one, and which CUDA versions the driver serves.",
+            "Check with nvidia-smi that it lists one, and that the driver supports this version of CUDA.",
         )
 
     def device_count(self) -> int:
@@ -128,7 +128,7 @@ class CudaBackend(Backend):
         """Return the backend as it would answer on the GPU of that name."""
         if devices.find(device_name) is None:
             known = ", ".join(device.name.replace("|", ", ") for device in devices.TABLE)
-            msg = f"backend 'cuda' knows no device '{device_name}'.\nIt knows names that hold one of: {known}."
+            msg = f"backend 'cuda' knows no device '{device_name}'.\nIt knows names that contain one of: {known}."
             raise BackendError(msg)
         return _Named(device_name)
 
@@ -166,7 +166,7 @@ class _Named(NamedDevice, CudaBackend):
         full = devices.short_for(self.device_name())
         if full:
             msg = (
-                f"'{self.device_name()}' is short for several devices, whose memory and speed differ.\n"
+                f"'{self.device_name()}' fits several devices with different memory or speed.\n"
                 f"Name one of them in full: {', '.join(full)}."
             )
             raise BackendError(msg)

@@ -131,17 +131,17 @@ def gpu_remarks(state: dict[str, str]) -> Iterator[Remark]:
     name, faults = f"GPU {state['index']}", []
     errors = state["ecc.errors.uncorrected.volatile.total"]
     if errors.isdigit() and int(errors):
-        text = f"{name} has had {errors} errors of memory that ECC did not correct, since the driver was loaded"
-        faults.append(Remark(subject="memory errors", verdict="wrong", text=text, remedy="Reset or exchange the GPU."))
+        text = f"{name} has had {errors} uncorrected memory errors since the driver was loaded"
+        faults.append(Remark(subject="memory errors", verdict="wrong", text=text, remedy="Reset or replace the GPU."))
     if reasons := [reason for reason in SLOWED if state[reason] == "Active"]:
         text = f"{name} is slowed down: {', '.join(reasons)}"
         faults.append(Remark(subject="clocks", verdict="look", text=text, remedy="Look at cooling and power supply."))
     limit, usual = _watts(state["power.limit"]), _watts(state["power.default_limit"])
     if limit < usual:
-        text = f"{name} may take {limit:.0f} W, its default is {usual:.0f} W"
+        text = f"{name} is limited to {limit:.0f} W, its default is {usual:.0f} W"
         remedy = f"nvidia-smi -i {state['index']} -pl {usual:.0f}, as root."
         faults.append(Remark(subject="clocks", verdict="look", text=text, remedy=remedy))
-    yield from faults or [Remark(subject="health", verdict="ok", text="no errors of memory, no slowed clocks")]
+    yield from faults or [Remark(subject="health", verdict="ok", text="no memory errors, no slowed clocks")]
 
 
 def _watts(text: str) -> float:

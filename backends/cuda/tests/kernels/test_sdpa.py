@@ -129,7 +129,7 @@ def test_a_causal_mask_over_more_keys_than_queries_is_refused():
     """torch aligns the first query with the first key, the contract the last with the last."""
     kernel = Sdpa(examples.attention(), SDPBackend.MATH)
     given = inputs()
-    with pytest.raises(ValueError, match="3 queries and 33 keys under a causal mask; only equally many"):
+    with pytest.raises(ValueError, match="3 queries and 33 keys under a causal mask; needs equally many"):
         kernel(given["query"][:3], given["key"], given["value"])
 
 

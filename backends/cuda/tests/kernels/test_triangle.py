@@ -206,7 +206,7 @@ def test_it_refuses_what_it_was_not_built_for(device, problem):
     if problem == "lengths":
         given["query"] = given["query"][:3]
     mask = torch.zeros(2, 1, 1, 8, dtype=torch.bool) if problem == "mask" else None
-    with pytest.raises(ValueError, match="only equally many, without a mask tensor"):
+    with pytest.raises(ValueError, match="needs equally many, and no mask tensor"):
         kernel(**given, mask=mask)
 
 

@@ -42,7 +42,7 @@ def host_adam(recipe: Recipe, notify: Callable[[str], None], *, planned: bool = 
         return counted(FusedAdam)
     msg = (
         f"{_KEY}: deepspeed is compiled at its first use, but {problem}.\n"
-        f"Fix that, or set {_KEY} to torch (its fused AdamW), or to auto (torch's where DeepSpeed's cannot be had)."
+        f"Fix that, or set {_KEY} to torch (its fused AdamW), or to auto (torch's where DeepSpeed's is not available)."
     )
     raise KernelError(msg)
 

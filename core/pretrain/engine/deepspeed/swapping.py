@@ -97,7 +97,7 @@ def _require_memory(key: str, size: int) -> None:
     if can_lock(size):
         return
     msg = (
-        f"{key}: nvme locks {size / 2**20:.0f} MiB of memory, of each rank, which the system refuses (ulimit -l).\n"
+        f"{key}: nvme needs {size / 2**20:.0f} MiB of locked memory for each rank; the system refuses it (ulimit -l).\n"
         f"Raise the limit (ulimit -l unlimited; docker run --ulimit memlock=-1), or lower {key}.buffer_count"
         f"{' or buffer_size' if key == _PARAM else ' or engine.zero.sub_group_size'}."
     )
@@ -119,7 +119,7 @@ def require_async_io(key: str, notify: Callable[[str], None]) -> None:
     """Load DeepSpeed's async_io, or compile it; all ranks call it together, after the bridge has imported DeepSpeed."""
     problem = first_problem(load_extension(ASYNC_IO, notify))
     if problem is not None:
-        msg = f"{key}: nvme needs DeepSpeed's async_io, but {problem}.\nFix that, or let {key} be cpu."
+        msg = f"{key}: nvme needs DeepSpeed's async_io, but {problem}.\nFix that, or set {key} to cpu."
         raise BackendError(msg)
 
 
@@ -188,7 +188,7 @@ def _claim(key: str, path: Path, rank: int) -> str | None:
         # The extension opens its files with O_DIRECT (open_file of deepspeed_aio_common.cpp).
         lacks_direct = error.errno == errno.EINVAL
         reason = "is on a file system without direct I/O" if lacks_direct else f"cannot be written: {error.strerror}"
-        return f"{key}: {path} {reason}.\nGive a folder of a disk of this machine, in which this user may write."
+        return f"{key}: {path} {reason}.\nGive a folder on a local disk, in which this user may write."
     if lock is None:
         return f"{key}: {path} is in use by another run.\nWait until it ends, or give this run another folder."
     _claimed.append((folder, rank, lock))

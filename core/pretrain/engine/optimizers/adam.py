@@ -22,11 +22,7 @@ class AdamOptimizer:
 
     is_decoupled: bool
     """AdamW: weight decay shrinks the weights beside Adam's step and is no part of the gradient."""
-
-    @property
-    def states(self) -> tuple[str, ...]:
-        """The two moments."""
-        return STATES
+    states: tuple[str, ...] = STATES
 
     def for_megatron(self, kernels: OptimizerKernels) -> type[Any]:
         """Return the negotiated Adam."""

@@ -13,13 +13,12 @@ from pretrain.plugins import BACKENDS, CONTRACT, PROJECT, hookspecs
 from pretrain.plugins.backend import Backend
 from pretrain.plugins.contract import removal_of
 from pretrain.plugins.host import discovery
-from pretrain.plugins.host.discovery import Role
-from pretrain.plugins.host.importing import cause, load_plugin
+from pretrain.plugins.host.discovery import Role, cause, load_plugin
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pretrain.plugins.host.importing import Plugin
+    from pretrain.plugins.host.discovery import Plugin
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,18 +145,20 @@ def _check(manager: pluggy.PluginManager, plugin: Plugin) -> None:
                 continue
             if not caller.has_spec():
                 hint = did_you_mean(caller.name, HOOKS) or (
-                    f" This is contract {'.'.join(map(str, CONTRACT))}: one of a later pretrain is marked "
+                    f" This is contract {'.'.join(map(str, CONTRACT))}: mark a hook of a later one "
                     "@hookimpl(optionalhook=True)."
                 )
                 raise _fault(plugin, f"implements '{caller.name}', which is not a hook.{hint}")
             if impl.hookwrapper or impl.wrapper or impl.tryfirst or impl.trylast:
-                raise _fault(plugin, f"marks {caller.name} with an option: hooks are asked in a fixed order, unwrapped")
+                raise _fault(
+                    plugin, f"marks {caller.name} with an option: hooks are called in a fixed order, unwrapped"
+                )
             implemented.add(caller.name)
     for hook in HOOKS:
         if hook not in implemented and callable(inspect.getattr_static(plugin.hooks, hook, None)):
             raise _fault(plugin, f"has a function {hook} without the mark: put @hookimpl above it")
     if "pretrain_backend" in implemented and plugin.installed.role is Role.KERNELS:
-        raise _fault(plugin, f"brings a device: its entry point belongs into the group {BACKENDS}")
+        raise _fault(plugin, f"brings a device: its entry point belongs in the group {BACKENDS}")
 
 
 def _fault(plugin: Plugin, what: str) -> BackendError:

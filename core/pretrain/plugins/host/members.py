@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pretrain.errors import BackendError, DeviceError
 from pretrain.plugins.backend import Available, Backend, Memory, PointToPoint, Unavailable
-from pretrain.plugins.host.importing import cause
+from pretrain.plugins.host.discovery import cause
 
 if TYPE_CHECKING:
     import torch
@@ -80,8 +80,8 @@ def require_module(plugins: Plugins) -> Any:
     except RuntimeError as exc:
         msg = (
             f"{plugins.label}: torch {torch.__version__} knows no device '{plugins.backend.device_type}', which is its "
-            f"Backend.device_type: {cause(exc)}\nThe library that registers a device with torch is imported in "
-            "availability(); see docs/writing-a-backend.md."
+            f"Backend.device_type: {cause(exc)}\nImport the library that registers it with torch in availability(); "
+            "see docs/writing-a-backend.md."
         )
         raise BackendError(msg) from exc
 
@@ -96,9 +96,9 @@ def require_process_group(plugins: Plugins) -> None:
     if unknown:
         known = ", ".join(name for name in dist.Backend.backend_list if name != "undefined")
         msg = (
-            f"{plugins.label}: torch.distributed knows no '{unknown[0]}', which its Backend.process_group '{given}' "
-            f"names. Known: {known}.\ntorch.distributed.Backend.register_backend makes one known; availability() or "
-            "device() import the library that calls it."
+            f"{plugins.label}: torch.distributed has no backend '{unknown[0]}', which its Backend.process_group "
+            f"'{given}' names. Known: {known}.\nImport the library that registers it in availability() or device() "
+            "(torch.distributed.Backend.register_backend)."
         )
         raise BackendError(msg)
 
@@ -210,7 +210,7 @@ def require_compilation(plugins: Plugins, recipe: Recipe) -> None:
     answer = ask(plugins, "compilation", "Available or Unavailable", _is_availability)
     if isinstance(answer, Unavailable):
         remedy = answer.remedy or "Set kernels.compile to none."
-        msg = f"{plugins.label} cannot serve kernels.compile: {recipe.kernels.compile}: {answer.reason}\n{remedy}"
+        msg = f"{plugins.label} does not support kernels.compile: {recipe.kernels.compile}: {answer.reason}\n{remedy}"
         raise BackendError(msg)
 
 
@@ -218,7 +218,7 @@ def require_overlap(plugins: Plugins, recipe: Recipe) -> None:
     """Check that the device's stages can compute while they send and receive, if the recipe asks for it."""
     if recipe.parallel.overlap_p2p_comm and not plugins.backend.point_to_point().overlapped:
         msg = (
-            f"{plugins.label} cannot serve parallel.overlap_p2p_comm: true: its stages do not compute while they send "
-            "and receive.\nLeave the key out, or give false."
+            f"{plugins.label} does not support parallel.overlap_p2p_comm: true: its stages cannot compute while they "
+            "send and receive.\nLeave the key out, or give false."
         )
         raise BackendError(msg)

@@ -15,7 +15,7 @@ from pretrain.plugins.offer import Decline, Offer
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from pretrain.plugins.host.importing import Plugin
+    from pretrain.plugins.host.discovery import Plugin
     from pretrain.plugins.host.manager import Plugins
     from pretrain.plugins.requests import Request
 
@@ -90,7 +90,7 @@ def _misnamed(answer: Offer | Decline, plugin: Plugin, request: Request) -> str:
     if answer.name == RESERVED and not is_reference:
         return f"a kernel called '{RESERVED}', which recipes use for the core's"
     if ":" in answer.name:
-        return f"a kernel called '{answer.name}'; in a recipe the colon stands between distribution and kernel"
+        return f"a kernel called '{answer.name}'; in a recipe the colon separates distribution and kernel"
     kinds = KINDS.get(request.operation, ())
     if answer.kind and kinds and answer.kind not in kinds:
         hint = did_you_mean(answer.kind, kinds)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_never
 
-from pretrain.recipe.checks.shape import indivisible_by_tensor_size
+from pretrain.recipe.checks.training import indivisible_by_tensor_size
 from pretrain.recipe.problem import Problem
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ def _pipeline(recipe: Recipe) -> Problem:
     if stage < 2:
         return Problem(
             path,
-            f"{stages} needs engine.name: megatron, where parallel.use_distributed_optimizer: true is what "
-            "engine.zero.stage: 1 is here.",
+            f"{stages} needs engine.name: megatron, where parallel.use_distributed_optimizer: true does "
+            "what engine.zero.stage: 1 does here.",
         )
     split = "gradients" if stage == 2 else "weights and gradients"
     return Problem(
@@ -72,7 +72,7 @@ def _gradients(recipe: Recipe) -> Iterator[Problem]:
     if recipe.engine.zero.stage == 0 and precision.dtype == "fp16":
         yield Problem(
             "engine.zero.stage",
-            "0 conflicts with precision.dtype: fp16, whose loss DeepSpeed scales only with ZeRO. Give 1 to 3, or "
+            "0 conflicts with precision.dtype: fp16: DeepSpeed scales the loss only with ZeRO. Give 1 to 3, or "
             "engine.name: megatron, which splits nothing either.",
         )
         return
@@ -93,7 +93,7 @@ def _offload(recipe: Recipe) -> Iterator[Problem]:
         yield Problem(
             "engine.zero.offload_optimizer.device",
             f"nvme needs engine.zero.stage: 3; at stage {zero.stage} DeepSpeed would keep everything in host memory, "
-            "which is cpu.",
+            "as with cpu.",
         )
     for name in ("offload_optimizer", "offload_param"):
         section = getattr(zero, name)
@@ -102,7 +102,7 @@ def _offload(recipe: Recipe) -> Iterator[Problem]:
     if not zero.contiguous_gradients and zero.offload_optimizer.device != "none" and zero.stage < 3:
         yield Problem(  # DeepSpeedZeroOptimizer.__init__
             "engine.zero.contiguous_gradients",
-            f"false conflicts with engine.zero.offload_optimizer at stage {zero.stage}; DeepSpeed would take true.",
+            f"false conflicts with engine.zero.offload_optimizer at stage {zero.stage}, where DeepSpeed uses true.",
         )
 
 
@@ -114,21 +114,23 @@ def _files(recipe: Recipe) -> Iterator[Problem]:
         ahead = [key for key in ("pipeline_read", "pipeline_write") if getattr(optimizer, key)]
         needed = 4 * (1 + len(ahead))  # PipelinedOptimizerSwapper._swap_in_optimizer_state
         if optimizer.buffer_count < needed:
-            more = f", and as many for {' and for '.join(ahead)}" if ahead else ""
+            more = f", and as many again for {' and for '.join(ahead)}" if ahead else ""
             yield Problem(
                 "engine.zero.offload_optimizer.buffer_count",
-                f"{optimizer.buffer_count} is too few: main weights, gradients and Adam's two moments of a sub-group "
-                f"take one each{more}. Give at least {needed}.",
+                f"{optimizer.buffer_count} is too few: a sub-group needs one each for main weights, gradients and "
+                f"Adam's two moments{more}. Give at least {needed}.",
             )
     if param.device == "nvme":
         if not param.buffer_count:
-            yield Problem("engine.zero.offload_param.buffer_count", "0 is too few; every weight is read through one.")
+            yield Problem(
+                "engine.zero.offload_param.buffer_count", "0 is too few: every weight is read through a buffer."
+            )
         smallest = _MEBIBYTE // (4 if recipe.precision.dtype == "fp32" else 2)
         if zero.stage3_param_persistence_threshold >= smallest:
             # Seen on one CPU rank: it kept using their buffers after other weights had been read into them.
             yield Problem(
                 "engine.zero.stage3_param_persistence_threshold",
                 f"{zero.stage3_param_persistence_threshold} conflicts with engine.zero.offload_param.device: nvme, "
-                f"which has weights from {smallest} elements (1 MiB) in files; DeepSpeed runs out of buffers for those "
-                f"that stay whole, or mixes them up. Give less than {smallest}.",
+                f"which keeps weights of {smallest} elements (1 MiB) or more in files: DeepSpeed runs out of buffers "
+                f"for those that stay whole, or mixes them up. Give less than {smallest}.",
             )

@@ -11,8 +11,16 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from pretrain.recipe.checks.deepspeed import deepspeed_problems
-from pretrain.recipe.checks.shape import shape_problems, stage_problems
-from pretrain.recipe.checks.training import batch_problems, compilation_problems, input_problems, schedule_problems
+from pretrain.recipe.checks.training import (
+    batch_problems,
+    compilation_problems,
+    data_problems,
+    model_problems,
+    schedule_problems,
+    stage_problems,
+    tensor_problems,
+    tokenizer_problems,
+)
 from pretrain.recipe.problem import Problem
 from pretrain.recipe.section import Section
 
@@ -60,8 +68,8 @@ _OPTIMIZER = "engine.zero.offload_optimizer"
 _PARAM = "engine.zero.offload_param"
 
 _BF16_ALONE = (
-    "engine.zero.stage 2 or 3, or stage 1 without fp32 gradients of bf16 (precision.grad_reduce_in_fp32), for which "
-    "DeepSpeed has another optimizer"
+    "engine.zero.stage 2 or 3, or stage 1 unless bf16 gradients are summed in fp32 (precision.grad_reduce_in_fp32), "
+    "where DeepSpeed uses another optimizer"
 )
 _BF16_DECIDES = ("engine.zero.stage", "precision.dtype", "precision.grad_reduce_in_fp32", f"{_OPTIMIZER}.device")
 
@@ -220,15 +228,10 @@ OTHER_RULES = (
         "parallel.sequence_parallel: false",
         "recompute.distribute_saved_activations",
     ),
-    Rule(
-        ("schedule.min_lr",),
-        "a schedule.lr_decay_style other than constant",
-        ("schedule.lr_decay_style",),
-        _decays,
-    ),
+    Rule(("schedule.min_lr",), "a schedule.lr_decay_style other than constant", ("schedule.lr_decay_style",), _decays),
     Rule(
         ("schedule.lr_decay_iters", "schedule.lr_decay_samples"),
-        "a schedule.lr_decay_style other than constant, or schedule.lr_warmup_fraction, which is a part of it",
+        "a schedule.lr_decay_style other than constant, or schedule.lr_warmup_fraction, which is a fraction of it",
         ("schedule.lr_decay_style", "schedule.lr_warmup_fraction"),
         lambda r: _decays(r) or r.schedule.lr_warmup_fraction is not None,
     ),
@@ -261,16 +264,19 @@ _OFF = {False, "auto", "none"}
 
 def problems_of(recipe: Recipe) -> list[Problem]:
     """Return the problems of all checks, the most basic first."""
-    return [
-        *shape_problems(recipe),
-        *stage_problems(recipe),
-        *input_problems(recipe),
-        *batch_problems(recipe),
-        *schedule_problems(recipe),
-        *deepspeed_problems(recipe),
-        *compilation_problems(recipe),
-        *effect_problems(recipe),
-    ]
+    checks = (
+        model_problems,
+        tensor_problems,
+        stage_problems,
+        tokenizer_problems,
+        data_problems,
+        batch_problems,
+        schedule_problems,
+        deepspeed_problems,
+        compilation_problems,
+        effect_problems,
+    )
+    return [problem for check in checks for problem in check(recipe)]
 
 
 def without_effect(recipe: Recipe) -> list[str]:

@@ -1,4 +1,4 @@
-"""Checks of the training: length, batches, schedule, input files, compiled layers."""
+"""Checks of a training: sizes that must divide one another, length, batches, schedule, input files, compiled layers."""
 
 from __future__ import annotations
 
@@ -6,11 +6,93 @@ from typing import TYPE_CHECKING
 
 from pretrain.recipe.problem import Problem
 from pretrain.recipe.sections.precision import COMPILED
+from pretrain.recipe.stages import StagesError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pretrain.recipe.recipe import Recipe
+
+
+def model_problems(recipe: Recipe) -> Iterator[Problem]:
+    """Yield sizes of the model that do not fit each other."""
+    model = recipe.model
+    given = model.model_fields_set
+    if "kv_channels" not in given and model.hidden_size % model.num_attention_heads:
+        yield Problem(
+            "model.num_attention_heads",
+            f"{model.num_attention_heads} does not divide model.hidden_size {model.hidden_size}.",
+        )
+    if model.num_attention_heads % model.num_query_groups:
+        yield Problem(
+            "model.num_query_groups",
+            f"{model.num_query_groups} does not divide model.num_attention_heads {model.num_attention_heads}.",
+        )
+    if model.max_position_embeddings < model.seq_length:
+        yield Problem(
+            "model.max_position_embeddings",
+            f"{model.max_position_embeddings} is less than model.seq_length {model.seq_length}.",
+        )
+    if model.position_embedding_type == "rope" and (model.rotary_size < 2 or model.rotary_size % 2):
+        yield Problem(
+            "model.rotary_percent",
+            f"{model.rotary_percent} of head size {model.head_size} is {model.rotary_size}; rope needs an even number.",
+        )
+    if model.rope_high_freq_factor <= model.rope_low_freq_factor:
+        yield Problem(
+            "model.rope_high_freq_factor",
+            f"{model.rope_high_freq_factor} is not more than model.rope_low_freq_factor {model.rope_low_freq_factor}.",
+        )
+    if model.apply_query_key_layer_scaling and not model.attention_softmax_in_fp32:
+        yield Problem("model.attention_softmax_in_fp32", "must be true with model.apply_query_key_layer_scaling.")
+
+
+def indivisible_by_tensor_size(recipe: Recipe, size: int) -> list[str]:
+    """Return the keys of section model that `size` tensor-parallel ranks cannot share."""
+    model = recipe.model
+    keys = ["num_attention_heads", "hidden_size"]
+    # Where these two are not given they follow from the others, which are then the ones to report.
+    keys += [key for key in ("num_query_groups", "ffn_hidden_size") if key in model.model_fields_set]
+    if recipe.parallel.sequence_parallel:
+        keys.append("seq_length")
+    indivisible = [key for key in keys if getattr(model, key) % size]
+    if not indivisible and model.ffn_hidden_size % size:
+        indivisible = ["ffn_hidden_size"]
+    return indivisible
+
+
+def tensor_problems(recipe: Recipe) -> Iterator[Problem]:
+    """Yield sizes that the tensor-parallel ranks cannot share."""
+    size = recipe.parallel.tensor_model_parallel_size
+    for key in indivisible_by_tensor_size(recipe, size):
+        why = ", along which sequence_parallel splits" if key == "seq_length" else ""
+        yield Problem(
+            "parallel.tensor_model_parallel_size",
+            f"{size} does not divide model.{key} {getattr(recipe.model, key)}{why}.",
+        )
+
+
+def stage_problems(recipe: Recipe) -> Iterator[Problem]:
+    """Yield problems of the division into stages and of recomputation in their chunks."""
+    try:
+        layers = recipe.layers_of_chunks
+    except StagesError as error:
+        yield Problem(error.path, error.text)
+        return
+    if recipe.recompute.granularity == "full":
+        yield from _recomputed(recipe, layers)
+
+
+def _recomputed(recipe: Recipe, layers: tuple[int, ...]) -> Iterator[Problem]:
+    """Yield a problem if num_layers does not divide a chunk: megatron-core's uniform method would exceed it."""
+    path, recomputed = "recompute.num_layers", recipe.recompute.num_layers
+    odd = next((number for number in layers if number % recomputed), None)
+    if recomputed > max(layers):
+        yield Problem(path, f"{recomputed} is more than the {max(layers)} layers of one stage.")
+    elif recipe.recompute.method == "uniform" and odd is not None:
+        yield Problem(
+            path, f"{recomputed} does not divide the {odd} layers of a stage; recompute.method: block takes any number."
+        )
 
 
 def batch_problems(recipe: Recipe) -> Iterator[Problem]:
@@ -19,7 +101,7 @@ def batch_problems(recipe: Recipe) -> Iterator[Problem]:
     if train.train_iters is None and train.train_samples is None:
         yield Problem("train.train_iters", "required, or train.train_samples.")
     if train.train_iters is not None and train.train_samples is not None:
-        yield Problem("train.train_samples", "given beside train.train_iters; choose one.")
+        yield Problem("train.train_samples", "given together with train.train_iters; choose one.")
     if train.global_batch_size % train.micro_batch_size:
         yield Problem(
             "train.global_batch_size",
@@ -40,7 +122,7 @@ def _per_token(recipe: Recipe) -> Iterator[Problem]:
         yield Problem(
             "train.calculate_per_token_loss",
             f"true needs precision.grad_reduce_in_fp32: true with {precision.dtype}: gradients are summed over tokens "
-            "before they are divided by their number.",
+            "before they are divided by the number of tokens.",
         )
 
 
@@ -50,7 +132,7 @@ def _rollback(recipe: Recipe) -> Iterator[Problem]:
         path = "checkpoint.save" if checkpoint.save is False else "checkpoint.save_interval"
         yield Problem(
             path,
-            "train.loss_spike.action: rollback goes back to the last checkpoint: save some, with "
+            "train.loss_spike.action: rollback loads the last checkpoint. Save some: set checkpoint.save, and "
             "checkpoint.save_interval above 0.",
         )
 
@@ -78,7 +160,8 @@ def schedule_problems(recipe: Recipe) -> Iterator[Problem]:
         yield Problem(f"schedule.{key}", "this gives the warm-up a second time; choose one key.")
     if schedule.override_opt_param_scheduler and schedule.use_checkpoint_opt_param_scheduler:
         yield Problem(
-            "schedule.use_checkpoint_opt_param_scheduler", "not with override_opt_param_scheduler: choose who wins."
+            "schedule.use_checkpoint_opt_param_scheduler",
+            "conflicts with override_opt_param_scheduler; set only one of them to true.",
         )
     train = recipe.train
     if (train.train_iters is None) != (train.train_samples is None):
@@ -106,22 +189,15 @@ def _order(recipe: Recipe, unit: str) -> Iterator[Problem]:
             f"{warmup} must be less than schedule.lr_decay_{unit}, which is {decay} (train.train_{unit} if not given).",
         )
     elif is_wsd and last_part is not None and last_part > decay - warmup:
-        yield Problem(
-            f"schedule.lr_wsd_decay_{unit}",
-            f"{last_part} is more than the {decay - warmup} {unit} after the warm-up.",
-        )
+        text = f"{last_part} is more than the {decay - warmup} {unit} after the warm-up."
+        yield Problem(f"schedule.lr_wsd_decay_{unit}", text)
 
 
 _FILES_OF_TYPE = {"gpt2": ("vocab_file", "merge_file"), "huggingface": ("file",), "bytes": ()}
 
 
-def input_problems(recipe: Recipe) -> Iterator[Problem]:
-    """Yield missing and superfluous keys of input files."""
-    yield from _tokenizer(recipe)
-    yield from _data(recipe)
-
-
-def _tokenizer(recipe: Recipe) -> Iterator[Problem]:
+def tokenizer_problems(recipe: Recipe) -> Iterator[Problem]:
+    """Yield missing keys of the tokenizer."""
     tokenizer = recipe.tokenizer
     for key in _FILES_OF_TYPE[tokenizer.type]:
         if getattr(tokenizer, key) is None:
@@ -130,19 +206,22 @@ def _tokenizer(recipe: Recipe) -> Iterator[Problem]:
         yield Problem("tokenizer.vocab_size", "required with data.corpus, on which the tokenizer is trained.")
 
 
-def _data(recipe: Recipe) -> Iterator[Problem]:
+def data_problems(recipe: Recipe) -> Iterator[Problem]:
+    """Yield missing and superfluous keys of the data."""
     data = recipe.data
     if data.path is None and not data.blend:
         yield Problem("data.path", "required, or data.blend: [{weight: 1, path: ...}, ...].")
     if data.path is not None and data.blend is not None:
-        yield Problem("data.blend", "given beside data.path; choose one.")
+        yield Problem("data.blend", "given together with data.path; choose one.")
     if data.corpus is not None and data.blend is not None:
         yield Problem("data.corpus", "this builds one token file: give data.path instead of data.blend.")
     train, valid, _ = data.shares
     if train == 0 and recipe.train.train_iters != 0:
         yield Problem("data.split", f"{data.split} leaves no document for training.")
     if valid == 0 and recipe.evaluation.interval > 0:
-        yield Problem("data.split", f"{data.split} leaves no document for validation; or set evaluation.interval: 0.")
+        yield Problem(
+            "data.split", f"{data.split} leaves no document for validation. Change it, or set evaluation.interval: 0."
+        )
 
 
 _KEY = "kernels.compile"

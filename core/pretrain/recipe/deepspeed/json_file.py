@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pretrain.errors import RecipeError, did_you_mean
-from pretrain.recipe.section import as_number, local_path
+from pretrain.recipe.section import as_number, local_path, shown
 
 if TYPE_CHECKING:
     from pretrain.recipe.document import Document
@@ -65,7 +65,7 @@ def parse_json(text: str, name: str, named_by: str) -> JsonFile:
         raise RecipeError(msg) from error
     if not isinstance(data, dict):
         named = f"\n{named_by} names this file." if named_by else ""
-        msg = f"{name}: a DeepSpeed file is an object, {{...}}.{named}"
+        msg = f"{name}: a DeepSpeed file must hold one object, {{...}}.{named}"
         raise RecipeError(msg)
     places = {path: f"{name}:{line}" for path, line in _lines(name, text).items()}
     return JsonFile(name, _flat(data), places)
@@ -132,3 +132,15 @@ def _lines(name: str, text: str) -> dict[str, int]:
                 raise RecipeError(msg)
             lines[path] = line
     return lines
+
+
+_LONGEST = 60  # characters of a text that is shown as it is
+
+
+def written(value: Any) -> str:
+    """Return a value as JSON and YAML write it, short."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and value.is_integer() and abs(value) >= 1e4:
+        return f"{value:g}"
+    return value if isinstance(value, str) and value.isprintable() and 0 < len(value) < _LONGEST else shown(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pretrain.recipe.deepspeed.translation import written
+from pretrain.recipe.deepspeed.json_file import written
 from pretrain.recipe.recipe import AccumulationSteps
 from pretrain.recipe.section import shown
 

@@ -118,7 +118,7 @@ _WEIGHTS_IN_FILE = "nothing here calls save_16bit_model, which reads it"
 INSTEAD = {
     "wall_clock_breakdown": "logging.log_timers: true times the phases of a step",
     "memory_breakdown": "metrics.jsonl has memory_peak_bytes",
-    "zero_force_ds_cpu_optimizer": "engine.zero.offload_optimizer.cpu_adam: torch is the other Adam of the host",
+    "zero_force_ds_cpu_optimizer": "engine.zero.offload_optimizer.cpu_adam: torch chooses torch's Adam",
     "optimizer.params.max_grad_norm": "DeepSpeed refuses it; gradient_clipping is its key",
     f"{_ZERO}.elastic_checkpoint": _CHECKPOINTS,
     f"{_ZERO}.stage3_gather_16bit_weights_on_model_save": _WEIGHTS_IN_FILE,
@@ -203,11 +203,6 @@ def without_equivalent(path: str) -> str:
     return f"a recipe has no equivalent{f': {instead}' if instead else ''}."
 
 
-def advice(path: str) -> str:
-    """Return the advice for a key without an equivalent in a recipe."""
-    return f"{without_equivalent(path)} Delete it."
-
-
 _RENAMED = {
     "cpu_offload": "engine.zero.offload_optimizer: {device: cpu}",
     "cpu_offload_param": "engine.zero.offload_param: {device: cpu}",
@@ -228,5 +223,5 @@ def of_deepspeed(path: str) -> str:
     if json_path in UNREAD:
         return " Nothing in DeepSpeed 0.19 reads it, at any stage. Delete it."
     if json_path in SETTLED or json_path in REFUSED or json_path in BLOCKS:
-        return f" It is DeepSpeed's; {advice(json_path)}"
+        return f" It is DeepSpeed's; {without_equivalent(json_path)} Delete it."
     return ""

@@ -1,13 +1,12 @@
-"""Translation of each key of a DeepSpeed file, and merging it into the document of the recipe that names it."""
+"""Translate the keys of a DeepSpeed file, and merge them into the document of the recipe that names it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pretrain.errors import did_you_mean
 from pretrain.recipe.deepspeed import key_functions
-from pretrain.recipe.deepspeed.json_file import AUTO, read_inline, read_json
+from pretrain.recipe.deepspeed.json_file import AUTO, read_inline, read_json, written
 from pretrain.recipe.deepspeed.key_tables import (
     BLOCKS,
     REFUSED,
@@ -19,7 +18,7 @@ from pretrain.recipe.deepspeed.key_tables import (
     WHOLE,
     without_equivalent,
 )
-from pretrain.recipe.deepspeed.translation import Translation, written
+from pretrain.recipe.deepspeed.translation import NOTHING, Translation
 from pretrain.recipe.section import as_number, shown
 
 if TYPE_CHECKING:
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from pretrain.recipe.deepspeed.json_file import JsonFile
     from pretrain.recipe.deepspeed.translation import Given
     from pretrain.recipe.document import Document
-    from pretrain.recipe.recipe import AccumulationSteps
 
 FUNCTIONS: dict[str, Callable[[Translation, str, Any], None]] = {
     "gradient_accumulation_steps": key_functions.accumulation_steps,
@@ -123,25 +121,14 @@ def _same(translation: Translation, path: str, value: Any) -> None:
 _CONFIG = "engine.deepspeed_config"
 
 
-@dataclass(frozen=True, slots=True)
-class TakenOver:
-    """Result of merging a DeepSpeed file, beside the keys in the document."""
-
-    name: str = ""
-    problems: tuple[str, ...] = ()
-    notices: tuple[str, ...] = ()
-    accumulation_steps: AccumulationSteps | None = None
-    given: frozenset[str] = frozenset()  # keys of the recipe that the file has given, and not the recipe itself
-
-
-def merge_deepspeed(document: Document) -> TakenOver:
+def merge_deepspeed(document: Document) -> Translation:
     """Replace a DeepSpeed file's name, or its content, in the document by the keys that it is translated to.
 
     Without engine.name: deepspeed the name stays where it is, as a key without effect.
     """
     named = document.value(_CONFIG)
     if not isinstance(named, str | dict) or not named or document.value("engine.name") != "deepspeed":
-        return TakenOver()
+        return NOTHING
     keys = tuple(_CONFIG.split("."))
     if isinstance(named, str):
         file = read_json(named, f"{document.place(keys)}: {_CONFIG}")
@@ -151,17 +138,12 @@ def merge_deepspeed(document: Document) -> TakenOver:
     document.remove(_CONFIG)
     for given in sorted(translation.given, key=_rank):
         _merge(document, translation, given)
-    return TakenOver(
-        file.name,
-        tuple(translation.problems),
-        tuple(translation.notices),
-        translation.accumulation_steps,
-        frozenset(
-            given.path
-            for given in translation.given
-            if document.places.get(tuple(given.path.split("."))) == file.place(given.json_path)
-        ),
-    )
+    translation.merged = {
+        given.path
+        for given in translation.given
+        if document.places.get(tuple(given.path.split("."))) == file.place(given.json_path)
+    }
+    return translation
 
 
 def _rank(given: Given) -> int:
@@ -177,7 +159,7 @@ def _merge(document: Document, translation: Translation, given: Given) -> None:
     if given.kind == "by default":
         if all(document.value(path) is None for path in (given.path, *given.unless)):
             document.give(given.path, given.value, place)
-            text = f"{given.path}: {written(given.value)} comes with it, which is DeepSpeed's default."
+            text = f"also sets {given.path}: {written(given.value)}, DeepSpeed's default."
             translation.remark(given.json_path, "by default", text)
     elif given.kind == "is not" or given.value is None:
         if present is not None and (given.value is None or _is_same(present, given.value)):

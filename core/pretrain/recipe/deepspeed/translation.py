@@ -5,16 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from pretrain.recipe.deepspeed.json_file import JsonFile, written
 from pretrain.recipe.section import shown
 
 if TYPE_CHECKING:
-    from pretrain.recipe.deepspeed.json_file import JsonFile
     from pretrain.recipe.recipe import AccumulationSteps
 
 GivenKind = Literal["is", "is not", "by default"]
 Kind = Literal["wrong", "absent", "removed", "notice", "by default", "settled", "rounded", "not given"]
-
-_LONG = 60
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,6 +48,7 @@ class Translation:
     given: list[Given] = field(default_factory=list)  # in the order of the file, defaults last
     remarks: list[KeyRemark] = field(default_factory=list)
     accumulation_steps: AccumulationSteps | None = None
+    merged: set[str] = field(default_factory=set)  # keys of the recipe that the file gave, and not the recipe itself
 
     @property
     def problems(self) -> list[str]:
@@ -104,10 +103,5 @@ class Translation:
         return [f"{self.file.place(remark.json_path)}: {remark.text}" for remark in self.of(kind)]
 
 
-def written(value: Any) -> str:
-    """Return a value as JSON and YAML write it, short."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, float) and value.is_integer() and abs(value) >= 1e4:
-        return f"{value:g}"
-    return value if isinstance(value, str) and value.isprintable() and 0 < len(value) < _LONG else shown(value)
+NOTHING = Translation(JsonFile("", {}, {}))
+"""Of a recipe without a DeepSpeed file."""

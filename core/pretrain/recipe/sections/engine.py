@@ -86,11 +86,11 @@ class ZeroSection(Section):
     stage3_param_persistence_threshold: Int = Field(default=100_000, ge=0)
     """Weights up to this size stay whole on every rank, in elements."""
     stage3_model_persistence_threshold: Int | None = Field(default=None, ge=0)
-    """At most so many elements of weights stay whole; by default there is no limit."""
+    """Most elements of weights that stay whole; by default there is no limit."""
     stage3_max_live_parameters: Int = Field(default=1_000_000_000, ge=0)
     """Gathered weights that a rank holds at a time, in elements."""
     stage3_max_reuse_distance: Int = Field(default=1_000_000_000, ge=0)
-    """A weight that is used again within so many elements of weights stays gathered."""
+    """A weight stays gathered if it is used again within this many elements of weights."""
     offload_optimizer: OffloadOptimizerSection = OffloadOptimizerSection()
     offload_param: OffloadParamSection = OffloadParamSection()
 

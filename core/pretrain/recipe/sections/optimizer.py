@@ -55,6 +55,6 @@ class ScheduleSection(Section):
     lr_wsd_decay_samples: Int | None = Field(default=None, gt=0)
     """Length of the last part of WSD in samples."""
     override_opt_param_scheduler: Bool = False
-    """Whether these values win over other ones of a loaded checkpoint."""
+    """Whether these values win over different ones of a loaded checkpoint."""
     use_checkpoint_opt_param_scheduler: Bool = False
-    """Whether a loaded checkpoint's values win over these. Without either, other ones are an error."""
+    """Whether a loaded checkpoint's values win over these. Without either key, a difference is an error."""

@@ -60,8 +60,8 @@ class LoggingSection(Section):
     tensorboard_queue_size: Int = Field(default=1000, gt=0)
     """Events that are held back before they are written."""
     hang_after_seconds: Float | None = Field(default=None, ge=0)
-    """Seconds without movement after which a rank hangs, so that all say what they are in and the run ends; 0: never.
-    By default 10 times the median step, at least 60 (docs/reliability.md)."""
+    """Seconds without progress after which a rank counts as hanging: all ranks report where they are, and the run ends;
+    0: never. By default 10 times the median step, at least 60 (docs/reliability.md)."""
     log_timers: Bool = False
     """Whether the phases of an iteration are timed, least and most of all ranks."""
     log_straggler: Bool = True

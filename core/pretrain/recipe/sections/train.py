@@ -53,14 +53,14 @@ class LossSpikeSection(Section):
     """
 
     threshold: Float | None = Field(default=None, gt=1)
-    """A step's loss above so many times the median of the last 100 steps (after at least 20) is a spike, and so is one
-    that is not finite, but in fp16. By default losses are not watched."""
+    """A loss above this many times the median of the last 100 steps (after at least 20) is a spike; so is one that is
+    not finite, except in fp16. By default losses are not watched."""
     action: Literal["warn", "skip", "rollback"] = "warn"
     """warn; skip: leave out the step's update (the host waits for the loss in each step); rollback: go back to the last
     checkpoint before the spike, and leave out the batches around it."""
     leave_out: Int = Field(default=100, ge=0)
-    """Iterations before a spike, and as many after it, whose batches are left out by rollback (PaLM: 200 to 500
-    batches). Before a loss that is not finite at least one."""
+    """Rollback leaves out the batches of this many iterations before a spike, and of as many after it (PaLM: 200 to 500
+    batches); at least one before a loss that is not finite."""
 
 
 def _split_words(given: object) -> object:
@@ -79,7 +79,7 @@ class TrainSection(Section):
     global_batch_size: Int = Field(gt=0)
     """Samples of one optimizer step over all ranks."""
     rampup_batch_size: Rampup | None = None
-    """[start, increment, samples]: the global batch grows from start by increment, evenly over so many samples."""
+    """[start, increment, samples]: the global batch grows from start by increment, evenly over this many samples."""
     calculate_per_token_loss: Bool = False
     """Whether the loss is a mean over the tokens of a global batch, not over its micro-batches' means, which differ
     from it where tokens are left out of the loss."""
@@ -94,11 +94,11 @@ class TrainSection(Section):
     loss_spike: LossSpikeSection = LossSpikeSection()
     check_replicas_interval: Int | None = Field(default=None, gt=0)
     """Iterations between two comparisons of the data-parallel replicas' weights, by hashes; by default none.
-    parallel.overlap_param_gather gathers them right before, so that little is found."""
+    parallel.overlap_param_gather gathers them right before, so little is found."""
     seed: Int = Field(default=1234, ge=0, lt=2**31)
     """Seed of weights, dropout and the order of the samples."""
     deterministic_mode: Bool = False
-    """Only kernels that give the same bits every time; refused where there is none."""
+    """Use only kernels that give the same bits every time; an operation without one is an error."""
     manual_gc: Bool = True
     """Whether Python's garbage is collected between steps alone, on all ranks at the same time, so that no rank waits
     for another's collector."""

@@ -22,7 +22,7 @@ from pretrain.launch.start_checks import CHECKS, Start
 from pretrain.model.requests import compute_dtype
 from pretrain.plugins.backend import Available
 from pretrain.plugins.host import discovery
-from pretrain.plugins.host.importing import load_plugin
+from pretrain.plugins.host.discovery import load_plugin
 from pretrain.plugins.host.manager import assemble, load
 from pretrain.plugins.host.members import availability, environment, require_module, take_device
 from pretrain.tools.doctor.finding import Finding, as_text, failed, found_by, guarded, is_ok

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pretrain.engine.kernels import Negotiation
 from pretrain.model.requests import attention_requests, kernel_requests
-from pretrain.plugins.negotiation.building import negotiate
+from pretrain.plugins.negotiation.kernels import negotiate
 from pretrain.plugins.requests import AttentionRequest, CrossEntropyRequest, OptimizerRequest
 from pretrain.plugins.signatures import by_position
 from pretrain.tools.doctor.finding import Finding, Verdict, guarded

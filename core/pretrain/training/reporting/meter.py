@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from pretrain.engine.protocol import Engine, Step
     from pretrain.recipe import Recipe
     from pretrain.report.hang.position import Position
-    from pretrain.training.gc_control import GcControl
+    from pretrain.training.event import GcControl
     from pretrain.training.progress import Progress
     from pretrain.training.rank_setup import RankSetup
-    from pretrain.training.reporting.run_logger import RunLogger
+    from pretrain.training.reporting.run_output import RunLogger
     from pretrain.training.reporting.stragglers import LocalClock, SlowRank
 
 
@@ -39,15 +39,6 @@ class Totals:
     nan_iterations: int  # not skipped, and not finite on some rank
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TakenStep:
-    """A step, and what it was taken with."""
-
-    step: Step
-    batch: int  # global batch, samples
-    learning_rate: float  # of its update
-
-
 class Interval:
     """The iterations since the last logged line."""
 
@@ -55,7 +46,8 @@ class Interval:
         self._sums = torch.zeros(3, device=device)  # finite losses, their number, losses that are not finite
         self._started = 0.0
         self.skipped_in_a_row = 0
-        self.last_step: TakenStep | None = None
+        self.last_step: Step | None = None
+        self.last_batch, self.last_learning_rate = 0, 0.0  # of the last step: its samples, and the rate of its update
         self.start()
 
     def start(self) -> None:
@@ -72,7 +64,7 @@ class Interval:
     def add(self, step: Step, samples: int, learning_rate: float) -> None:
         """Count a step; does not wait for the device."""
         self.iterations += 1
-        self.last_step = TakenStep(step=step, batch=samples, learning_rate=learning_rate)
+        self.last_step, self.last_batch, self.last_learning_rate = step, samples, learning_rate
         self.samples += samples
         self.skipped_iterations += step.skipped
         self.withheld_iterations += step.withheld
@@ -160,14 +152,14 @@ class Meter:
         self.garbage.collect()
         self.interval.resume()
 
-    def log(self, totals: Totals, taken: TakenStep, engine: Engine, progress: Progress) -> None:
+    def log(self, totals: Totals, step: Step, engine: Engine, progress: Progress) -> None:
         """Log the interval, whose clock is stopped, and begin a new one; all ranks call it together."""
         seconds = self.timers.take()
         interval, slow = self.interval, []
         if self.stragglers is not None:
             pace = interval.seconds / interval.iterations
             slow = self.stragglers.of_interval(seconds["data"], interval.iterations, pace)
-        self.logger.train(self._record(totals, taken, engine, progress, slow[0] if slow else None))
+        self.logger.train(self._record(totals, step, engine, progress, slow[0] if slow else None))
         if self.recipe.logging.log_timers:
             spreads = across_ranks(seconds, self.interval.iterations, device=self.device)
             self.logger.timers(spreads, progress.iteration)
@@ -189,13 +181,13 @@ class Meter:
             self.logger.event(EventRecord(event="straggler", iteration=progress.iteration, text=text, numbers=numbers))
 
     def _record(
-        self, totals: Totals, taken: TakenStep, engine: Engine, progress: Progress, slowest: SlowRank | None
+        self, totals: Totals, step: Step, engine: Engine, progress: Progress, slowest: SlowRank | None
     ) -> TrainRecord:
         interval = self.interval
         speed = self.speedometer.measure(
             iterations=interval.iterations, samples=interval.samples, seconds=interval.seconds
         )
-        measured = self._of_interval(totals, slowest) | speed | self._of_last_step(taken, engine)
+        measured = self._of_interval(totals, slowest) | speed | self._of_last_step(step, engine)
         return TrainRecord(
             iteration=progress.iteration,
             consumed_samples=progress.consumed_samples,
@@ -215,13 +207,12 @@ class Meter:
             "slowdown_cause": None if slowest is None else slowest.cause,
         }
 
-    def _of_last_step(self, taken: TakenStep, engine: Engine) -> dict[str, Any]:
-        step = taken.step
+    def _of_last_step(self, step: Step, engine: Engine) -> dict[str, Any]:
         return {
             "grad_norm": None if step.grad_norm is None else step.grad_norm.item(),
-            "learning_rate": taken.learning_rate,
+            "learning_rate": self.interval.last_learning_rate,
             "loss_scale": engine.loss_scale if self.recipe.precision.dtype == "fp16" else None,
-            "global_batch_size": taken.batch,
+            "global_batch_size": self.interval.last_batch,
             "params_norm": engine.parameters_norm().item() if self.recipe.logging.log_params_norm else None,
             **{name: value.item() if isinstance(value, Tensor) else value for name, value in step.metrics.items()},
         }

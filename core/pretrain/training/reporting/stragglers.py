@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from torch import nn
-    from torch.utils.hooks import RemovableHandle
 
     from pretrain.engine.protocol import Engine, Step
     from pretrain.recipe import Recipe
@@ -136,7 +135,7 @@ def _warning(ranks: Sequence[SlowRank], intervals: int) -> str:
     least, most = f"{100 * ranks[-1].slowdown:.0f}", f"{100 * ranks[0].slowdown:.0f}"
     return (
         f"warning: {rank_names(each.rank for each in ranks)} {do} {most if least == most else f'{least} to {most}'} % "
-        f"longer than the median of the others, over {100 * TOLERATED:.0f} % for {intervals} logged intervals; all "
+        f"longer than the median of the others, and over {100 * TOLERATED:.0f} % for {intervals} logged intervals; all "
         f"ranks wait for {look}."
     )
 
@@ -169,7 +168,6 @@ class LocalClock(Event):
         self._begun: Any = None
         self._seconds, self._calls = 0.0, 0
         self._events: deque[tuple[Any, Any]] = deque(maxlen=_KEPT)
-        self._hooks: list[RemovableHandle] = []
 
     def begin_step(self) -> None:
         """Measure the next calls."""
@@ -183,12 +181,8 @@ class LocalClock(Event):
         """Measure the attention of the first layers of these model chunks."""
         found = (module for model in models for module in model.modules() if isinstance(module, CoreAttention))
         for module in islice(found, CALLS):
-            self._hooks += module.register_forward_pre_hook(self._begin), module.register_forward_hook(self._end)
-
-    def detach(self) -> None:
-        """Measure nothing more."""
-        while self._hooks:
-            self._hooks.pop().remove()
+            module.register_forward_pre_hook(self._begin)
+            module.register_forward_hook(self._end)
 
     def take(self) -> float:
         """Return the mean seconds of a call since the last time, 0 without one; the device must be idle."""

@@ -66,7 +66,7 @@ class Health:
         since = "" if self.broken is None else self.broken.describe()
         return NotFiniteError(
             f"loss, gradients or weights are not finite {since or where}. {start}\n"
-            "Lower optimizer.lr or lengthen the warm-up, and start again from there; where some ranks were first, "
+            "Lower optimizer.lr or lengthen the warm-up, and start again from there. If only some ranks are named, "
             "suspect their devices."
         )
 

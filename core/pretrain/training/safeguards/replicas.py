@@ -37,12 +37,12 @@ class ReplicaCheck(Event):
         if every is None:
             return None
         if training.length.layout.data_parallel_size == 1:
-            note("train.check_replicas_interval: there is one replica, and nothing to compare it with")
+            note("train.check_replicas_interval has no effect: there is only one replica")
             return None
         if recipe.engine.name == "megatron" and recipe.parallel.overlap_param_gather:
             note(
-                "train.check_replicas_interval: with parallel.overlap_param_gather the weights are gathered once more "
-                "right before they are compared, so that faults of that gather alone are found"
+                "train.check_replicas_interval: parallel.overlap_param_gather gathers the weights again right before "
+                "they are compared, so only faults of that gather are found"
             )
         return cls(training, groups.data_parallel_group(), every, saving)
 
@@ -84,8 +84,8 @@ class ReplicaCheck(Event):
             else "They were not compared before: start again from a checkpoint that you trust"
         )
         return (
-            f"Found after iteration {iteration}. {since}, without the device that is wrong (pretrain doctor tries "
-            "each): one that computes or stores wrong numbers does so again."
+            f"Found after iteration {iteration}. {since}, without the faulty device (pretrain doctor tests each): it "
+            "would compute or store wrong numbers again."
         )
 
 
@@ -98,13 +98,13 @@ def describe(hashes: Sequence[Sequence[int]], names: Sequence[str], ranks: Seque
     differing = [name for name, (_, count) in zip(names, usual, strict=True) if count < len(ranks)]
     if not differing:
         return (
-            f"weights of ranks {_listed(ranks)} differed, and did not when they were compared again, one by one: a "
-            "device computes or reads wrong numbers now and then."
+            f"weights of ranks {_listed(ranks)} differed, but were equal when compared again one by one: a device "
+            "sometimes computes or reads wrong numbers."
         )
     if not all(2 * count > len(ranks) for _, count in usual):
         return (
             f"the replicas of ranks {_listed(ranks)} do not hold equal weights: {some_of(differing, _SHOWN)}. "
-            "No majority of them is equal, so that the wrong one is not known."
+            "No majority of them is equal, so the wrong one is unknown."
         )
     parts = [
         f"rank {rank} in {some_of(weights, _SHOWN)}" for rank, weights in zip(ranks, wrong, strict=True) if weights

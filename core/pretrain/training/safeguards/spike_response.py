@@ -50,12 +50,6 @@ class SpikeResponse(Event):
         """Decision on an update before it is made; None for actions that come after it."""
         return self._keeps if self.training.recipe.train.loss_spike.action == "skip" else None
 
-    @property
-    def goes_back(self) -> bool:
-        """True if a spike is answered by a rollback."""
-        can_load = self.saving is not None and self.saving.latest is not None
-        return can_load and self.training.recipe.train.loss_spike.action == "rollback"
-
     def end_step(self, iteration: int, step: Step) -> None:
         """Take the loss of the step."""
         self.watch.see(iteration, step)
@@ -67,9 +61,10 @@ class SpikeResponse(Event):
         # back: its next part does, since no checkpoint is written after the spike.
         if due.line or due.checkpoint:
             self.watch.settle(self.training.stopping.exchange)
+        action = self.training.recipe.train.loss_spike.action
         while (spike := self.watch.take()) is not None:
-            if not self.goes_back or self.saving is None or self.saving.latest is None:
-                self._say(spike, self.training.recipe.train.loss_spike.action)
+            if action != "rollback" or self.saving is None or self.saving.latest is None:
+                self._say(spike, action)
             elif due.urgent:
                 self._leave(self.saving, spike)
                 return True
@@ -81,8 +76,10 @@ class SpikeResponse(Event):
     def takes_back_weights(self) -> bool:
         """Go back from weights of this iteration that are not finite; return whether that is the answer to them."""
         # All ranks call it together, with all losses judged: the next loss need not show it, as that of a rare token.
-        is_fp16 = self.training.recipe.precision.dtype == "fp16"  # whose losses may be so, and are not judged
-        if is_fp16 or not self.goes_back or self.saving is None or self.saving.latest is None:
+        recipe = self.training.recipe
+        # Losses of fp16 may be so, and are not judged.
+        goes_back = recipe.precision.dtype != "fp16" and recipe.train.loss_spike.action == "rollback"
+        if not goes_back or self.saving is None or self.saving.latest is None:
             return False
         spike = Spike(iteration=self.training.progress.iteration, loss=math.nan, median=None, of="weights")
         self._roll_back(self.saving, spike, self.saving.latest)
@@ -117,8 +114,8 @@ class SpikeResponse(Event):
     def _leave(self, saving: Saving, spike: Spike) -> None:
         saving.leave_out(self.training.progress)
         self.training.meter.logger.note(
-            f"{_told(spike)}: nothing is saved after it. The next part of the run starts from iteration "
-            f"{saving.latest}."
+            f"{_told(spike)}: no checkpoint is saved after it. The next start of the run continues from "
+            f"iteration {saving.latest}."
         )
 
     def _roll_back(self, saving: Saving, spike: Spike, checkpoint: int) -> None:

@@ -6,12 +6,12 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 from statistics import median
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
@@ -37,7 +37,7 @@ class _StepLoss:
     """A step whose loss is not judged yet; all ranks see the same iterations and skipped steps."""
 
     iteration: int
-    copy: HostCopy | None
+    read: Callable[[], float] | None  # waits for the loss; None where this rank has none
     is_skipped: bool
 
 
@@ -83,8 +83,8 @@ class SpikeWatch:
         """Take the loss of a step; does not wait for the device."""
         if self._is_early or (step.skipped and not self._judges_nan):
             return
-        copy = None if step.loss is None else self._copies.start(step.loss)
-        self._latest = _StepLoss(iteration, copy, step.skipped)
+        read = None if step.loss is None else self._copies.start(step.loss)
+        self._latest = _StepLoss(iteration, read, step.skipped)
 
     def keeps(self, iteration: int, loss: Tensor | None, exchange: Exchange) -> bool:
         """Say whether a step's update is to be made; waits for its loss. All ranks call it together."""
@@ -110,9 +110,9 @@ class SpikeWatch:
     def own(self) -> list[float]:
         """Return the sum and the number of the losses that this rank has of the step before the latest."""
         self._sent, self._ready, self._latest = self._ready, self._latest, None
-        if self._sent is None or self._sent.copy is None:
+        if self._sent is None or self._sent.read is None:
             return [0.0, 0.0]
-        return [self._sent.copy.value(), 1.0]
+        return [self._sent.read(), 1.0]
 
     def agreed(self, sums: Sequence[float]) -> None:
         """Judge the mean over the ranks that have a loss, which is that over the global batch."""
@@ -174,30 +174,19 @@ class HostCopies:
         self._places = torch.zeros(_PLACES, pin_memory=pin_memory and device.type != "cpu")
         self._next = 0
 
-    def start(self, value: Tensor) -> HostCopy:
-        """Begin to copy a scalar; the host does not wait."""
-        if self._device.type == "cpu":
-            return HostCopy(value.detach(), None)
+    def start(self, value: Tensor) -> Callable[[], float]:
+        """Begin to copy a scalar; return a function that waits for it, but not for work given to the device later."""
         module = torch.get_device_module(self._device)
-        if not hasattr(module, "Event"):
-            return HostCopy(value.detach().cpu(), None)
+        if self._device.type == "cpu" or not hasattr(module, "Event"):
+            return value.detach().cpu().item
         place = self._places[self._next]
         self._next = (self._next + 1) % _PLACES
         place.copy_(value.detach(), non_blocking=True)
         event = module.Event()
         event.record()
-        return HostCopy(place, event)
 
+        def read() -> float:
+            event.synchronize()
+            return place.item()
 
-@dataclass(frozen=True, slots=True)
-class HostCopy:
-    """One scalar on its way."""
-
-    place: Tensor
-    event: Any | None
-
-    def value(self) -> float:
-        """Return the number, and wait until it is there; work that was given to the device later is not waited for."""
-        if self.event is not None:
-            self.event.synchronize()
-        return float(self.place.item())
+        return read

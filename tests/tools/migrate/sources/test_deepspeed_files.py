@@ -66,7 +66,7 @@ def test_faults_name_the_argument(folder):
     assert refusal(source).startswith("train.sh:9: --deepspeed_config: ds.json: there is no such file.")
     (folder / "ds.json").write_text("[]")
     assert refusal(source) == (
-        "ds.json: a DeepSpeed file is an object, {...}.\ntrain.sh:9: --deepspeed_config names this file."
+        "ds.json: a DeepSpeed file must hold one object, {...}.\ntrain.sh:9: --deepspeed_config names this file."
     )
     broken = MigrateSource("train.sh", "script", files={"ds.json": '{\n"fp16": }'})
     assert refusal(broken).startswith("train.sh: ds.json:2: this is not JSON")

@@ -82,7 +82,7 @@ def test_a_missing_file_is_not_far_from_one_that_is_there(folder):
         read_source("trian.sh", {})
     with pytest.raises(MigrateError, match=r"^\. is a folder"):
         read_source(".", {})
-    with pytest.raises(MigrateError, match="'s3://b/x' is an address; only files of this machine are read"):
+    with pytest.raises(MigrateError, match="'s3://b/x' is a URL; only local files are read"):
         read_source("s3://b/x", {})
 
 

@@ -53,7 +53,7 @@ def check_causal(kind: Mask, query: Tensor, key: Tensor, mask: Tensor | None) ->
     """Raise ValueError where the mask is not of the kind asked for, or a causal one would be aligned otherwise."""
     check_mask(kind, mask)
     if kind is Mask.CAUSAL and query.shape[0] != key.shape[0]:
-        msg = f"{query.shape[0]} queries and {key.shape[0]} keys under a causal mask; only equally many"
+        msg = f"{query.shape[0]} queries and {key.shape[0]} keys under a causal mask; needs equally many"
         raise ValueError(msg)
 
 

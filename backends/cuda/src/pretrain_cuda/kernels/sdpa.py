@@ -86,7 +86,7 @@ class Sdpa:
         check_mask(self.mask, mask)
         if self.mask is Mask.CAUSAL and query.shape[0] != key.shape[0]:
             # torch aligns the first query with the first key, the contract the last ones.
-            msg = f"sdpa: {query.shape[0]} queries and {key.shape[0]} keys under a causal mask; only equally many"
+            msg = f"sdpa: {query.shape[0]} queries and {key.shape[0]} keys under a causal mask; needs equally many"
             raise ValueError(msg)
 
 

@@ -72,7 +72,7 @@ class Triangle:
     ) -> Tensor:
         """Return the context [s, b, n * d] for query [s, b, n, d], key and value [s, b, g, d]."""
         if mask is not None or query.shape[0] != key.shape[0]:
-            msg = f"triangle: {query.shape[0]} queries, {key.shape[0]} keys; only equally many, without a mask tensor"
+            msg = f"triangle: {query.shape[0]} queries, {key.shape[0]} keys; needs equally many, and no mask tensor"
             raise ValueError(msg)
         dropout = self.plan.dropout if training else None
         context: Tensor = _Triangle.apply(query, key, value, self.plan, dropout, self.softmax)  # type: ignore[no-untyped-call]

@@ -47,7 +47,7 @@ class Taps:
         self.visits: Visits | None = None
 
     def around(self, request: Request, kernel: Any) -> Any:
-        """Return the kernel with a tap around it; see `pretrain.plugins.negotiation.building.negotiate`."""
+        """Return the kernel with a tap around it; see `pretrain.plugins.negotiation.kernels.negotiate`."""
         if request.operation not in ARGUMENTS:
             return kernel
         return partial(self._call, request, kernel)

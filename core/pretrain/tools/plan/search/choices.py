@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pretrain.recipe.checks.effect import problems_of
-from pretrain.recipe.checks.shape import indivisible_by_tensor_size
+from pretrain.recipe.checks.training import indivisible_by_tensor_size
 from pretrain.recipe.layout import global_batch_sizes, unchecked_layout
 from pretrain.recipe.section import as_text
 from pretrain.recipe.stages import balanced_layers
