@@ -143,7 +143,7 @@ class TestDamage:
         content = bytearray(idx_path(prefix).read_bytes())
         content[place] = value
         idx_path(prefix).write_bytes(content)
-        assert "known are version 1 and codes 1-5, 8" in self.error(prefix)
+        assert "only version 1 and codes 1-5, 8 are read" in self.error(prefix)
 
     def test_documents_must_end_with_the_last_sequence(self, prefix):
         content = bytearray(idx_path(prefix).read_bytes())
