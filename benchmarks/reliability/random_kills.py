@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 from benchmarks import machine
 from benchmarks.reliability.killed_training import KilledTraining
 from chaos.tiny_training import TinyTraining
-from pretrain.launch.processes.signals import stop_signals_exit
+from pretrain.launch.processes.supervision import stop_signals_exit
 
 if TYPE_CHECKING:
     from benchmarks.reliability.killed_training import Result

@@ -1,10 +1,13 @@
-"""Agreement of all ranks on an error, an answer or a few numbers.
+"""Agreement of all ranks on an error, an answer or a few numbers, and their connections.
 
 A rank that fails, or that sees other files, would otherwise leave the others waiting in their next collective.
 """
 
 from __future__ import annotations
 
+import os
+import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch.distributed as dist
@@ -12,12 +15,32 @@ import torch.distributed as dist
 from pretrain.errors import PretrainError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from torch import Tensor
 
 
 T = TypeVar("T")
+
+
+@contextmanager
+def silent_connections() -> Iterator[None]:
+    """Keep libraries from printing while process groups are made.
+
+    gloo of torch 2.9 writes a line for each group to standard output, where others read results.
+    """
+    if sys.stdout is None:  # started without one
+        yield
+        return
+    sys.stdout.flush()
+    own, nothing = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 1)
+    try:
+        yield
+    finally:
+        os.dup2(own, 1)
+        for end in (own, nothing):
+            os.close(end)
 
 
 def first_problem(problem: str | None) -> str | None:

@@ -11,6 +11,8 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
+from pretrain.collectives import silent_connections
+
 T = TypeVar("T")
 
 
@@ -19,7 +21,8 @@ def between_hosts(description: str, timeout_minutes: int) -> dist.ProcessGroup |
     if dist.get_world_size() == 1:
         return None
     timeout = timedelta(minutes=timeout_minutes)
-    group: dist.ProcessGroup = dist.new_group(backend="gloo", group_desc=description, timeout=timeout)
+    with silent_connections():
+        group: dist.ProcessGroup = dist.new_group(backend="gloo", group_desc=description, timeout=timeout)
     return group
 
 

@@ -6,6 +6,7 @@ import os
 import random
 from contextlib import contextmanager
 from datetime import timedelta
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
 from torch.distributed.rendezvous import rendezvous
 
 from pretrain.bridge.megatron.optimizer import install_group_options
+from pretrain.collectives import silent_connections
 from pretrain.engine.deepspeed import swapping
 
 if TYPE_CHECKING:
@@ -43,20 +45,23 @@ def join_planned_world(rank: int, world_size: int) -> None:
     """Join a default process group without other processes: its collectives return at once, and move nothing."""
     from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: PLC0415  registers the group's kind
 
+    if not torch._C._dispatch_has_kernel_for_dispatch_key("c10d::allreduce_", "Meta"):  # noqa: SLF001  torch 2.9
+        import_module("torch.distributed._tools.fake_collectives")  # what collectives of fake tensors return
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
 
 
 def join_world(backend: Backend, rank: int, world_size: int, timeout_minutes: int) -> None:
     """Join the default process group of the backend's kind; a world of one needs no address."""
     store = dist.HashStore() if world_size == 1 else _store_of_restart()  # type: ignore[attr-defined]  # torch's stub lacks it
-    dist.init_process_group(
-        backend.process_group,
-        init_method=None if store else "env://",
-        store=store,
-        rank=rank,
-        world_size=world_size,
-        timeout=timedelta(minutes=timeout_minutes),
-    )
+    with silent_connections():
+        dist.init_process_group(
+            backend.process_group,
+            init_method=None if store else "env://",
+            store=store,
+            rank=rank,
+            world_size=world_size,
+            timeout=timedelta(minutes=timeout_minutes),
+        )
 
 
 def _store_of_restart() -> Any:
@@ -73,13 +78,14 @@ def make_parallel_groups(recipe: Recipe, options: ProcessGroupOptionsFn, *, with
     """Divide the world into parallel groups, each with the options of its name; gloo's are for checkpoints."""
     install_group_options(options)
     parallel = recipe.parallel
-    parallel_state.initialize_model_parallel(
-        tensor_model_parallel_size=parallel.tensor_model_parallel_size,
-        pipeline_model_parallel_size=parallel.pipeline_model_parallel_size,
-        virtual_pipeline_model_parallel_size=parallel.virtual_pipeline_model_parallel_size,
-        distributed_timeout_minutes=parallel.distributed_timeout_minutes,
-        create_gloo_process_groups=with_gloo,
-    )
+    with silent_connections():
+        parallel_state.initialize_model_parallel(
+            tensor_model_parallel_size=parallel.tensor_model_parallel_size,
+            pipeline_model_parallel_size=parallel.pipeline_model_parallel_size,
+            virtual_pipeline_model_parallel_size=parallel.virtual_pipeline_model_parallel_size,
+            distributed_timeout_minutes=parallel.distributed_timeout_minutes,
+            create_gloo_process_groups=with_gloo,
+        )
 
 
 def data_parallel_rank() -> int:

@@ -15,7 +15,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._guards import TracingContext, tracing
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pretrain.checkpoint import torch_file
 from pretrain.errors import CheckpointError, DamageError
@@ -89,10 +90,18 @@ def torch_file_tensors(path: Path) -> Any:
     with _reading(path):
         if not zipfile.is_zipfile(path):  # of before torch 1.6, which is read whole
             return _Lazy(path, {}).of(torch_file.read(path))
-        with FakeTensorMode():
+        with _without_data():
             content = torch_file.read(path)
         with path.open("rb") as file:
             return _Lazy(path, _records(file, path, 0)).of(content)
+
+
+@contextmanager
+def _without_data() -> Iterator[None]:
+    """Have torch.load make meta tensors, whose storages know their places in the file."""
+    # Under the mode itself torch 2.9 cannot read tensors with attributes, as DeepSpeed's ZeRO-3 saves them.
+    with tracing(TracingContext(FakeTensorMode())):
+        yield
 
 
 def embedded_tensor(path: Path, offset: int, length: int, shape: tuple[int, ...], dtype: torch.dtype) -> LazyTensor:
@@ -111,10 +120,10 @@ def embedded_tensor(path: Path, offset: int, length: int, shape: tuple[int, ...]
 
 def _embedded(path: Path, offset: int, length: int) -> LazyTensor:
     with _reading(path), io.BufferedReader(_FilePart(path, offset, length)) as part:
-        with FakeTensorMode():
+        with _without_data():
             content = torch_file.read_part(part, path)
         records = _records(part, path, offset)
-        tensor = _lazy_tensor(content, path, records, offset) if isinstance(content, FakeTensor) else None
+        tensor = _lazy_tensor(content, path, records, offset) if isinstance(content, torch.Tensor) else None
     if not isinstance(tensor, LazyTensor):
         raise damaged(path, "is damaged: it holds no tensor where its index names one")
     return tensor
@@ -195,12 +204,12 @@ class _Lazy:
 
 
 def _lazy_tensor(tensor: Tensor, path: Path, records: Mapping[int, _ZipRecord], base: int = 0) -> LazyTensor | Tensor:
-    """Return a fake tensor's place in the file; `base` is that of the part that torch has read, in bytes."""
+    """Return the place of a tensor without data; `base` is that of the part that torch has read, in bytes."""
     shape, strides, start = tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset())
     count = 1 + sum((size - 1) * step for size, step in zip(shape, strides, strict=True))
     if 0 not in shape and count < math.prod(shape):  # such as an expanded one, which would be written in full
         raise damaged(path, f"is damaged: numbers of a tensor of shape {list(shape)} share their places")
-    if not isinstance(tensor, FakeTensor):
+    if not tensor.is_meta:
         return in_memory(tensor.detach()) if tensor.dim() else tensor
     if 0 in shape:
         return in_memory(torch.empty(shape, dtype=tensor.dtype))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from pretrain.collectives import silent_connections
 from pretrain.report.plain_text import rank_names
 from pretrain.tools.doctor.device_speed import synchronize
 from pretrain.tools.doctor.finding import Finding
@@ -175,7 +176,8 @@ class LinkTimer:
         rank, world_size = self.board.world.rank, self.board.world.world_size
         self.board.doing(f"join the process group of {world_size} ranks ({self.process_group})")
         store = prefixed("links", open_first(self.board.world, serves=False))
-        dist.init_process_group(self.process_group, store=store, rank=rank, world_size=world_size, timeout=_TIMEOUT)
+        with silent_connections():
+            dist.init_process_group(self.process_group, store=store, rank=rank, world_size=world_size, timeout=_TIMEOUT)
         for kind, groups in kinds.items():
             group, members = self._group(kind, groups)
             found["unequal"] += self._wrong_results(kind, group, len(members))
@@ -194,7 +196,8 @@ class LinkTimer:
     def _group(self, kind: str, groups: Groups) -> tuple[Any, tuple[int, ...]]:
         """Make the groups of a kind, which every rank does for all of them; return this rank's."""
         self.board.doing(f"make the {kind}")
-        made = [dist.new_group(list(ranks), timeout=_TIMEOUT) for ranks in groups]
+        with silent_connections():
+            made = [dist.new_group(list(ranks), timeout=_TIMEOUT) for ranks in groups]
         place = next(place for place, ranks in enumerate(groups) if self.board.world.rank in ranks)
         return made[place], groups[place]
 
