@@ -38,8 +38,8 @@ def test_a_loss_is_copied_to_the_host_before_its_place_is_needed_again(pin_memor
     pending = copies.start(losses[0])
     for number, loss in enumerate(losses[1:], start=1):
         pending, previous = copies.start(loss), pending
-        assert previous.value() == number - 0.5
-    assert pending.value() == 5.5
+        assert previous() == number - 0.5
+    assert pending() == 5.5
 
 
 def test_attention_is_timed_by_events():
