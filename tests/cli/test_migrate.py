@@ -256,4 +256,6 @@ def test_the_way_back_prints_arguments_and_says_what_has_no_flag(folder):
     assert found.exit_code == 3
     assert "No flag: data.index=native" in found.stderr
     assert not (folder / "arguments").exists()
-    assert "--args, --devices: not with --to" in refused("--to", "megatron", "r.yml", "--args", "x", "--devices", "2")
+    assert "Leave out --args, --devices: --to takes" in refused(
+        "--to", "megatron", "r.yml", "--args", "x", "--devices", "2"
+    )

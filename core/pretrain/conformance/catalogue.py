@@ -53,7 +53,7 @@ CATALOGUE = _catalogue()
 
 @cache
 def _answers(subject: Subject, operation: str) -> dict[Kernel, Answers]:
-    return {each.kernel: each for each in answers(subject.plugins, CATALOGUE[operation])}
+    return {each.kernel: each for each in answers(subject.plugins, CATALOGUE[operation], subject.proposals)}
 
 
 class TestCoverage:

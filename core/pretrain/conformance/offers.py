@@ -25,15 +25,18 @@ import yaml
 
 from pretrain.conformance.cases import DTYPE_NAMES, UNLABELLED
 from pretrain.conformance.catalogue import CATALOGUE
-from pretrain.conformance.subject import answers, load_subject
+from pretrain.conformance.subject import answers, load_subject, placed
 from pretrain.plugins.backend import Unavailable
 from pretrain.plugins.host.members import availability, named
+from pretrain.plugins.negotiation.choosing import ask
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import ModuleType
 
     from pretrain.conformance.subject import Answers
     from pretrain.plugins.host.manager import Plugins
+    from pretrain.plugins.requests import Request
 
 Row = dict[str, Any]
 Table = dict[str, dict[str, Row | list[Row]]]
@@ -55,7 +58,7 @@ class TestOffers:
     def test_are_those_of_the_table(self, request: pytest.FixtureRequest) -> None:
         """Every kernel of the backend, of installed kernel plugins and of the reference, on every device of DEVICES."""
         found = {
-            device: [each for requests in CATALOGUE.values() for each in answers(plugins, requests, device)]
+            device: [each for requests in CATALOGUE.values() for each in _on(device, plugins, requests)]
             for device, plugins in _devices(request.module).items()
         }
         table = _table(found)
@@ -84,6 +87,11 @@ def _devices(module: ModuleType) -> dict[str, Plugins]:
         pytest.skip(f"{subject.plugins.label}: {answer.reason}")
     assert subject.device  # a plugin may know more of its device once it is there
     return {"": subject.plugins}
+
+
+def _on(device: str, plugins: Plugins, requests: Sequence[Request]) -> list[Answers]:
+    """Return each kernel's answers on the device of a name; "": on that of this machine."""
+    return answers(plugins, requests, lambda request: ask(plugins, placed(plugins, request, device)))
 
 
 def _table(found: dict[str, list[Answers]]) -> Table:

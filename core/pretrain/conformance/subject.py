@@ -160,14 +160,16 @@ class Answers:
         )
 
 
-def answers(plugins: Plugins, requests: Iterable[Request], device_name: str = "") -> list[Answers]:
-    """Ask the plugins for every request; return each kernel's answers. A dtype that the device lacks is declined."""
+def answers(
+    plugins: Plugins, requests: Iterable[Request], proposals: Callable[[Request], list[Proposal]]
+) -> list[Answers]:
+    """Return each kernel's answers, of the proposals for every request. A dtype that the device lacks is declined."""
     taken: dict[Kernel, list[Request]] = {}
     declined: dict[Kernel, dict[Request, str]] = {}
     providers: dict[Kernel, str] = {}
     for request in requests:
         lacks_dtype = "" if plugins.backend.supports(request.dtype) else f"the device has no {request.dtype}"
-        for proposal in ask(plugins, placed(plugins, request, device_name)):
+        for proposal in proposals(request):
             kernel = Kernel.of(request, proposal)
             providers[kernel] = proposal.provider
             reason = proposal.answer.reason if isinstance(proposal.answer, Decline) else lacks_dtype

@@ -76,7 +76,7 @@ class Chosen:
         subject = load_subject(self._backend)
         terminalreporter.section("requests of the kit")
         for requests in CATALOGUE.values():
-            for each in answers(subject.plugins, requests):
+            for each in answers(subject.plugins, requests, subject.proposals):
                 terminalreporter.write_line(each.summary())
 
 

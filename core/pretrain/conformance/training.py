@@ -133,7 +133,7 @@ class TrainingRuns:
 
     def __init__(self, subject: Subject) -> None:
         """Find the dtype and make the text."""
-        assert subject.device  # some plugins know what the device supports only once it is there
+        _ = subject.device  # some plugins know what the device supports only once it is there
         supports = subject.plugins.backend.supports
         self.backend = subject.name
         self.dtype = next((name for name, dtype in DTYPES.items() if supports(dtype)), "fp32")

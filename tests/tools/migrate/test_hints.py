@@ -148,7 +148,7 @@ def test_leaving_out_the_generators_does_not_leave_out_the_optimizer():
         ("--tokenizer-name-or-path", "here it is --tokenizer-file."),
         ("--partitions", "here it is --shard I/N."),
         ("--keep-sequential-samples", "not needed: documents always keep their order."),
-        ("--split-sentences", "not supported: it serves BERT and T5, and is not supported; a list of sentences under"),
+        ("--split-sentences", "not supported: it serves BERT and T5; a list of sentences under"),
         ("--no-such-flag", ""),
     ],
 )

@@ -23,7 +23,7 @@ from pretrain.tools.convert.lazy_tensor import LazyTensor, bytes_of
 from pretrain.tools.convert.target import tensors_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex
@@ -58,22 +58,28 @@ class TorchFile:
             checksums = {}
             for number, tensor in enumerate(tensors_in(self.content)):  # torch numbers storages as it meets them
                 file.seek(places[number])
-                checksums[number] = _write_blocks(file, tensor, written)
+                checksums[number] = _write_with_checksum(file, tensor, written)
             _set_checksums(file, places, directory, checksums, [t.nbytes for t in tensors_in(self.content)])
             file.flush()
             os.fsync(file.fileno())
         return asdict(file_digest(path))
 
 
-def _write_blocks(file: Any, tensor: LazyTensor, written: Callable[[int], None]) -> int:
+def _write_with_checksum(file: Any, tensor: LazyTensor, written: Callable[[int], None]) -> int:
     """Write a tensor's bytes; return their CRC-32."""
     checksum = 0
+    for data in _write(file, tensor, written):
+        checksum = zlib.crc32(data, checksum)
+    return checksum
+
+
+def _write(file: Any, tensor: LazyTensor, written: Callable[[int], None]) -> Iterator[memoryview]:
+    """Write a tensor's bytes and yield them."""
     for block in tensor.blocks():
         data = bytes_of(block)
         file.write(data)
-        checksum = zlib.crc32(data, checksum)
         written(len(data))
-    return checksum
+        yield data
 
 
 def _without_data(content: Any) -> Any:
@@ -132,7 +138,8 @@ class SafetensorsFile:
         with recorder.open(path, "wb") as file:
             file.write(self._header())
             for tensor in self.tensors.values():
-                _write_blocks(file, tensor, written)
+                for _ in _write(file, tensor, written):
+                    pass
             file.flush()
             os.fsync(file.fileno())
         return asdict(recorder.files[path.name])

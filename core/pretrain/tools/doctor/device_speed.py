@@ -70,14 +70,15 @@ def _filled(rows: int, device: torch.device, dtype: torch.dtype, seed: int) -> T
 
 def timed_matmul(a: Tensor, b: Tensor, device: torch.device, seconds: float) -> tuple[float, Tensor]:
     """Repeat a matmul for some seconds; return the seconds of the fastest one, and its result."""
-    times: list[float] = []
-    while sum(times) < seconds:
+    fastest, total = float("inf"), 0.0
+    while total < seconds:
         synchronize(device)
         started = time.perf_counter()
         product = a @ b
         synchronize(device)
-        times.append(max(time.perf_counter() - started, 1e-6))
-    return min(times), product
+        taken = max(time.perf_counter() - started, 1e-6)
+        fastest, total = min(fastest, taken), total + taken
+    return fastest, product
 
 
 def usual_flops(speed: MatmulSpeed, device: torch.device) -> float:

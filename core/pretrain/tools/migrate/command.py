@@ -208,7 +208,7 @@ def _check_options_with_to(context: click.Context) -> None:
         and context.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE
     ]
     if given:
-        msg = f"{', '.join(given)}: not with --to, which takes --set, --output, --force and --strict.\nLeave it out."
+        msg = f"Leave out {', '.join(given)}: --to takes --set, --output, --force and --strict alone."
         raise MigrateError(msg)
 
 

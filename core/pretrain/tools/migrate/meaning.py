@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from importlib import resources
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -70,6 +70,8 @@ def _meaning(kind: str, text: str, values: list[Any], how: str, note: str) -> Me
         return Mapped(text, dict(values), how, note)
     if kind in {"not supported", "other model"}:
         return NotSupported(text, tuple(values), other_model=kind == "other model")
+    if kind not in get_args(Reason):
+        raise KeyError(kind)
     return NotNeeded(cast("Reason", kind), text)
 
 

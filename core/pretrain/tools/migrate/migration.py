@@ -87,7 +87,7 @@ def _require_accepted(outcomes: Sequence[ReportLine], accepted: Collection[str])
     """Refuse settings without which the model would compute something else, but for those that the user accepts."""
     names = dict.fromkeys(outcome.accept for outcome in outcomes if outcome.accept)
     if idle := ", ".join(sorted(set(accepted) - names.keys())):
-        todo = f"These are: {', '.join(names)}." if names else "Nothing is refused: leave --accept out."
+        todo = f"Refused are: {', '.join(names)}." if names else "Nothing is refused: leave --accept out."
         msg = f"--accept {idle}: no setting of this name is refused.\n{todo}"
         raise MigrateError(msg)
     refused = {outcome.accept: outcome for outcome in outcomes if outcome.accept and outcome.accept not in accepted}
@@ -181,8 +181,11 @@ def build_command(arguments: Sequence[Word]) -> tuple[str, list[ReportLine]]:
             fate, text = meaning.outcome("pretrain data build")
         elif isinstance(meaning, NotSupported):
             fate, text = "not supported", meaning.change
-        else:
+        elif meaning is None:
             fate, text = "not known", NOT_TAKEN
+        else:
+            msg = f"{name} cannot be a key: a build has no recipe"
+            raise TypeError(msg)
         shown = " ".join((written.text, *values)) if fate == "not known" else written.text
         outcomes.append(ReportLine(fate, shown, text, written.place))
     return shlex.join(words), outcomes

@@ -48,7 +48,7 @@ def test_a_collective_far_below_the_datasheet_is_looked_at():
     for stated, verdict in ((None, Verdict.OK), (2 * rate, Verdict.OK), (3 * rate, Verdict.LOOK)):
         (found,) = judge_links(answers, ALL, PLACES, Figures(node_bandwidth=stated, link_bandwidth=1e15))
         assert found.verdict is verdict
-    assert found.text == "all ranks: 25.17 GB/s at 16 MiB (datasheet 75), 10 us at 4 KiB"
+    assert found.text == "all ranks: 25.17 GB/s at 16 MiB (datasheet 75 GB/s), 10 us at 4 KiB"
 
 
 def test_of_several_groups_one_that_is_twice_as_slow_is_named():

@@ -235,5 +235,6 @@ def _layers_of(path: Path, before: int, names: list[str]) -> int:
     numbers = {int(name.split(".")[2]) - before for name in names if name.startswith("decoder.layers.")}
     if numbers and max(numbers) + 1 != len(numbers):
         missing = next(number for number in range(len(numbers)) if number not in numbers)
-        raise lacking(path, f"the weights of its layer {missing}")
+        msg = f"{path} lacks the weights of its layer {missing}.\nCopy the file again."
+        raise CheckpointError(msg)
     return len(numbers)

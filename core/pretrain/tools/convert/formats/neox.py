@@ -196,7 +196,7 @@ def _require_our_norm(layers: Layers, model: ModelSection, config: Mapping[str, 
         msg = (
             f"{layers.path} adds rms_norm_epsilon {model.layernorm_epsilon:g} to the root of the mean square, as "
             "GPT-NeoX did until May 2025; here it is added under the root.\n"
-            f"Pass --set model.layernorm_epsilon={_NEGLIGIBLE:g}, with which both are equal, or another one."
+            f"Pass --set model.layernorm_epsilon={_NEGLIGIBLE:g}, with which both are equal."
         )
         raise CheckpointError(msg)
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from pretrain.collectives import silent_connections
 from pretrain.report.plain_text import rank_names
 from pretrain.tools.doctor.device_speed import synchronize
 from pretrain.tools.doctor.finding import Finding
@@ -107,7 +106,7 @@ def _judge_collective(
     rate = bandwidth(collective, len(slowest), size, seconds[slowest][str(size)])
     within = len({places[rank].node for rank in slowest}) == 1
     stated = figures.link_bandwidth if within else figures.node_bandwidth
-    of_stated = f" (datasheet {stated / 1e9:.0f})" if stated else ""
+    of_stated = f" (datasheet {stated / 1e9:.0f} GB/s)" if stated else ""
     latency = max(of[str(least)] for of in seconds.values())
     named = f"{len(seconds)} {kind} of {len(slowest)}, slowest {rank_names(slowest)}" if len(seconds) > 1 else kind
     text = f"{named}: {rate / 1e9:.2f} GB/s at {_bytes(size)}{of_stated}, {1e6 * latency:.0f} us at {_bytes(least)}"
@@ -176,8 +175,7 @@ class LinkTimer:
         rank, world_size = self.board.world.rank, self.board.world.world_size
         self.board.doing(f"join the process group of {world_size} ranks ({self.process_group})")
         store = prefixed("links", open_first(self.board.world, serves=False))
-        with silent_connections():
-            dist.init_process_group(self.process_group, store=store, rank=rank, world_size=world_size, timeout=_TIMEOUT)
+        dist.init_process_group(self.process_group, store=store, rank=rank, world_size=world_size, timeout=_TIMEOUT)
         for kind, groups in kinds.items():
             group, members = self._group(kind, groups)
             found["unequal"] += self._wrong_results(kind, group, len(members))
@@ -196,8 +194,7 @@ class LinkTimer:
     def _group(self, kind: str, groups: Groups) -> tuple[Any, tuple[int, ...]]:
         """Make the groups of a kind, which every rank does for all of them; return this rank's."""
         self.board.doing(f"make the {kind}")
-        with silent_connections():
-            made = [dist.new_group(list(ranks), timeout=_TIMEOUT) for ranks in groups]
+        made = [dist.new_group(list(ranks), timeout=_TIMEOUT) for ranks in groups]
         place = next(place for place, ranks in enumerate(groups) if self.board.world.rank in ranks)
         return made[place], groups[place]
 

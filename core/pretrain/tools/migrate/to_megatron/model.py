@@ -128,6 +128,6 @@ FUNCTIONS: Mapping[str, Function] = {
     "tokenizer.file": tokenizer_file,
     "data.path": lambda recipe: when(recipe.data.path is not None, "data_path", recipe.data.path),
     "data.blend": blend,
-    "data.split": lambda recipe: Answer((given("split", recipe.data.split.replace(" ", "")),)),  # it warns without
+    "data.split": lambda recipe: Answer((given("split", "".join(recipe.data.split.split())),)),  # it warns without
     "data.reset_attention_mask": reset_attention_mask,
 }
