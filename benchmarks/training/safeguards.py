@@ -71,9 +71,10 @@ def steps_in_turn(engine, batches: list, rounds: int) -> tuple[list[float], list
     without, guarded = [], []
     for _ in range(rounds + UNCOUNTED):
         without.append(timed(step))
-        clock.attach(engine.models)
+        hooks = clock.attach(engine.models)
         guarded.append(timed(guarded_step))
-        clock.detach()
+        for hook in hooks:
+            hook.remove()
     return without[UNCOUNTED:], guarded[UNCOUNTED:]
 
 

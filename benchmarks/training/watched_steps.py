@@ -89,9 +89,10 @@ def steps_in_turn(engine, rounds: int) -> tuple[list[float], list[float]]:
 
     def marked(iteration):
         with marks(engine.models, position):
-            clock.attach(engine.models)
+            hooks = clock.attach(engine.models)
             seconds = timed(lambda: watched_step(iteration))
-            clock.detach()
+            for hook in hooks:
+                hook.remove()
         return seconds
 
     without, watched = [], []

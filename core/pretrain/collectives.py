@@ -24,23 +24,23 @@ T = TypeVar("T")
 
 
 @contextmanager
-def silent_connections() -> Iterator[None]:
-    """Keep libraries from printing while process groups are made.
+def connections_apart() -> Iterator[None]:
+    """Send to standard error what libraries print while process groups are made. For the main thread.
 
     gloo of torch 2.9 writes a line for each group to standard output, where others read results.
     """
-    if sys.stdout is None:  # started without one
+    try:
+        sys.stdout.flush()
+        own = os.dup(1)
+    except (AttributeError, OSError, ValueError):  # there is no standard output
         yield
         return
-    sys.stdout.flush()
-    own, nothing = os.dup(1), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nothing, 1)
     try:
+        os.dup2(2, 1)
         yield
     finally:
         os.dup2(own, 1)
-        for end in (own, nothing):
-            os.close(end)
+        os.close(own)
 
 
 def first_problem(problem: str | None) -> str | None:

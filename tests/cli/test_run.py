@@ -174,7 +174,7 @@ def test_a_dry_run_says_what_the_run_will_build(call):
     corpus = ("--set", "data={path: new, corpus: {source: python_stdlib}}", "--set", tokenizer)
     code, out, err = call("--dry-run", *corpus)
     assert (code, err) == (0, "")
-    assert out.endswith("# data: the run first builds new and new.json from python_stdlib\n")
+    assert out.endswith("# data: new and new.json are missing, the run first builds them from python_stdlib\n")
 
 
 def test_a_dry_run_looks_at_the_run_directory(call):

@@ -39,6 +39,7 @@ def environment(monkeypatch):
         if not name.startswith("SLURM_") and name not in {"RANK", "WORLD_SIZE", "OMP_NUM_THREADS", "PRETRAIN_TRACEBACK"}
     }
     monkeypatch.syspath_prepend(str(HERE))
+    monkeypatch.setattr("pretrain.launch.nodes.store_client._PATIENCE", 60.0)  # a busy machine's store takes its time
     with patch.dict(os.environ, kept | {"PYTHONPATH": str(HERE)}, clear=True):
         yield
 

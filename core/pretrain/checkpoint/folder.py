@@ -5,6 +5,7 @@ The owner is the one run that may save there; its identity is in `.run_id` of it
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -102,7 +103,9 @@ class CheckpointFolder:
         try:
             yield
         except OSError as error:
-            msg = f"{self.path} cannot be written: {error}\nFree disk space, or set checkpoint.save to another folder."
+            is_full = error.errno in {errno.ENOSPC, errno.EDQUOT}
+            todo = "Free disk space, or set" if is_full else "Set"
+            msg = f"{self.path} cannot be written: {error}\n{todo} checkpoint.save to another folder."
             raise CheckpointError(msg) from error
 
     def name_none(self, reason: str) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @click.command(name="backends")
 def command() -> None:
-    """List every backend, with its version, and whether it is available.
+    """List every backend: version, provider, and whether it is available or why not.
 
     A broken plugin is a line of the list, with its error.
     """

@@ -15,7 +15,7 @@ COMMANDS = {
     "run": "Train a recipe (the default command).",
     "data": "Build, merge and inspect token files.",
     "tokenizer": "Train a tokenizer.",
-    "backends": "List every backend, with its version, and whether it is available.",
+    "backends": "List every backend: version, provider, and whether it is available or why not.",
     "evaluate": "Compute loss and perplexity of a checkpoint.",
     "generate": "Generate text from a checkpoint.",
     "explain": "Show which kernel each operation gets, and why the others do not.",

@@ -182,4 +182,6 @@ def built_inputs(recipe: Recipe) -> str:
     if own_corpus().is_complete(recipe.data.path, recipe.tokenizer):
         return ""
     tokenizer = f" and {recipe.tokenizer.file}" if recipe.tokenizer.file else ""
-    return f"data: the run first builds {recipe.data.path}{tokenizer} from {recipe.data.corpus.source}"
+    what = f"{recipe.data.path}{tokenizer}"
+    verb, them = ("are", "them") if tokenizer else ("is", "it")
+    return f"data: {what} {verb} missing, the run first builds {them} from {recipe.data.corpus.source}"

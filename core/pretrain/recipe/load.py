@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from pretrain.errors import RecipeError
 from pretrain.recipe.checks.effect import problems_of, without_effect
 from pretrain.recipe.deepspeed.translate import merge_deepspeed
-from pretrain.recipe.deepspeed.translation import NOTHING
+from pretrain.recipe.deepspeed.translation import no_translation
 from pretrain.recipe.document import Document, apply_override, read_document
 from pretrain.recipe.problem import describe, problems_in
 from pretrain.recipe.recipe import Recipe, RecipeOrigin
@@ -48,7 +48,9 @@ def make_effective(document: Document) -> tuple[Recipe, list[Problem]]:
             return recipe, left_out
         idle = [problem for problem in problems if problem.switched_off_by]
         if recipe is None or len(idle) < len(problems):
-            raise RecipeError(describe(document, [problem for problem in problems if problem not in idle], NOTHING))
+            raise RecipeError(
+                describe(document, [problem for problem in problems if problem not in idle], no_translation())
+            )
         for problem in idle:
             document.remove(problem.path)
         left_out += idle

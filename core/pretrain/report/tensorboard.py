@@ -76,7 +76,7 @@ class TensorBoard:
             reason = getattr(error, "strerror", None) or error
             self._warn(
                 f"warning: {self._directory} cannot be written ({reason}). The training continues; TensorBoard's "
-                "curves have a gap until it can be."
+                "curves have a gap until it can be written again."
             )
 
     def _add(self, tag: str, value: float | None, iteration: int, samples: int | None = None) -> None:

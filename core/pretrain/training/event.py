@@ -53,8 +53,9 @@ class Event:
 class GcControl(Event):
     """A context in which garbage is collected only when it is asked for, on all ranks after the same iterations.
 
-    Like Megatron-LM's --manual-gc. Objects that exist at the beginning, mostly imported modules, are left out of
-    collections (gc.freeze), which makes them short; afterwards they are collected again.
+    Within an iteration, a rank that collects makes all others wait. Like Megatron-LM's --manual-gc. Objects that exist
+    at the beginning, mostly imported modules, are left out of collections (gc.freeze), which makes them short;
+    afterwards they are collected again.
     """
 
     def __init__(self, interval: int, *, is_manual: bool) -> None:

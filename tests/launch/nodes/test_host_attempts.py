@@ -50,6 +50,7 @@ def attempts(monkeypatch, tmp_path):
         seen, left = [], iter(ends)
 
         def run_on_hosts(hosts, job, attempt, patience=None, *, may_restart):
+            assert may_restart
             seen.append(("".join(host.name for host in hosts.members), job.resume, attempt, patience))
             use(Path(job.run_dir))
             end = next(left)

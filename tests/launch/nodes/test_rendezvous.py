@@ -156,7 +156,8 @@ def test_a_node_that_joins_has_patience_with_a_busy_store(port, monkeypatch):
 
 
 def test_only_the_serving_node_says_whose_rendezvous_it_is(port):
-    store = TCPStore(LOCALHOST, port, is_master=True, timeout=timedelta(seconds=0.1), wait_for_workers=False)
+    store = TCPStore(LOCALHOST, port, is_master=True, wait_for_workers=False)
+    store.set_timeout(timedelta(seconds=0.1))
     with pytest.raises(DistError):
         is_of_run(store, "80")
     assert not store.check([RUN])

@@ -48,7 +48,7 @@ def test_those_who_wait_for_the_waiting_come_after_the_cause():
     first, second = diagnose(states, processes(3))
     assert first.startswith("rank 0 waits in all-reduce of group tp")
     assert "rank 1 is not there: it is in saving" in first
-    assert second == "rank 2 in turn waits for these ranks: all-reduce of group dp"
+    assert second == "rank 2 waits for them in turn, in all-reduce of group dp"
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_a_stage_that_sends_nothing_is_named_by_the_next():
     first, second = diagnose(states, processes(3))
     assert first.startswith("rank 1 waits in recv_forward with rank 0 (group pp)")
     assert "rank 0 is not there: it is in data loading" in first
-    assert second.startswith("rank 2 in turn waits for these ranks")
+    assert second.startswith("rank 2 waits for them in turn, in ")
 
 
 def test_ranks_that_wait_for_nobody_are_told_by_what_they_do():

@@ -247,7 +247,7 @@ LOST = "mask arbitrary: what is masked gets the score -10000, and no weight only
         (asked(length=70), "70 keys; above 64 only multiples of 4: a row is read by fours"),
         (asked(length=1024, heads=6), "6 heads; with 1024 keys only multiples of 4, whatever the micro batch"),
         (asked(length=128, heads=12), "12 heads; with 128 keys only multiples of 8, whatever the micro batch"),
-        (replace(asked(), queries=16), "16 queries, 32 keys; only equally many"),
+        (replace(asked(), queries=16), "16 queries, 32 keys; needs equally many"),
         (asked(mask=Mask.NONE, length=260, heads=3), ""),
         (replace(asked(mask=Mask.NONE, length=256), queries=30), "30 queries; with 256 keys only multiples of 4"),
         (replace(asked(mask=Mask.NONE, length=20), queries=12), "12 queries; with 20 keys only multiples of 8"),

@@ -40,7 +40,7 @@ class _Ranks(Protocol):
 def supervise(
     ranks: _Ranks, poll: Callable[[], Failure | None] | None = None, *, failure_ends: bool = True
 ) -> Failure | None:
-    """Wait until all ranks have ended; return why the run failed, or has `stopped`, None if it is complete.
+    """Wait in the main thread until all ranks have ended; return why the run failed or `stopped`, None if complete.
 
     Ctrl-C, SIGTERM or SIGHUP is passed on to the ranks, which save and exit; a second one kills them, and raises
     SystemExit with 128 + its number. A failure of ranks that were asked to end is `asked`. `poll`, called once a

@@ -18,7 +18,7 @@ from pretrain.recipe.deepspeed.key_tables import (
     WHOLE,
     without_equivalent,
 )
-from pretrain.recipe.deepspeed.translation import NOTHING, Translation
+from pretrain.recipe.deepspeed.translation import Translation, no_translation
 from pretrain.recipe.section import as_number, shown
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def merge_deepspeed(document: Document) -> Translation:
     """
     named = document.value(_CONFIG)
     if not isinstance(named, str | dict) or not named or document.value("engine.name") != "deepspeed":
-        return NOTHING
+        return no_translation()
     keys = tuple(_CONFIG.split("."))
     if isinstance(named, str):
         file = read_json(named, f"{document.place(keys)}: {_CONFIG}")

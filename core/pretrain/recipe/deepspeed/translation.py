@@ -103,5 +103,6 @@ class Translation:
         return [f"{self.file.place(remark.json_path)}: {remark.text}" for remark in self.of(kind)]
 
 
-NOTHING = Translation(JsonFile("", {}, {}))
-"""Of a recipe without a DeepSpeed file."""
+def no_translation() -> Translation:
+    """Return that of a recipe without a DeepSpeed file."""
+    return Translation(JsonFile("", {}, {}))

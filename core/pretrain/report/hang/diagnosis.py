@@ -127,7 +127,7 @@ class _Diagnosis:
             kinds = dict.fromkeys(collective_words(alike[0].collective) for alike in self._alike(rest))
             ranks = sorted(rank for wait in rest for rank in wait.ranks)
             verb = _verb(ranks, "waits", "wait")
-            sentences.append(f"{rank_names(ranks)} in turn {verb} for these ranks: {', '.join(kinds)}")
+            sentences.append(f"{rank_names(ranks)} {verb} for them in turn, in {', '.join(kinds)}")
         return sentences
 
     def _complete(self, wait: Wait, waits: Sequence[Wait]) -> list[str]:

@@ -110,7 +110,9 @@ def own_state(
         waits_in=waits_in,
         called=tuple(kept(called)),
         processes={each.rank: each.state() for each in here},
-        last_seen={rank: place_words(seen, identity["layers"]) for rank, seen in last_seen.items() if seen},
+        last_seen={
+            rank: words for rank, seen in last_seen.items() if seen and (words := place_words(seen, identity["layers"]))
+        },
         stacks=tuple(stacks),
     )
 

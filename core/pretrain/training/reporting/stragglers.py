@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from torch import nn
+    from torch.utils.hooks import RemovableHandle
 
     from pretrain.engine.protocol import Engine, Step
     from pretrain.recipe import Recipe
@@ -177,12 +178,14 @@ class LocalClock(Event):
         """Measure no more calls: evaluations have other kernels' times."""
         self._left = 0
 
-    def attach(self, models: Iterable[nn.Module]) -> None:
-        """Measure the attention of the first layers of these model chunks."""
+    def attach(self, models: Iterable[nn.Module]) -> list[RemovableHandle]:
+        """Measure the attention of the first layers of these model chunks; return the hooks, which may be removed."""
         found = (module for model in models for module in model.modules() if isinstance(module, CoreAttention))
-        for module in islice(found, CALLS):
-            module.register_forward_pre_hook(self._begin)
-            module.register_forward_hook(self._end)
+        return [
+            hook
+            for module in islice(found, CALLS)
+            for hook in (module.register_forward_pre_hook(self._begin), module.register_forward_hook(self._end))
+        ]
 
     def take(self) -> float:
         """Return the mean seconds of a call since the last time, 0 without one; the device must be idle."""

@@ -82,7 +82,7 @@ def _blocks(request: SoftmaxRequest) -> str:
     if not causal:
         return f"{request.queries} queries; with {keys} keys only multiples of {rows}" if request.queries % rows else ""
     if request.queries != keys:
-        return f"{request.queries} queries, {keys} keys; only equally many"
+        return f"{request.queries} queries, {keys} keys; needs equally many"
     if request.heads % rows:  # the request has no micro batch size, and a prompt has 1
         return f"{request.heads} heads; with {keys} keys only multiples of {rows}, whatever the micro batch"
     return ""
