@@ -127,7 +127,7 @@ def test_a_folder_that_cannot_be_renamed_is_an_error_at_a_step(saves, folder, to
     saves.start(10, slow := Written(at_once=False))
     (folder.path / LATEST).mkdir()
     slow.go.set()
-    with pytest.raises(CheckpointError, match=r"checkpoints cannot be written: .*\nFree disk space"):
+    with pytest.raises(CheckpointError, match=r"checkpoints cannot be written: .*\nSet checkpoint.save"):
         until_told(saves, told)
 
 

@@ -229,9 +229,7 @@ def test_other_files_are_left_alone(folder):
 
 def test_a_folder_that_cannot_be_made_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(
-        CheckpointError, match=r"cannot be written: .*\nSet checkpoint\.save to another"
-    ):
+    with pytest.raises(CheckpointError, match=r"cannot be written: .*\nSet checkpoint\.save to another"):
         save(CheckpointFolder(tmp_path / "file"), 20)
 
 
