@@ -1,4 +1,4 @@
-"""Agreement of all ranks on an error, an answer or a few numbers, and their connections.
+"""Agreement of all ranks on an error, an answer or a few numbers; and what libraries print as they connect.
 
 A rank that fails, or that sees other files, would otherwise leave the others waiting in their next collective.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch.distributed as dist
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 @contextmanager
-def connections_apart() -> Iterator[None]:
+def library_output_to_stderr() -> Iterator[None]:
     """Send to standard error what libraries print while process groups are made. For the main thread.
 
     gloo of torch 2.9 writes a line for each group to standard output, where others read results.
@@ -36,7 +36,8 @@ def connections_apart() -> Iterator[None]:
         yield
         return
     try:
-        os.dup2(2, 1)
+        with suppress(OSError):  # there is no standard error
+            os.dup2(2, 1)
         yield
     finally:
         os.dup2(own, 1)
