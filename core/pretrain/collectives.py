@@ -1,4 +1,4 @@
-"""Agreement of all ranks on an error, an answer or a few numbers; and what libraries print as they connect.
+"""Agreement of all ranks on an error, an answer or a few numbers.
 
 A rank that fails, or that sees other files, would otherwise leave the others waiting in their next collective.
 """
@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import torch
 import torch.distributed as dist
+from torch.torch_version import TorchVersion
 
 from pretrain.errors import PretrainError
 
@@ -24,24 +26,23 @@ T = TypeVar("T")
 
 
 @contextmanager
-def library_output_to_stderr() -> Iterator[None]:
-    """Send to standard error what libraries print while process groups are made. For the main thread.
+def quiet_gloo() -> Iterator[None]:
+    """Hide the line that gloo of torch 2.9 and 2.10 prints for each process group made in this block.
 
-    gloo of torch 2.9 writes a line for each group to standard output, where others read results.
+    It would stand among results that others read from standard output. For the main thread.
     """
-    try:
-        sys.stdout.flush()
-        own = os.dup(1)
-    except (AttributeError, OSError, ValueError):  # there is no standard output
+    if torch.__version__ >= TorchVersion("2.11"):
         yield
         return
+    sys.stdout.flush()
+    own, nothing = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     try:
-        with suppress(OSError):  # there is no standard error
-            os.dup2(2, 1)
+        os.dup2(nothing, 1)
         yield
     finally:
         os.dup2(own, 1)
         os.close(own)
+        os.close(nothing)
 
 
 def first_problem(problem: str | None) -> str | None:

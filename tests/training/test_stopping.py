@@ -18,13 +18,13 @@ from pretrain.training.stopping import REASONS, Stopping, end_of
 TWO_RANKS = """
 import os, signal, sys
 import torch.distributed as dist
-from pretrain.collectives import library_output_to_stderr
+from pretrain.collectives import quiet_gloo
 from pretrain.recipe import make_recipe
 from pretrain.training.stopping import Stopping
 from recipe.smallest import SMALLEST
 
 rank = int(sys.argv[1])
-with library_output_to_stderr():
+with quiet_gloo():
     dist.init_process_group("gloo", init_method=f"file://{sys.argv[2]}", rank=rank, world_size=2)
 with Stopping(make_recipe(SMALLEST)) as stopping:
     said = []

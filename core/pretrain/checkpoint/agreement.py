@@ -11,7 +11,7 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
-from pretrain.collectives import library_output_to_stderr
+from pretrain.collectives import quiet_gloo
 
 T = TypeVar("T")
 
@@ -21,7 +21,7 @@ def between_hosts(description: str, timeout_minutes: int) -> dist.ProcessGroup |
     if dist.get_world_size() == 1:
         return None
     timeout = timedelta(minutes=timeout_minutes)
-    with library_output_to_stderr():
+    with quiet_gloo():
         group: dist.ProcessGroup = dist.new_group(backend="gloo", group_desc=description, timeout=timeout)
     return group
 

@@ -17,7 +17,7 @@ from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
 from torch.distributed.rendezvous import rendezvous
 
 from pretrain.bridge.megatron.optimizer import install_group_options
-from pretrain.collectives import library_output_to_stderr
+from pretrain.collectives import quiet_gloo
 from pretrain.engine.deepspeed import swapping
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def join_planned_world(rank: int, world_size: int) -> None:
 def join_world(backend: Backend, rank: int, world_size: int, timeout_minutes: int) -> None:
     """Join the default process group of the backend's kind; a world of one needs no address."""
     store = dist.HashStore() if world_size == 1 else _store_of_restart()  # type: ignore[attr-defined]  # torch's stub lacks it
-    with library_output_to_stderr():
+    with quiet_gloo():
         dist.init_process_group(
             backend.process_group,
             init_method=None if store else "env://",
@@ -78,7 +78,7 @@ def make_parallel_groups(recipe: Recipe, options: ProcessGroupOptionsFn, *, with
     """Divide the world into parallel groups, each with the options of its name; gloo's are for checkpoints."""
     install_group_options(options)
     parallel = recipe.parallel
-    with library_output_to_stderr():
+    with quiet_gloo():
         parallel_state.initialize_model_parallel(
             tensor_model_parallel_size=parallel.tensor_model_parallel_size,
             pipeline_model_parallel_size=parallel.pipeline_model_parallel_size,

@@ -9,11 +9,11 @@ from torch import distributed
 
 def main(store, prefix, rank):
     from pretrain.bridge import megatron
-    from pretrain.collectives import library_output_to_stderr
+    from pretrain.collectives import quiet_gloo
     from pretrain.cpu.backend import CpuBackend
 
     megatron.install(CpuBackend())
-    with library_output_to_stderr():
+    with quiet_gloo():
         distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     blend = [{"weight": weight, "path": prefix} for weight in (1, 2)]
     print(json.dumps([build({"path": prefix}, rank), build({"blend": blend}, rank)]))

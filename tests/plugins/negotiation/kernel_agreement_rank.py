@@ -7,7 +7,7 @@ import sys
 
 import torch.distributed as dist
 
-from pretrain.collectives import library_output_to_stderr
+from pretrain.collectives import quiet_gloo
 from pretrain.errors import KernelError
 from pretrain.plugins.negotiation.kernel_table import KernelRow, KernelTable, check_same_on_all_ranks
 
@@ -21,7 +21,7 @@ def table(kernels: dict[str, str]) -> KernelTable:
 
 
 def main(store: str, rank: str, *rounds: str) -> None:
-    with library_output_to_stderr():
+    with quiet_gloo():
         dist.init_process_group("gloo", init_method=f"file://{store}", rank=int(rank), world_size=2)
     for kernels in rounds:
         try:
