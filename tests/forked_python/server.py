@@ -196,7 +196,8 @@ if __name__ == "__main__":
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         subprocess.Popen = client.Popen  # type: ignore[misc]  # before modules that import it by its name, as torchrun's
-        _searched = sys.path[2:]  # without the folder that is current, and PYTHONPATH
+        # without the folder that is current, and PYTHONPATH, which may be that of a test
+        _searched = sys.path[1 + len(os.environ["PYTHONPATH"].split(os.pathsep)) :]
         load(_backend)  # torch 2.9's adds a temporary folder
     gc.collect()
     gc.freeze()
