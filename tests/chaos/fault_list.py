@@ -60,7 +60,7 @@ def _of_processes(last: int) -> tuple[Fault, ...]:
         Fault(
             name="kill -9 of a node's launcher",
             disturb=disturbances.kill_launcher,
-            endings=(_restarted(r"Node 1 [^\n]*no sign[^\n]*its launcher was killed"),),
+            endings=(_restarted(r"Node 1 [^\n]*no heartbeat[^\n]*its launcher was killed"),),
             nodes=2,
         ),
     )

@@ -1,6 +1,7 @@
 import dataclasses
 import errno
 import signal
+import time
 
 import pytest
 
@@ -164,3 +165,8 @@ def test_a_rank_without_output_is_described_by_its_exit_code(code, words):
     told = Failure.from_exit_code(1, code)
     assert words in str(told)
     assert not told.interrupted
+
+
+def test_its_time_is_the_wall_clocks_at_that_moment(monkeypatch):
+    monkeypatch.setattr(time, "time", lambda: 5.0)
+    assert Failure(text="no layers").when == 5.0

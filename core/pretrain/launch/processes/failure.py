@@ -35,7 +35,7 @@ class Failure:
     """The end of one rank."""
 
     rank: int = 0
-    when: float = field(default_factory=time.time)  # seconds since the epoch
+    when: float = field(default_factory=lambda: time.time())  # noqa: PLW0108  in seconds since the epoch; tests move it
     exit_code: int = CRASH  # `USER_ERROR` or `CRASH`; another one: the ranks have not failed, but stopped
     text: str
     lost_peer: bool = False  # it lost its connection to another rank: a consequence rather than the cause
