@@ -23,7 +23,7 @@ from pretrain.tools.convert.lazy_tensor import LazyTensor, bytes_of
 from pretrain.tools.convert.target import tensors_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex
@@ -68,18 +68,11 @@ class TorchFile:
 def _write_with_checksum(file: Any, tensor: LazyTensor, written: Callable[[int], None]) -> int:
     """Write a tensor's bytes; return their CRC-32."""
     checksum = 0
-    for data in _write(file, tensor, written):
-        checksum = zlib.crc32(data, checksum)
-    return checksum
-
-
-def _write(file: Any, tensor: LazyTensor, written: Callable[[int], None]) -> Iterator[memoryview]:
-    """Write a tensor's bytes and yield them."""
-    for block in tensor.blocks():
-        data = bytes_of(block)
+    for data in map(bytes_of, tensor.blocks()):
         file.write(data)
+        checksum = zlib.crc32(data, checksum)
         written(len(data))
-        yield data
+    return checksum
 
 
 def _without_data(content: Any) -> Any:
@@ -138,8 +131,9 @@ class SafetensorsFile:
         with recorder.open(path, "wb") as file:
             file.write(self._header())
             for tensor in self.tensors.values():
-                for _ in _write(file, tensor, written):
-                    pass
+                for data in map(bytes_of, tensor.blocks()):
+                    file.write(data)
+                    written(len(data))
             file.flush()
             os.fsync(file.fileno())
         return asdict(recorder.files[path.name])

@@ -1,10 +1,8 @@
-"""An optimizer is added to a copy by the steps of CONTRIBUTING.md; without one of them a test fails."""
+"""An optimizer as a newcomer adds it by the steps of CONTRIBUTING.md; tests/test_pages.py follows them."""
 
 from __future__ import annotations
 
 from pathlib import Path
-
-import pytest
 
 from pages import Page
 
@@ -79,15 +77,3 @@ PAGE = Page(
         "docs/recipes.md": "tests/docs/test_recipes_page.py",
     },
 )
-
-
-def test_the_page_names_the_files():
-    assert PAGE.named_files() == list(PAGE.steps) == list(PAGE.sees)
-
-
-@pytest.mark.slow
-@pytest.mark.full
-@pytest.mark.parametrize("left_out", PAGE.steps)
-def test_without_a_step_of_the_page_a_test_fails(tmp_path, left_out):
-    done = PAGE.follow_without(left_out, tmp_path)
-    assert done.returncode != 0, done.stdout + done.stderr

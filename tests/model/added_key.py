@@ -1,12 +1,10 @@
-"""A model key is added to a copy by the steps of CONTRIBUTING.md; without one of them a test fails."""
+"""A model key as a newcomer adds it by the steps of CONTRIBUTING.md; tests/test_pages.py follows them."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
-from pages import Page, copy_sources, run
+from pages import Page
 
 KEY = """    qk_layernorm: Annotated[Bool, replace(PART, before=False)] = False
     \"\"\"Whether the queries and keys of each head are normalized.\"\"\"
@@ -66,48 +64,3 @@ PAGE = Page(
         "docs/recipes.md": "tests/docs/test_recipes_page.py",
     },
 )
-
-
-def test_the_page_names_the_files():
-    assert PAGE.named_files() == list(PAGE.steps) == list(PAGE.sees)
-
-
-@pytest.mark.slow
-@pytest.mark.full
-@pytest.mark.parametrize("left_out", PAGE.steps)
-def test_without_a_step_of_the_page_a_test_fails(tmp_path, left_out):
-    done = PAGE.follow_without(left_out, tmp_path)
-    assert done.returncode != 0, done.stdout + done.stderr
-
-
-LAYOUTS = """
-ADDED = {
-    "megatron": Case(("model.qk_layernorm=true",), TP, last=SAVED_AT),
-    "stage 1": Case(("model.qk_layernorm=true",), (*STAGE[1], *TP), last=SAVED_AT),
-}
-"""
-TEST = """
-import pytest
-
-from engine import layouts, ranks
-from engine.comparison import check
-
-
-def test_two_tensor_parallel_ranks_train_as_one(tmp_path):
-    results = ranks.run("ADDED", 2, tmp_path)
-    for name, case in layouts.ADDED.items():
-        check(results[name], case)
-"""
-
-
-@pytest.mark.full
-@pytest.mark.ranks
-def test_the_added_key_trains_on_two_ranks_as_on_one_with_both_engines(tmp_path):
-    """Each rank norms its own heads: both engines sum the gradients without a word on the page about it."""
-    copy_sources(tmp_path)
-    PAGE.take(tmp_path)
-    with (tmp_path / "tests/engine/layouts.py").open("a") as file:
-        file.write(LAYOUTS)
-    (tmp_path / "tests/engine/test_added.py").write_text(TEST)
-    done = run(tmp_path, "tests/engine/test_added.py")
-    assert done.returncode == 0, done.stdout + done.stderr
