@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import traceback
 from functools import partial
 
 import pytest
@@ -105,6 +106,9 @@ def test_a_full_disk_is_an_error_in_two_lines(fill, tmp_path, monkeypatch):
         f"{tmp_path / 'later'} cannot be written: {full_disk.MESSAGE}\n"
         "Free disk space, or set checkpoint.save to another folder."
     )
+    inner = [frame for frame, _ in traceback.walk_tb(caught.value.__cause__.__traceback__)][1:]
+    assert inner
+    assert not any(frame.f_locals for frame in inner), "the error keeps what was being written"
 
 
 def test_a_disk_without_room_for_the_common_part_is_an_error_too(tmp_path):

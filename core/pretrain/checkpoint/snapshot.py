@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import re
+import traceback
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -131,6 +132,8 @@ class Snapshot:
             share = self.files.write(recorder.open), recorder.files, None
         except Exception as error:  # noqa: BLE001  whatever it is, the other ranks wait for this one's answer
             failed = error
+            # What was being written is freed now. Python 3.12.1's collector crashes on such views (cpython#111211).
+            traceback.clear_frames(error.__traceback__)
             share = [], {}, str(_told(self.directory, error))
         shares = gathered(share, group)
         problem = None if shares is None else next((told for *_, told in shares if told), None)
