@@ -188,7 +188,9 @@ class TestUnknownValues:
 
     def test_a_later_value_replaces_an_unknown_one_and_the_other_way_round(self):
         assert values(parse(words_of("--layers $N --layers 3"), SMALL)) == {"layers": 3}
-        assert parse(words_of("--layers 3 --layers $N"), SMALL).settings == {}
+        parsed = parse(words_of("--layers 3\n--layers $N"), SMALL)
+        assert parsed.settings == {}
+        assert parsed.notices == ["train.sh:2: --layers, whose value is not known, replaces --layers 3 of train.sh:1"]
 
 
 class RefusedError(Exception):

@@ -140,7 +140,10 @@ def _take(option: Option, program: Program, parsed: Parsed) -> None:
     parsed.notices.extend(_of_another(option, program))
     asked = tuple(asked for value in option.values for asked in value.asked)
     if asked:
-        parsed.settings.pop(flag.name, None)
+        before = parsed.settings.pop(flag.name, None)
+        if before is not None:
+            replaced = f"{_shown(before)} of {before.place}"
+            parsed.notices.append(f"{place}: {option.written}, whose value is not known, replaces {replaced}")
         parsed.asked[flag.name] = asked
         return
     try:
