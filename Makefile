@@ -10,7 +10,11 @@ PYTEST := OMP_NUM_THREADS=1 $(PY)/python -m pytest
 quickstart: venv
 	$(PY)/pretrain --backend cpu recipes/quickstart.yml
 
-test: test-core test-ascend
+# Side by side, since tests of ranks often wait. What the simulated NPU's say is shown after the others' end.
+test: venv
+	@says=$$(mktemp) && { nice -n 5 $(MAKE) --no-print-directory test-ascend SELECTED="$(SELECTED)" >$$says 2>&1 & } && ascend=$$! && \
+	trap 'kill $$ascend 2>/dev/null; rm -f $$says' EXIT && trap 'exit 130' INT TERM && \
+	{ $(MAKE) --no-print-directory test-core SELECTED="$(SELECTED)"; core=$$?; wait $$ascend; code=$$?; cat $$says; exit $$((core | code)); }
 
 # And what takes longer than CI can bear: the tests marked full, and an installation.
 test-all: SELECTED :=
@@ -29,7 +33,7 @@ test-cuda: venv
 # The environment's exit code 77 says, with the reason, that there is none here.
 test-ascend: venv
 	@backends/ascend/environment || { code=$$?; [ $$code = 77 ] && exit 0; exit $$code; } && \
-	OMP_NUM_THREADS=1 .venv-ascend/bin/python -m pytest --numprocesses 2 --dist loadgroup -m "$(SELECTED)" \
+	OMP_NUM_THREADS=1 .venv-ascend/bin/python -m pytest -m "$(SELECTED)" \
 		backends/ascend/simulator/tests $(wildcard $(SIMULATED))
 
 # The same under the release that Huawei pairs with CANN 8.5.0; installs several GB.

@@ -18,8 +18,9 @@ from pretrain.cpu.backend import CpuBackend
 DTYPE = re.compile(r"(-weights \w+)?-(fp32|bf16|fp16)]$")
 LONG, LONGEST = re.compile(r"-[sq](2112|8192)-"), re.compile(r"-[sq]8192-")
 ONE_IN = {
-    "backends/cuda/tests/kernels": 8,  # in Triton's interpreter
-    "tests/checkpoint/test_storage.py": 3,
+    "backends/cuda/tests/kernels": 24,  # in Triton's interpreter
+    "tests/checkpoint/test_damage.py": 3,
+    "tests/checkpoint/test_storage.py": 5,
     "tests/cpu/test_conformance.py": 6,
     "tests/engine/megatron/test_forward_only.py": 5,
     "tests/forked_python/test_forked_python.py": 8,
@@ -29,8 +30,8 @@ ONE_IN = {
     "backends/ascend/tests/test_documented_first.py": 8,
     "tests/tools/corpus": 4,
     "tests/engine/deepspeed/test_nvme.py": 4,
-    "tests/engine/deepspeed/test_engine.py": 5,
-    "tests/engine/megatron/test_engine.py": 5,
+    "tests/engine/deepspeed/test_engine.py": 8,
+    "tests/engine/megatron/test_engine.py": 8,
     "tests/launch/processes/test_signals.py": 4,
     "tests/recipe/deepspeed/test_every_key.py": 6,
 }
@@ -39,13 +40,14 @@ ONE_IN = {
 ROOT = Path(__file__).parents[1]
 THREADS = pytest.StashKey[int]()
 MODULES = pytest.StashKey[int]()
+client.behave_as_started()  # xdist's workers are forked
 FREEZE, UNFREEZE = gc.freeze, gc.unfreeze
 
 collect_ignore = ["clusters"]  # of the folder's tests, where it is not named: they are of `make test-clusters`
 
-# No deadlines: a busy machine must not fail a test. The same examples in every run.
+# No deadlines: a busy machine must not fail a test. The same examples in every run; of a commit's tests fewer.
 settings.register_profile("pretrain", deadline=None, derandomize=True)
-settings.load_profile("pretrain")
+settings.register_profile("commit", settings.get_profile("pretrain"), max_examples=25)
 
 # nohup and a shell's background jobs ignore these, and processes that tests start would inherit it.
 for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
@@ -53,6 +55,10 @@ for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHU
         signal.signal(number, usual)
 
 megatron.install(CpuBackend())  # before the first of the many tests that import megatron.core
+
+
+def pytest_configure(config):
+    settings.load_profile("commit" if config.option.markexpr == "not full" else "pretrain")
 
 
 @pytest.fixture(autouse=True)
@@ -122,6 +128,13 @@ def shared_data():
     if not (folder / "gpt2-vocab.json").is_file():
         pytest.skip(f"needs the tokenizer files in {folder.relative_to(folder.parents[2])}, which are not here")
     return folder
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes():
+    """Let xdist's workers be forked from one process, and what their tests fork from one that was forked with them."""
+    if sys.platform == "linux":
+        subprocess.Popen = client.Popen  # execnet's
 
 
 @pytest.hookimpl(wrapper=True)

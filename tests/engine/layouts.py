@@ -106,20 +106,25 @@ class Case:
 
 def _shallow(cases: dict[str, Case]) -> dict[str, Case]:
     """Leave the models two of their four layers, on every commit; those of `_FULL` have four."""
-    return {name: replace(case, model=(*case.model, *SHALLOW)) for name, case in cases.items()}
+    return {
+        name: case if DEEP[0] in case.model else replace(case, model=(*case.model, *SHALLOW))
+        for name, case in cases.items()
+    }
 
 
-TWO_RANKS = {
-    "TP": Case(GPT2, TP, saves="of-TP"),
-    "PP": Case(GPT2, PP, saves="of-PP"),
-    "DP, ZeRO-1 overlapped": Case(GPT2, (*ZERO1, *OVERLAP_BOTH, *ACCUMULATED), saves="of-ZeRO-1"),
-    "PP, interleaved, uneven": Case(DEEP, (*PP, *INTERLEAVED, *UNEVEN_CHUNKS), last=SAVED_AT),
-    "documents, DP, a micro-batch without loss": Case((*DOCUMENTS, *ACCUMULATED), (), last=SAVED_AT),
-    "Qwen, TP, sequence parallel": Case(QWEN, (*TP, *SP), last=SAVED_AT),
-    "bf16, DP, ZeRO-1": Case(BF16, ZERO1, last=SAVED_AT),
-    "TP -> PP": Case(GPT2, PP, loads="of-TP"),
-    "ZeRO-1 -> ZeRO-1 and TP": Case(GPT2, (*ZERO1, *TP), loads="of-ZeRO-1"),
-}
+TWO_RANKS = _shallow(
+    {
+        "TP": Case(GPT2, TP, saves="of-TP"),
+        "PP": Case(GPT2, PP, saves="of-PP"),
+        "DP, ZeRO-1 overlapped": Case(GPT2, (*ZERO1, *OVERLAP_BOTH, *ACCUMULATED), saves="of-ZeRO-1"),
+        "PP, interleaved, uneven": Case(DEEP, (*PP, *INTERLEAVED, *UNEVEN_CHUNKS), last=SAVED_AT),
+        "documents, DP, a micro-batch without loss": Case((*DOCUMENTS, *ACCUMULATED), (), last=SAVED_AT),
+        "Qwen, TP, sequence parallel": Case(QWEN, (*TP, *SP), last=SAVED_AT),
+        "bf16, DP, ZeRO-1": Case(BF16, ZERO1, last=SAVED_AT),
+        "TP -> PP": Case(GPT2, PP, loads="of-TP"),
+        "ZeRO-1 -> ZeRO-1 and TP": Case(GPT2, (*ZERO1, *TP), loads="of-ZeRO-1"),
+    }
+)
 TWO_RANKS_FULL = {
     "per token, DP, ZeRO-1 overlapped": Case(
         PER_TOKEN, (*ZERO1, *OVERLAP_BOTH, *DDP_BUCKETS, *ACCUMULATED), last=SAVED_AT
@@ -135,14 +140,14 @@ TWO_RANKS_FULL = {
     "DP": Case(GPT2, ACCUMULATED, last=SAVED_AT),
     "TP, sequence parallel": Case(GPT2, (*TP, *SP)),
     "NeoX, TP, sequence parallel": Case(NEOX, (*TP, *SP), last=SAVED_AT),
-    "PP -> TP": Case(GPT2, TP, loads="of-PP"),
-    "ZeRO-1 -> ZeRO-1 in small buckets": Case(GPT2, (*ZERO1, *OVERLAP_BOTH, *DDP_BUCKETS), loads="of-ZeRO-1"),
+    "PP -> TP": Case(SHALLOW, TP, loads="of-PP"),
+    "ZeRO-1 -> ZeRO-1 in small buckets": Case(SHALLOW, (*ZERO1, *OVERLAP_BOTH, *DDP_BUCKETS), loads="of-ZeRO-1"),
     "DP, ZeRO-1": Case(GPT2, ZERO1),
     "PP, interleaved": Case(GPT2, (*PP, *INTERLEAVED)),
     "NeoX, TP": Case(NEOX, TP, last=SAVED_AT),
     "per token, DP": Case(PER_TOKEN, ACCUMULATED, last=SAVED_AT),
-    "TP -> DP": Case(GPT2, (), loads="of-TP"),
-    "PP -> 1 and 3 layers": Case(GPT2, (*PP, "parallel.pipeline_layers=[1, 3]"), loads="of-PP"),
+    "TP -> DP": Case(SHALLOW, (), loads="of-TP"),
+    "3 and 1 layers -> 1 and 3": Case(GPT2, (*PP, "parallel.pipeline_layers=[1, 3]"), loads="of-3-and-1"),
     "documents, DP, ZeRO-1 overlapped": Case(DOCUMENTS, (*ZERO1, *OVERLAP_BOTH), last=SAVED_AT),
     "documents, TP, sequence parallel": Case(DOCUMENTS, (*TP, *SP), last=SAVED_AT),
     "documents, PP, interleaved, recompute": Case(DOCUMENTS, (*PP, *INTERLEAVED, *RECOMPUTE), last=SAVED_AT),
@@ -174,14 +179,14 @@ TWO_RANKS_FULL = {
 }
 """Further combinations, some of which load checkpoints of TWO_RANKS."""
 FOUR_RANKS = {
-    "TP x DP, ZeRO-1": Case(GPT2, (*TP, *ZERO1), last=SAVED_AT),
-    "PP of four, interleaved": Case(DEEP, (*PP_OF_FOUR, *INTERLEAVED, *ACCUMULATED), last=SAVED_AT),
     "PP interleaved x DP, ZeRO-1 overlapped": Case(
         GPT2, (*PP, *INTERLEAVED, *ZERO1, *OVERLAP_BOTH, *ACCUMULATED), last=SAVED_AT
     ),
 }
 FOUR_RANKS_FULL = {
-    "ZeRO-1 of two -> ZeRO-1 of four": Case(GPT2, (*ZERO1, *ACCUMULATED), loads="of-ZeRO-1"),
+    "TP x DP, ZeRO-1": Case(GPT2, (*TP, *ZERO1), last=SAVED_AT),
+    "PP of four, interleaved": Case(DEEP, (*PP_OF_FOUR, *INTERLEAVED, *ACCUMULATED), last=SAVED_AT),
+    "ZeRO-1 of two -> ZeRO-1 of four": Case(SHALLOW, (*ZERO1, *ACCUMULATED), loads="of-ZeRO-1"),
     "NeoX, TP x PP interleaved, sequence parallel": Case(NEOX, (*TP, *PP, *INTERLEAVED, *SP), last=SAVED_AT),
     "TP x PP": Case(GPT2, (*TP, *PP)),
     "PP of four, uneven": Case(DEEP, (*PP_OF_FOUR, "parallel.pipeline_layers=[1, 3, 2, 2]"), last=SAVED_AT),
@@ -202,11 +207,13 @@ FOUR_RANKS_FULL = {
     "documents, TP x PP, sequence parallel": Case(DOCUMENTS, (*TP, *SP, *PP), last=SAVED_AT),
     "embedding norm, TP x PP, sequence parallel": Case(EMBEDDING_NORM, (*TP, *SP, *PP), last=SAVED_AT),
 }
-ONE_RANK = {
-    "TP -> one": Case(GPT2, (), loads="of-TP"),
-    "PP -> one": Case(GPT2, (), loads="of-PP"),
-    "ZeRO-1 -> one": Case(GPT2, ZERO1, loads="of-ZeRO-1"),
-}
+ONE_RANK = _shallow(
+    {
+        "TP -> one": Case(GPT2, (), loads="of-TP"),
+        "PP -> one": Case(GPT2, (), loads="of-PP"),
+        "ZeRO-1 -> one": Case(GPT2, ZERO1, loads="of-ZeRO-1"),
+    }
+)
 
 DEEPSPEED_TWO_RANKS = _shallow(
     {

@@ -11,6 +11,7 @@ modules is seen only in processes that are started.
 from __future__ import annotations
 
 import ctypes
+import gc
 import inspect
 import json
 import os
@@ -22,7 +23,7 @@ import threading
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-STARTED = subprocess.Popen
+STARTED, _EXECV, _FREEZE, _UNFREEZE = subprocess.Popen, os.execv, gc.freeze, gc.unfreeze
 _SIGNATURE = inspect.signature(STARTED._execute_child)  # type: ignore[attr-defined]
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of sys/prctl.h
 _UNUSUAL = ("preexec_fn", "shell", "pass_fds", "gid", "gids", "uid")
@@ -163,6 +164,12 @@ def _start_server(backend: str) -> socket.socket:
         )
     connect(backend, ours)
     return ours
+
+
+def behave_as_started() -> None:
+    """Undo what differs in a forked process, for one that runs tests of started ones."""
+    subprocess.Popen = STARTED  # type: ignore[misc]
+    os.execv, gc.freeze, gc.unfreeze = _EXECV, _FREEZE, _UNFREEZE
 
 
 def connect(backend: str, server: socket.socket) -> None:

@@ -9,6 +9,8 @@ PREFERRED = ("bf16", "fp16", "fp32")
 DTYPE = re.compile(r"(?<=[-\[])(?:bf16|fp16|fp32)(?=[-\]])")
 FORMULA = re.compile(r"::test_agrees_with_float64\[.*-fp32\]")  # a 16-bit tolerance hides tanh in place of erf
 LONG_SUMS = re.compile(r"[sq](2112|8192)")  # they test a device's arithmetic; the simulator's is the CPU's
+# plain torch, which tests/cpu compares; of these three there is nothing else on an NPU
+REFERENCE = re.compile(r"::Test(?!Linear|BiasDropoutAdd|Collectives)\w+::.*\[reference-")
 TOO_LONG = (
     "::TestTraining::",  # simulated/test_training.py has more layouts
     "::TestFake::",  # a minute and a half; simulated/test_stand_ins.py has what kernels keep, and the allocator
@@ -27,7 +29,8 @@ def pytest_collection_modifyitems(items):
     chosen = set(map(id, one_dtype.values()))
     for item in mine:
         is_chosen = id(item) in chosen or FORMULA.search(item.nodeid)
-        if not is_chosen or any(test in item.nodeid for test in TOO_LONG) or LONG_SUMS.search(item.nodeid):
+        is_long = any(test in item.nodeid for test in TOO_LONG) or LONG_SUMS.search(item.nodeid)
+        if not is_chosen or is_long or REFERENCE.search(item.nodeid):
             item.add_marker(pytest.mark.full)
 
 
