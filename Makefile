@@ -1,5 +1,5 @@
 # Every target makes .venv first if it is missing or out of date; ./bootstrap says how.
-.PHONY: quickstart test test-all test-core test-cuda test-ascend test-ascend-older test-versions test-clusters lint bench build docs wheels test-device venv
+.PHONY: quickstart test test-all test-core test-beside test-cuda test-ascend test-ascend-older test-versions test-clusters lint bench build docs wheels test-device venv
 # Empty is as not set: tests start some hundred processes, which would each compile what they import.
 export PYTHONDONTWRITEBYTECODE =
 PY := .venv/bin
@@ -10,11 +10,14 @@ PYTEST := OMP_NUM_THREADS=1 $(PY)/python -m pytest
 quickstart: venv
 	$(PY)/pretrain --backend cpu recipes/quickstart.yml
 
-# Side by side, since tests of ranks often wait. What the simulated NPU's say is shown after the others' end.
+# Side by side, since tests of ranks often wait; what the simulated NPU's say is shown after the others' end.
 test: venv
-	@says=$$(mktemp) && { nice -n 5 $(MAKE) --no-print-directory test-ascend SELECTED="$(SELECTED)" >$$says 2>&1 & } && ascend=$$! && \
-	trap 'kill $$ascend 2>/dev/null; rm -f $$says' EXIT && trap 'exit 130' INT TERM && \
-	{ $(MAKE) --no-print-directory test-core SELECTED="$(SELECTED)"; core=$$?; wait $$ascend; code=$$?; cat $$says; exit $$((core | code)); }
+	@says=$$(mktemp) && trap 'rm -f $$says' EXIT && trap 'exit 130' INT TERM && { \
+	$(MAKE) --no-print-directory --jobs 2 --keep-going test-core test-beside SELECTED="$(SELECTED)" SAYS=$$says; \
+	code=$$?; cat $$says; exit $$code; }
+
+test-beside: venv
+	@nice -n 5 $(MAKE) --no-print-directory test-ascend >$(SAYS) 2>&1
 
 # And what takes longer than CI can bear: the tests marked full, and an installation.
 test-all: SELECTED :=
