@@ -17,7 +17,7 @@ test: venv
 	code=$$?; cat $$says; exit $$code; }
 
 test-beside: venv
-	@nice -n 5 $(MAKE) --no-print-directory test-ascend >$(SAYS) 2>&1
+	@nice -n 10 $(MAKE) --no-print-directory test-ascend >$(SAYS) 2>&1
 
 # And what takes longer than CI can bear: the tests marked full, and an installation.
 test-all: SELECTED :=

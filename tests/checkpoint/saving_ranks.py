@@ -19,9 +19,9 @@ SMALL = ("model.num_layers=2", "model.hidden_dropout=0.1")
 LAYOUTS = {
     "PP": PP,
     "ZeRO-1 of megatron-core, overlapped": (*ZERO1, *OVERLAP_BOTH),
-    "stage 3": STAGE[3],
 }
 LAYOUTS_FULL = {
+    "stage 3": STAGE[3],
     "TP, bf16": (*BF16, *TP),
     "stage 0": STAGE[0],
     "stage 1": STAGE[1],

@@ -73,6 +73,7 @@ def test_the_resolved_recipe_is_the_same_run(whole_run, tmp_path):
     assert numbers(again) == numbers(run_dir)[:5]
 
 
+@pytest.mark.full
 def test_forty_iterations_equal_twenty_and_twenty_resumed(whole_run, text_tokens, tmp_path):
     run_dir, _ = whole_run
     halves = tmp_path / "halves"

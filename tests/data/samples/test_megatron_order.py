@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from data.example_corpus import DOCUMENTS, write_jsonl
@@ -191,7 +191,6 @@ def megatrons(files, weights, needed):
     return BlendedMegatronDatasetBuilder(GPTDataset, list(needed), lambda: True, config).build()
 
 
-@settings(max_examples=40)
 @given(
     weights=st.lists(st.floats(0.01, 1), min_size=2, max_size=6),
     needed=st.tuples(st.integers(1, 400), st.integers(1, 40), st.integers(1, 20)),

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from data.example_corpus import DOCUMENTS, write_jsonl
@@ -60,7 +60,6 @@ TEXT = st.text(st.characters(codec="utf-8"), max_size=60) | st.text(
 )
 
 
-@settings(max_examples=300)
 @given(text=TEXT)
 def test_the_ids_are_the_references(pair, text):
     quick, reference = pair

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pretrain.tools.migrate.parsing import parse, slip
@@ -239,7 +239,6 @@ PARTS += [
 ]
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.sampled_from(PARTS), max_size=8))
 def test_argparse_says_the_same(texts):
     parsed = parse([Word(text, SourceLine("--args")) for text in texts], SMALL)

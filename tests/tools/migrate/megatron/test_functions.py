@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pretrain.errors import MigrateError
@@ -77,7 +77,6 @@ def odd_settings(draw) -> Settings:
     return Settings(program, stated, draw(st.sampled_from([None, 0, 4])))
 
 
-@settings(max_examples=60, deadline=None)
 @given(odd_settings())
 def test_odd_values_are_worked_out_or_refused(odd):
     try:

@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pretrain.errors import MigrateError
@@ -133,7 +133,6 @@ PLAIN = st.recursive(
 
 
 @given(st.dictionaries(TEXTS.filter(bool), PLAIN, min_size=1, max_size=4), st.booleans())
-@settings(max_examples=60, deadline=None)
 def test_values_are_those_of_yaml(data, flow):
     text = yaml.safe_dump(data, default_flow_style=flow)
     assert read_block(text, "x.yml") == yaml.safe_load(text) == data

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pretrain.errors import MigrateError
@@ -189,7 +189,6 @@ def test_sizes_of_0_are_1(value):
 
 
 @given(st.integers(1, 60), st.integers(1, 12))
-@settings(max_examples=60, deadline=None)
 def test_stages_have_as_many_layers_but_for_one(layers, stages):
     stated = {"num_layers": layers, "pipe_parallel_size": stages}
     found = parallel.pipeline_layers(Settings(PROGRAM, {name: Setting(name, v, name) for name, v in stated.items()}))

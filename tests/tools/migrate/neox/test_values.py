@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pretrain.errors import MigrateError
@@ -59,7 +59,6 @@ def test_batches_that_do_not_fit_are_refused(value, stated, message):
 
 
 @given(st.integers(1, 8), st.integers(1, 8), st.integers(1, 4), st.integers(0, 4), st.integers(1, 4))
-@settings(max_examples=60, deadline=None)
 def test_any_two_sizes_give_the_third(micro, steps, tensor, pipe, replicas):
     sizes = {STEPS: steps, "model_parallel_size": tensor, "pipe_parallel_size": pipe}
     devices, batch = tensor * max(1, pipe) * replicas, micro * steps * replicas
@@ -146,7 +145,6 @@ def test_the_mlp_of_llama(work):
 
 
 @given(st.integers(1, 9000), st.integers(1, 300))
-@settings(max_examples=60, deadline=None)
 def test_a_gated_mlp_has_a_third_of_the_width_in_multiples(width, multiple):
     stated = {"activation": "swiglu", "hidden_size": 8, "intermediate_size": width, "mlp_multiple_of": multiple}
     found = model.ffn_hidden_size(Settings(PROGRAM, {name: Setting(name, v, name) for name, v in stated.items()}))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pretrain.errors import MigrateError
@@ -83,7 +83,6 @@ def test_comments_and_escaped_line_ends_are_a_shells(text):
 
 
 @given(st.text(alphabet="ab-='\" \n", max_size=25))
-@settings(max_examples=60, deadline=None)
 def test_it_splits_like_shlex(text):
     try:
         expected = shlex.split(text)

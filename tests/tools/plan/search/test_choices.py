@@ -8,7 +8,7 @@ from functools import cache
 from itertools import product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pretrain.errors import RecipeError
@@ -146,7 +146,6 @@ def test_no_micro_batch_beyond_the_largest_is_tried_but_the_recipe_s_own():
 choices_of = cache(lambda devices: list(Choices(make_recipe(RECIPE), devices, 8)))
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.sampled_from([2, 4, 8]), st.data())
 def test_every_choice_is_a_recipe_that_loads_with_its_layout(devices, data):
     recipe = make_recipe(RECIPE)
