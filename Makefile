@@ -5,6 +5,7 @@ export PYTHONDONTWRITEBYTECODE =
 PY := .venv/bin
 SIMULATED := backends/ascend/tests/test_conformance.py backends/ascend/tests/simulated
 SELECTED := not full
+NPU_WORKERS := --numprocesses 2 --dist loadgroup
 PYTEST := OMP_NUM_THREADS=1 $(PY)/python -m pytest
 
 quickstart: venv
@@ -16,8 +17,9 @@ test: venv
 	$(MAKE) --no-print-directory --jobs 2 --keep-going test-core test-beside SELECTED="$(SELECTED)" SAYS=$$says; \
 	code=$$?; cat $$says; exit $$code; }
 
+test-beside: SAYS ?= /dev/stdout
 test-beside: venv
-	@nice -n 10 $(MAKE) --no-print-directory test-ascend >$(SAYS) 2>&1
+	@nice -n 10 $(MAKE) --no-print-directory test-ascend NPU_WORKERS= >$(SAYS) 2>&1
 
 # And what takes longer than CI can bear: the tests marked full, and an installation.
 test-all: SELECTED :=
@@ -36,7 +38,7 @@ test-cuda: venv
 # The environment's exit code 77 says, with the reason, that there is none here.
 test-ascend: venv
 	@backends/ascend/environment || { code=$$?; [ $$code = 77 ] && exit 0; exit $$code; } && \
-	OMP_NUM_THREADS=1 .venv-ascend/bin/python -m pytest -m "$(SELECTED)" \
+	OMP_NUM_THREADS=1 .venv-ascend/bin/python -m pytest $(NPU_WORKERS) -m "$(SELECTED)" \
 		backends/ascend/simulator/tests $(wildcard $(SIMULATED))
 
 # The same under the release that Huawei pairs with CANN 8.5.0; installs several GB.

@@ -20,19 +20,19 @@ class Page:
 
     Attributes:
         heading: of the page.
-        steps: file of a step, or a folder with one that has the text -> a text and what stands in its place; the text
-            of a new file; the script that generates the file.
+        steps: file of a step, or a folder with one that has the text -> a text and what stands in its place, or several
+            such pairs; the text of a new file; the script that generates the file.
         sees: file of a step -> the test that fails without it.
     """
 
     heading: str
-    steps: dict[str, tuple[str, str] | str | Path]
+    steps: dict[str, tuple[str, str] | list[tuple[str, str]] | str | Path]
     sees: dict[str, str]
 
     def named_files(self) -> list[str]:
         """Return the files that the page names, one for each step."""
         section = (ROOT / "CONTRIBUTING.md").read_text().partition(f"## {self.heading}\n")[2].partition("\n## ")[0]
-        return re.findall(r"^\d\. `(.+?)`", section, re.MULTILINE)
+        return re.findall(r"^\d+\. `(.+?)`", section, re.MULTILINE)
 
     def follow_without(self, left_out: str, folder: Path) -> subprocess.CompletedProcess[str]:
         """Take all steps but one in a copy of the sources, and run the test that sees it."""
@@ -59,12 +59,15 @@ def run(folder: Path, *tests: str) -> subprocess.CompletedProcess[str]:
     return _python(folder, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *dict.fromkeys(tests))
 
 
-def _take(folder: Path, place: Path, step: tuple[str, str] | str | Path) -> None:
+def _take(folder: Path, place: Path, step: tuple[str, str] | list[tuple[str, str]] | str | Path) -> None:
     if isinstance(step, Path):
         done = _python(folder, str(step))
         assert done.returncode == 0, done.stderr
     elif isinstance(step, str):
         place.write_text(step)
+    elif isinstance(step, list):
+        for pair in step:
+            _take(folder, place, pair)
     else:
         files = place.rglob("*.py") if place.is_dir() else [place]
         [file] = [file for file in files if step[0] in file.read_text()]

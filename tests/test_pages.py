@@ -36,8 +36,8 @@ def test_without_a_step_of_the_page_a_test_fails(tmp_path, page, left_out):
 
 LAYOUTS = """
 ADDED = {
-    "megatron": Case(("model.qk_layernorm=true",), TP, last=SAVED_AT),
-    "stage 1": Case(("model.qk_layernorm=true",), (*STAGE[1], *TP), last=SAVED_AT),
+    "megatron": Case(("model.v_layernorm=true",), TP, last=SAVED_AT),
+    "stage 1": Case(("model.v_layernorm=true",), (*STAGE[1], *TP), last=SAVED_AT),
 }
 """
 TEST = """

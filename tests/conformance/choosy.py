@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pretrain.cpu.backend import CpuBackend
-from pretrain.plugins import hookimpl
+from pretrain.plugins import CONTRACT, hookimpl
 from pretrain.plugins.backend import Unavailable
 from pretrain.plugins.offer import offer_unless
 from pretrain.reference.norm import LayerNorm
@@ -22,6 +22,8 @@ class AbsentBackend(CpuBackend):
 
 class Hooks:
     """A layer norm that declines what the function `declines` gives a reason against."""
+
+    CONTRACT = CONTRACT
 
     def __init__(self, backend):
         self.backend, self.declines = backend, lambda request: ""

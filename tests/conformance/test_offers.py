@@ -34,7 +34,7 @@ def compare(run, tmp_path, monkeypatch):
         monkeypatch.setenv("PRETRAIN_WRITE_OFFERS", "1")
         assert run("CHOOSY", line)[0] == 0
         assert (
-            "  choosy-picky:\n    takes: {fp32: 56 of 56, bf16: 70 of 70, fp16: 70 of 70}\n"
+            "  choosy-picky:\n    takes: {fp32: 62 of 62, bf16: 76 of 76, fp16: 76 of 76}\n"
             in (tmp_path / "test_choosy.yml").read_text()
         )
         monkeypatch.delenv("PRETRAIN_WRITE_OFFERS")
@@ -61,8 +61,8 @@ def not_deterministic(request):
 
 
 MUTANTS = {
-    no_bf16: ["+   takes: {fp32: 56 of 56, bf16: 0 of 70, fp16: 70 of 70}", "declines 70: dtype bfloat16; only"],
-    no_long_rows_in_fp16: ["+   takes: {fp32: 56 of 56, bf16: 70 of 70, fp16: 60 of 70}", "declines 10: 12288 in fp16"],
+    no_bf16: ["+   takes: {fp32: 62 of 62, bf16: 0 of 76, fp16: 76 of 76}", "declines 76: dtype bfloat16; only"],
+    no_long_rows_in_fp16: ["+   takes: {fp32: 62 of 62, bf16: 76 of 76, fp16: 66 of 76}", "declines 10: 12288 in fp16"],
     not_deterministic: ["+     deterministic: [true]", "declines 42: deterministic; only not"],
     lambda request: None: ["- choosy-picky:"],
 }

@@ -30,6 +30,8 @@ QWEN = (
 )
 """Llama with what Qwen 2 and Llama 3.1 have more."""
 
+QWEN3 = (*LLAMA, "model.qk_layernorm=true", "model.kv_channels=24")
+
 EMBEDDING_NORM = ("model.embedding_layernorm=true",)
 """As in BLOOM, but with learned positions, for which sequence parallelism scatters after they are added."""
 
@@ -61,6 +63,7 @@ DOCUMENTS = (*MASKED, "data.reset_position_ids=true", "data.eod_mask_loss=true")
 PER_TOKEN = ("train.calculate_per_token_loss=true",)
 DOCUMENTS_PER_TOKEN = (*DOCUMENTS, *PER_TOKEN)
 QWEN_PER_TOKEN = (*QWEN, *PER_TOKEN)
+QWEN3_AND_2 = (*QWEN3, "model.add_qkv_bias=true")
 ACCUMULATED = ("train.micro_batch_size=1",)
 BF16 = ("precision.dtype=bf16",)
 BF16_SUMS = (*BF16, "precision.grad_reduce_in_fp32=false")
@@ -115,7 +118,7 @@ TWO_RANKS = _shallow(
         "PP": Case(GPT2, PP, saves="of-PP"),
         "DP, ZeRO-1 overlapped": Case(GPT2, (*ZERO1, *OVERLAP_BOTH, *ACCUMULATED), saves="of-ZeRO-1"),
         "documents, DP, a micro-batch without loss": Case((*DOCUMENTS, *ACCUMULATED), (), last=SAVED_AT),
-        "Qwen, TP, sequence parallel": Case(QWEN, (*TP, *SP), last=SAVED_AT),
+        "Qwen, TP, sequence parallel": Case(QWEN3_AND_2, (*TP, *SP), last=SAVED_AT),
         "bf16, DP, ZeRO-1": Case(BF16, ZERO1, last=SAVED_AT),
         "TP -> PP": Case(GPT2, PP, loads="of-TP"),
         "ZeRO-1 -> ZeRO-1 and TP": Case(GPT2, (*ZERO1, *TP), loads="of-ZeRO-1"),
@@ -136,6 +139,10 @@ TWO_RANKS_FULL = {
     "NeoX, PP interleaved": Case(NEOX, (*PP, *INTERLEAVED), last=SAVED_AT),
     "DP": Case(GPT2, ACCUMULATED, last=SAVED_AT),
     "TP, sequence parallel": Case(GPT2, (*TP, *SP)),
+    "Qwen 3, TP": Case(QWEN3, TP, last=SAVED_AT),
+    "Qwen 3, PP interleaved, ZeRO-1": Case(QWEN3, (*PP, *INTERLEAVED, *ZERO1), last=SAVED_AT),
+    "QK layer norm, TP": Case(("model.qk_layernorm=true",), TP, last=SAVED_AT),
+    "Qwen, TP, sequence parallel and rope scaling": Case(QWEN, (*TP, *SP), last=SAVED_AT),
     "NeoX, TP, sequence parallel": Case(NEOX, (*TP, *SP), last=SAVED_AT),
     "PP -> TP": Case(SHALLOW, TP, loads="of-PP"),
     "ZeRO-1 -> ZeRO-1 in small buckets": Case(SHALLOW, (*ZERO1, *OVERLAP_BOTH, *DDP_BUCKETS), loads="of-ZeRO-1"),
@@ -219,6 +226,7 @@ DEEPSPEED_TWO_RANKS = _shallow(
         "stage 1, overlapped": Case(GPT2, (*STAGE[1], *ZERO_OVERLAP, *SMALL_BUCKETS, *ACCUMULATED), saves="of-stage-1"),
         "NeoX, stage 3, TP, sequence parallel": Case(NEOX, (*STAGE[3], *TP, *SP), last=SAVED_AT),
         "bf16, stage 3": Case(BF16, STAGE[3], last=SAVED_AT, saves="of-bf16"),
+        "Qwen 3, stage 1, TP": Case(QWEN3, (*STAGE[1], *TP), last=SAVED_AT),
         "stage 3 -> 1, TP": Case(GPT2, (*STAGE[1], *TP), loads="of-stage-3"),
     }
 )
@@ -239,6 +247,10 @@ DEEPSPEED_TWO_RANKS_FULL = {
     "stage 3, offload, four layers": Case(GPT2, (*STAGE[3], *OFFLOAD_ALL, *ACCUMULATED), saves="of-four-layers"),
     "offload -> 1, four layers": Case(GPT2, STAGE[1], loads="of-four-layers"),
     "stage 2": Case(GPT2, (*STAGE[2], *ACCUMULATED), saves="of-stage-2"),
+    **{
+        f"Qwen 3, stage {stage}, TP, sequence parallel": Case(QWEN3, (*of, *TP, *SP), last=SAVED_AT)
+        for stage, of in enumerate(STAGE)
+    },
     "stage 1, TP": Case(GPT2, (*STAGE[1], *TP), saves="of-stage-1-TP"),
     "stage 2, offload": Case(GPT2, (*STAGE[2], *OFFLOAD, *ACCUMULATED)),
     "stage 3, TP": Case(GPT2, (*STAGE[3], *TP)),

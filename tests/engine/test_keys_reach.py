@@ -213,6 +213,7 @@ ELSEWHERE = {
         "model.parallel_residual",
         "model.untie_embeddings_and_output_weights",
         "model.embedding_layernorm",
+        "model.qk_layernorm",
         "model.make_vocab_size_divisible_by",
     ),
     "pretrain.model.gpt": (

@@ -72,6 +72,9 @@ def attention(x, weights, name, model, mask):
     queries = model.num_attention_heads // groups
     mixed = linear(x, weights, f"{name}.self_attention.linear_qkv").view(batch, length, groups, queries + 2, size)
     q, k, v = mixed.split([queries, 1, 1], dim=3)
+    if model.qk_layernorm:  # Henry et al. 2020, arXiv 2010.04245, with the model's norm, as Qwen 3
+        q = norm(q, weights, f"{name}.self_attention.q_layernorm", model)
+        k = norm(k, weights, f"{name}.self_attention.k_layernorm", model)
     if model.position_embedding_type == "rope":
         q, k = rotate(q, model), rotate(k, model)
     scores = torch.einsum("bsgqd,btgd->bgqst", q, k.squeeze(3)) / math.sqrt(size)

@@ -9,11 +9,8 @@ import torch
 
 from engine import tiny
 from engine.layouts import LLAMA, NEOX, QWEN
-from pretrain.engine import kernels
 from pretrain.model.layer import Norm, ParallelLayer, SerialLayer
-from pretrain.model.requests import norm_request
 from pretrain.model.weights import partial_gradients
-from pretrain.plugins.host.manager import load
 from pretrain.report.flops import parameter_count
 
 
@@ -79,26 +76,6 @@ def test_rotations_are_computed_once_for_a_length(gpt):
 )
 def test_a_norm_of_tokens_or_heads_that_ranks_share_has_partial_gradients(width, sequence_parallel, is_of_heads):
     """The width says nothing: heads may be as wide as the model, and a norm of all tokens narrower."""
-    widths = []
     config = SimpleNamespace(hidden_size=64, normalization="LayerNorm", sequence_parallel=sequence_parallel)
-    norm = Norm(config, width, kernel_of=widths.append, is_of_heads=is_of_heads)
-    assert widths == [width]
+    norm = Norm(config, width, kernel=print, is_of_heads=is_of_heads)
     assert len(partial_gradients(norm)) == (2 if sequence_parallel or is_of_heads else 0)
-
-
-def test_a_norm_of_another_width_is_negotiated_for_it(monkeypatch):
-    asked = []
-
-    def record(*args, width):
-        asked.append(width)
-        return norm_request(*args, width=width)
-
-    monkeypatch.setattr(kernels, "norm_request", record)
-    negotiation = kernels.Negotiation(tiny.tiny(), load("cpu"))
-    monkeypatch.setattr(kernels, "check_same_on_all_ranks", lambda table: None)
-    chosen = negotiation.kernels(tiny.VOCAB_SIZE, negotiation.collectives())
-    assert negotiation.norm_of_width(chosen, 64) is chosen.norm
-    assert asked == []
-    norm = negotiation.norm_of_width(chosen, 16)
-    assert norm(torch.ones(2, 16), torch.ones(16), torch.ones(16)).eq(1).all()
-    assert asked == [16]

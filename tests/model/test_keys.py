@@ -37,6 +37,7 @@ OTHER = {
     "layernorm_epsilon": ("0.1", ()),
     "add_bias_linear": ("false", ()),
     "add_qkv_bias": ("true", ("model.add_bias_linear=false",)),
+    "qk_layernorm": ("true", ()),
     "untie_embeddings_and_output_weights": ("true", ()),
     "parallel_residual": ("true", ()),
     "embedding_layernorm": ("true", ()),
@@ -103,9 +104,9 @@ def test_a_key_that_declares_nothing_is_an_error(monkeypatch):
     from pretrain.recipe.sections import model
 
     class Silent(model.ModelSection):
-        qk_layernorm: bool = False
+        v_layernorm: bool = False
 
     monkeypatch.setattr(model, "ModelSection", Silent)
-    with pytest.raises(TypeError, match=r"^model\.qk_layernorm: declare the key as Annotated\[\.\.\., Consequences"):
+    with pytest.raises(TypeError, match=r"^model\.v_layernorm: declare the key as Annotated\[\.\.\., Consequences"):
         model._consequences()
     assert SIZE.is_structure

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from engine import tiny
-from engine.layouts import LLAMA, NEOX, QWEN
+from engine.layouts import LLAMA, NEOX, QWEN, QWEN3
 from model import plain
 
 SMALL = ("model.num_layers=3", "train.global_batch_size=4", "optimizer.clip_grad=0")
@@ -29,6 +29,8 @@ MODELS = {
     "Llama, wide heads": (*LLAMA, "model.kv_channels=32", "model.num_query_groups=1", "model.ffn_hidden_size=96"),
     "Qwen": (*QWEN, "model.rope_scaling_factor=32", "model.rope_low_freq_factor=2", "model.rope_high_freq_factor=5"),
     "Qwen, parallel residual": (*QWEN, "model.parallel_residual=true"),
+    "Qwen 3": QWEN3,
+    "QK layer norm": ("model.qk_layernorm=true", "model.position_embedding_type=rope"),
     "no biases": ("model.add_bias_linear=false",),
     "embedding norm": ("model.embedding_layernorm=true", "model.normalization=RMSNorm"),
     "documents apart": ("data.reset_attention_mask=true",),

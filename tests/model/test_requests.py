@@ -6,18 +6,19 @@ import pytest
 import torch
 
 from engine import tiny
-from engine.layouts import LLAMA, NEOX
+from engine.layouts import LLAMA, NEOX, QWEN3
 from pretrain.engine import kernels
 from pretrain.model.requests import attention_requests, collectives_request, compute_dtype, kernel_requests
 from pretrain.plugins.requests import Mask
+from pretrain.recipe.sections.precision import KernelsSection
 
 
 def requests(*overrides):
-    """Return the requests by operation; there is one of each."""
+    """Return the requests by operation and role; there is one of each."""
     asked = kernel_requests(tiny.tiny(*overrides), "cpu", tiny.VOCAB_SIZE)
-    by_operation = {request.operation: request for request in asked}
-    assert len(by_operation) == len(asked)
-    return by_operation
+    by_key = {request.key: request for request in asked}
+    assert len(by_key) == len(asked)
+    return by_key
 
 
 def test_the_softmax_comes_before_the_attention_that_may_use_it():
@@ -131,4 +132,14 @@ def test_collectives_are_asked_for_with_the_groups():
 def test_requests_are_plain_values():
     for request in requests(*LLAMA).values():
         assert request.to_json()["device_type"] == "cpu"
-        assert hash(request) == hash(requests(*LLAMA)[request.operation])
+        assert hash(request) == hash(requests(*LLAMA)[request.key])
+
+
+def test_the_heads_norm_is_asked_for_by_itself():
+    asked = requests(*QWEN3)
+    assert (asked["norm"].hidden_size, asked["norm@head"].hidden_size, asked["norm@head"].role) == (64, 24, "head")
+
+
+def test_a_recipe_can_name_the_kernel_of_every_role():
+    named = requests(*QWEN3, "kernels.linear@output=reference")
+    assert {key for key in named if "@" in key} == {key for key in KernelsSection.model_fields if "@" in key}

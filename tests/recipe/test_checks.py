@@ -240,7 +240,7 @@ PLAIN = ("model.hidden_dropout=0", "model.attention_dropout=0")
 def test_compiled_operations_use_the_reference(make):
     chosen = make(LAYER, *PLAIN, "kernels.attention=flash").kernels.chosen()
     assert {operation for operation, kernel in chosen.items() if kernel == "reference"} == {
-        *("norm", "rotary", "activation", "bias_dropout_add")
+        *("norm", "norm@head", "rotary", "activation", "bias_dropout_add")
     }
     assert chosen["attention"] == "flash"
     assert chosen["linear"] == chosen["optimizer"] == "auto"

@@ -10,6 +10,7 @@ from pretrain.recipe.checks.effect import without_effect
 
 VALUES = {
     "kernels.rotary": "mine",
+    "kernels.norm@head": "mine",
     "tokenizer.vocab_file": "vocab.json",
     "tokenizer.merge_file": "merges.txt",
     "tokenizer.file": "tokenizer.json",

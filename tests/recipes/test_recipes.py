@@ -43,7 +43,7 @@ def path(request):
 def test_the_documented_recipes_exist():
     assert {path.stem for path in RECIPES} >= {
         *("quickstart", "gpt2-345m", "gpt3", "neox20b"),
-        *("gpt2-345m-zero3", "tiny-rampup", "gpt3-80gb", "llama3-8b"),
+        *("gpt2-345m-zero3", "tiny-rampup", "gpt3-80gb", "llama3-8b", "qwen3-1.7b"),
     }
 
 
@@ -155,6 +155,14 @@ def test_llama3_is_the_published_model():
     assert parameter_count(recipe.model, 128256) == 8_030_261_248
     assert lay_out(recipe, 64).data_parallel_size == 32
     assert lay_out(recipe, 8).num_microbatches(512) == 128
+    assert recipe.train.global_batch_size * recipe.model.seq_length == 2**22
+
+
+def test_qwen3_is_the_published_model():
+    recipe = load_recipe(FOLDER / "qwen3-1.7b.yml")
+    assert recipe.padded_vocab_size(151936) == 151936
+    assert parameter_count(recipe.model, 151936) == 1_720_574_976
+    assert lay_out(recipe, 16).num_microbatches(1024) == 32
     assert recipe.train.global_batch_size * recipe.model.seq_length == 2**22
 
 

@@ -132,8 +132,7 @@ class Snapshot:
             share = self.files.write(recorder.open), recorder.files, None
         except Exception as error:  # noqa: BLE001  whatever it is, the other ranks wait for this one's answer
             failed = error
-            # What was being written is freed now. Python 3.12.1's collector crashes on such views (cpython#111211).
-            traceback.clear_frames(error.__traceback__)
+            _free_what_was_written(error)
             share = [], {}, str(_told(self.directory, error))
         shares = gathered(share, group)
         problem = None if shares is None else next((told for *_, told in shares if told), None)
@@ -144,11 +143,19 @@ class Snapshot:
                 checksums.write(self.directory, {name: file for _, files, _ in shares for name, file in files.items()})
             except Exception as error:  # noqa: BLE001  the same
                 failed = error
+                _free_what_was_written(error)
                 problem = str(_told(self.directory, error))
         if problem := first_of(problem, group):
             if failed is not None and not _is_of_disk(failed):
                 raise failed
             raise (OtherRankError if failed is None else CheckpointError)(problem) from failed
+
+
+def _free_what_was_written(error: BaseException | None) -> None:
+    """Let an error's frames hold nothing: Python 3.12.1's collector crashes on a writer's views (cpython#111211)."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
 
 
 def _state(engine: Saved, progress: Mapping[str, Any]) -> dict[str, Any]:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from pretrain.plugins.backend import Backend
     from pretrain.plugins.offer import Answer
 
+CONTRACT = (1, 3)
+
 
 @hookimpl
 def pretrain_backend() -> Backend:

@@ -76,7 +76,6 @@ def engine_parts(
             recipe,
             kernels,
             attention_of=partial(negotiation.attention_of_layer, kernels),
-            norm_of=partial(negotiation.norm_of_width, kernels),
             point_to_point=plugins.backend.point_to_point(),
             device=device,
             vocab_size=vocab_size,

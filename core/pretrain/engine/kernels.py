@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pretrain.errors import KernelError
-from pretrain.model.requests import attention_requests, collectives_request, kernel_requests, norm_request
+from pretrain.model.requests import attention_requests, collectives_request, kernel_requests
 from pretrain.plugins.negotiation.kernel_table import check_same_on_all_ranks
 from pretrain.plugins.negotiation.kernels import negotiate
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pretrain.plugins.host.manager import Plugins
     from pretrain.plugins.negotiation.kernels import Kernels, WrapKernel
     from pretrain.plugins.requests import Request
-    from pretrain.plugins.signatures import AttentionFn, NormFn
+    from pretrain.plugins.signatures import AttentionFn
     from pretrain.recipe import Recipe
 
 
@@ -51,16 +51,17 @@ class Negotiation:
         requests = attention_requests(
             self.recipe, backend.device_type, backend.device_name(), layer_number=layer_number
         )
-        instead = ", or leave out model.apply_query_key_layer_scaling"
-        return self._same_kernels(kernels, requests, "layer", layer_number, instead).attention
-
-    def norm_of_width(self, kernels: Kernels, width: int) -> NormFn:
-        """Return the norm kernel of a width, which is asked for by itself where it is not the hidden size."""
-        if width == self.recipe.model.hidden_size:
-            return kernels.norm
-        backend = self.plugins.backend
-        requests = [norm_request(self.recipe, backend.device_type, backend.device_name(), width=width)]
-        return self._same_kernels(kernels, requests, "width", width).norm
+        more = self._negotiate(requests)
+        first = {row.operation: row.kernel for row in kernels.table.rows}
+        for row in more.table.rows:  # the kernels must be those of the table, which would not show others
+            if row.kernel != first[row.operation]:
+                msg = (
+                    f"{row.operation} is kernel '{first[row.operation]}', but would be '{row.kernel}' for layer "
+                    f"{layer_number}.\nName one that serves all layers: kernels.{row.operation}, or leave out "
+                    "model.apply_query_key_layer_scaling."
+                )
+                raise KernelError(msg)
+        return more.attention
 
     def _negotiate(self, requests: Sequence[Request], earlier: Kernels | None = None) -> Kernels:
         section = self.recipe.kernels
@@ -73,18 +74,3 @@ class Negotiation:
             planned=self.is_planned,
             wrap_kernel=self.wrap_kernel,
         )
-
-    def _same_kernels(
-        self, kernels: Kernels, requests: Sequence[Request], what: str, number: int, instead: str = ""
-    ) -> Kernels:
-        """Negotiate further requests; the kernels must be those of the table, which would not show others."""
-        more = self._negotiate(requests)
-        first = {row.operation: row.kernel for row in kernels.table.rows}
-        for row in more.table.rows:
-            if row.kernel != first[row.operation]:
-                msg = (
-                    f"{row.operation} is kernel '{first[row.operation]}', but would be '{row.kernel}' for {what} "
-                    f"{number}.\nName one that serves all {what}s: kernels.{row.operation}{instead}."
-                )
-                raise KernelError(msg)
-        return more

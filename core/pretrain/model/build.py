@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from pretrain.plugins.backend import PointToPoint
     from pretrain.plugins.negotiation.kernels import Kernels
-    from pretrain.plugins.signatures import AttentionFn, NormFn
+    from pretrain.plugins.signatures import AttentionFn
     from pretrain.recipe import Recipe
 
 
@@ -45,7 +45,6 @@ def build(
     kernels: Kernels,
     *,
     attention_of: Callable[[int], AttentionFn],
-    norm_of: Callable[[int], NormFn],
     point_to_point: PointToPoint,
     device: torch.device,
     vocab_size: int,
@@ -55,9 +54,9 @@ def build(
 ) -> list[GPT]:
     """Return the model chunks of this rank in the recipe's dtype, with weights that do not depend on the layout.
 
-    Kernels are given by `attention_of` a layer's number, from 1 over all stages, and `norm_of` a width. `building` is
-    the context in which a chunk's modules are made (ZeRO-3 partitions them there, one by one), and `whole` the one in
-    which a parameter is whole, while it is initialized. `planned`: on fake tensors, which have no values.
+    `attention_of` gives the kernel of a layer's number, from 1 over all stages. `building` is the context in which a
+    chunk's modules are made (ZeRO-3 partitions them there, one by one), and `whole` the one in which a parameter is
+    whole, while it is initialized. `planned`: on fake tensors, which have no values.
     """
     config = transformer_config(recipe, point_to_point)
     virtual = recipe.parallel.virtual_pipeline_model_parallel_size
@@ -69,9 +68,8 @@ def build(
             chunk = GPT(
                 recipe,
                 kernels,
-                norm_of,
                 config=config,
-                transformer_layer_spec=block_spec(recipe, kernels, attention_of, norm_of, layers),
+                transformer_layer_spec=block_spec(recipe, kernels, attention_of, layers),
                 vocab_size=recipe.padded_vocab_size(vocab_size),
                 pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=stage),
                 post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=stage),
@@ -94,11 +92,13 @@ def block_spec(
     recipe: Recipe,
     kernels: Kernels,
     attention_of: Callable[[int], AttentionFn],
-    norm_of: Callable[[int], NormFn],
     num_layers: int,
 ) -> TransformerBlockSubmodules:
     """Return the spec of one pipeline stage of so many layers."""
-    norm = ModuleSpec(module=Norm, params={"kernel_of": norm_of})
+    norm = ModuleSpec(module=Norm, params={"kernel": kernels.norm})
+    of_head = None
+    if recipe.model.qk_layernorm:
+        of_head = ModuleSpec(module=Norm, params={"kernel": kernels.norm_of("head"), "is_of_heads": True})
     layer = ModuleSpec(
         module=ParallelLayer if recipe.model.parallel_residual else SerialLayer,
         params={"bias_dropout_add": kernels.bias_dropout_add},
@@ -114,6 +114,8 @@ def block_spec(
                     linear_qkv=ColumnParallelLinear,
                     core_attention=partial(CoreAttention, kernel_of=attention_of),
                     linear_proj=RowParallelLinear,
+                    q_layernorm=of_head,
+                    k_layernorm=of_head,
                 ),
             ),
             pre_mlp_layernorm=norm,

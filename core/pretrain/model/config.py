@@ -38,6 +38,7 @@ def _model(recipe: Recipe) -> dict[str, Any]:
         "layernorm_epsilon": model.layernorm_epsilon,
         "add_bias_linear": model.add_bias_linear,
         "add_qkv_bias": model.add_qkv_bias,
+        "qk_layernorm": model.qk_layernorm,
         "activation_func": ACTIVATIONS[model.activation],
         "gated_linear_unit": model.activation == "swiglu",
         "apply_query_key_layer_scaling": model.apply_query_key_layer_scaling,

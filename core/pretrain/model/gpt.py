@@ -15,12 +15,10 @@ from megatron.core.utils import get_pg_size
 from pretrain.model.layer import Norm
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torch import Tensor
 
     from pretrain.plugins.negotiation.kernels import Kernels
-    from pretrain.plugins.signatures import LinearFn, NormFn
+    from pretrain.plugins.signatures import LinearFn
     from pretrain.recipe import Recipe
     from pretrain.recipe.sections.model import ModelSection
 
@@ -72,7 +70,7 @@ class Rotations(RotaryEmbedding):
 class GPT(GPTModel):
     """One pipeline stage of a GPT."""
 
-    def __init__(self, recipe: Recipe, kernels: Kernels, norm_of: Callable[[int], NormFn], **kwargs: Any) -> None:
+    def __init__(self, recipe: Recipe, kernels: Kernels, **kwargs: Any) -> None:
         model = recipe.model
         super().__init__(
             max_sequence_length=model.max_position_embeddings,
@@ -90,13 +88,14 @@ class GPT(GPTModel):
             # scattered.
             scattered = self.embedding.reduce_scatter_embeddings
             self.embedding_layernorm = Norm(
-                self.config, model.hidden_size, kernel_of=norm_of, sequence_parallel=scattered
+                self.config, model.hidden_size, kernel=kernels.norm, sequence_parallel=scattered
             )
             embedding = self.embedding.word_embeddings
             embedding.register_forward_hook(lambda _module, _inputs, output: self.embedding_layernorm(output))
-        for module in self.modules():
+        for name, module in self.named_modules():
             if isinstance(module, ColumnParallelLinear | RowParallelLinear):
-                module._forward_impl = partial(_linear, kernels.linear)  # noqa: SLF001  megatron-core's extension point
+                kernel = kernels.linear_of("output") if name == "output_layer" else kernels.linear
+                module._forward_impl = partial(_linear, kernel)  # noqa: SLF001  megatron-core's extension point
         self.tensor_parallel_size = get_pg_size(self.pg_collection.tp)
 
     def compute_language_model_loss(self, labels: Tensor, logits: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ class Norm(nn.Module):
     """Normalize the last dimension of [s, b, h], or of [s, b, n, d] for the heads of a rank.
 
     megatron-core's own `WrappedTorchNorm` rejects sequence parallelism. Here weights are marked for `partial_gradients`
-    where each tensor-parallel rank normalizes other tokens, or other heads (`is_of_heads`, for example a QK norm).
+    where each tensor-parallel rank normalizes other tokens, or other heads (`is_of_heads`, a QK norm).
     """
 
     def __init__(
@@ -41,12 +41,12 @@ class Norm(nn.Module):
         hidden_size: int,
         eps: float = 1e-5,  # noqa: ARG002  part of the kernel's request; megatron-core passes it
         *,
-        kernel_of: Callable[[int], NormFn],
+        kernel: NormFn,
         sequence_parallel: bool | None = None,
         is_of_heads: bool = False,
     ) -> None:
         super().__init__()
-        self.kernel = kernel_of(hidden_size)
+        self.kernel = kernel
         self.weight = nn.Parameter(torch.ones(hidden_size))
         self.bias = nn.Parameter(torch.zeros(hidden_size)) if config.normalization == "LayerNorm" else None
         is_of_tokens = config.sequence_parallel if sequence_parallel is None else sequence_parallel

@@ -83,12 +83,19 @@ def attention_requests(
 
 
 def kernel_requests(recipe: Recipe, device_type: str, vocab_size: int, device_name: str = "") -> list[Request]:
-    """Return one request per operation that the recipe needs, softmax before the attention that may use it."""
+    """Return one request per operation and role that the recipe needs, softmax before the attention that may use it."""
     model, parallel = recipe.model, recipe.parallel
     tensor = parallel.tensor_model_parallel_size
     common = _common(recipe, device_type, device_name)
     requests: list[Request] = [*attention_requests(recipe, device_type, device_name)]
-    requests.append(norm_request(recipe, device_type, device_name, width=model.hidden_size))
+    norm: dict[str, Any] = {
+        "kind": model.normalization,
+        "epsilon": model.layernorm_epsilon,
+        "weight_dtype": compute_dtype(recipe),
+    }
+    requests.append(NormRequest(**common, **norm, hidden_size=model.hidden_size))
+    if model.qk_layernorm:
+        requests.append(NormRequest(**common, **norm, hidden_size=model.head_size, role="head"))
     if model.position_embedding_type == "rope":
         requests.append(
             RotaryRequest(
@@ -115,26 +122,24 @@ def kernel_requests(recipe: Recipe, device_type: str, vocab_size: int, device_na
             tensor_parallel_size=tensor,
             in_fp32=not recipe.precision.fp16_lm_cross_entropy,
         ),
-        LinearRequest(
-            **common,
-            tensor_parallel_size=tensor,
-            sequence_parallel=parallel.sequence_parallel,
-            main_grad_dtype=gradient_dtype(recipe),
+        *(
+            LinearRequest(
+                **common,
+                role=role,
+                tensor_parallel_size=tensor,
+                sequence_parallel=parallel.sequence_parallel,
+                main_grad_dtype=gradient_dtype(recipe),
+            )
+            for role in _roles_of_linear(recipe)
         ),
         _optimizer_request(recipe, common),
     ]
     return requests
 
 
-def norm_request(recipe: Recipe, device_type: str, device_name: str = "", *, width: int) -> NormRequest:
-    """Return the request for norms of a width."""
-    return NormRequest(
-        **_common(recipe, device_type, device_name),
-        kind=recipe.model.normalization,
-        hidden_size=width,
-        epsilon=recipe.model.layernorm_epsilon,
-        weight_dtype=compute_dtype(recipe),
-    )
+def _roles_of_linear(recipe: Recipe) -> list[str]:
+    """Return the output layer's role only where the recipe names its kernel; else it takes the one of all linears."""
+    return ["", "output"] if "linear@output" in recipe.kernels.chosen() else [""]
 
 
 def _optimizer_request(recipe: Recipe, common: dict[str, Any]) -> OptimizerRequest:

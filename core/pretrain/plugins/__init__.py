@@ -13,7 +13,7 @@ PROJECT = "pretrain"
 BACKENDS = "pretrain.backends"
 PLUGINS = "pretrain.plugins"
 
-CONTRACT = (1, 2)
+CONTRACT = (1, 3)
 """Version (major, minor) of hooks, requests and `Backend`; rules: `contract` and docs/writing-a-backend.md."""
 
 hookspec = pluggy.HookspecMarker(PROJECT)

@@ -9,7 +9,7 @@ h: hidden size, t: tensor-parallel size.
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import ClassVar
 
@@ -46,13 +46,21 @@ class Request:
     device_name: str = ""
     """What `Backend.device_name` says; empty where it does not matter. A plugin may depend on it, but on nothing else
     of the device, so that it can answer for a device that is not installed."""
+    role: str = field(default="", metadata={"since": (1, 3)})
+    """A use of the operation whose kernel is chosen apart; "" for all others. "head": the norm of each head's queries
+    and keys. "output": the linear of the output layer."""
+
+    @property
+    def key(self) -> str:
+        """The operation, with its role after an "@" where there is one: "norm", "norm@head"."""
+        return f"{self.operation}@{self.role}" if self.role else self.operation
 
     def to_json(self) -> dict[str, object]:
         """Return the request as plain JSON values; dtypes as "float32"."""
         plain: dict[str, object] = {"operation": self.operation}
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            plain[field.name] = str(value).removeprefix("torch.") if isinstance(value, torch.dtype) else value
+        for each in dataclasses.fields(self):
+            value = getattr(self, each.name)
+            plain[each.name] = str(value).removeprefix("torch.") if isinstance(value, torch.dtype) else value
         return plain
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pretrain.plugins.offer import Answer
 
 NAME = "reference"
+CONTRACT = (1, 3)
 
 
 @hookimpl

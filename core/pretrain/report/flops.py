@@ -35,7 +35,8 @@ def parameter_count(model: ModelSection, vocab_size: int) -> int:
         count += model.max_position_embeddings * hidden
     if model.embedding_layernorm:
         count += 2 * hidden
-    return count + model.num_layers * (2 * norm + _linear_parameters(model)) + norm
+    of_heads = 2 * model.kv_channels * (norm // hidden) if model.qk_layernorm else 0
+    return count + model.num_layers * (2 * norm + of_heads + _linear_parameters(model)) + norm
 
 
 def _linear_parameters(model: ModelSection) -> int:

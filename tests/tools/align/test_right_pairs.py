@@ -13,6 +13,7 @@ from engine.layouts import (
     PER_TOKEN,
     PP,
     QWEN,
+    QWEN3_AND_2,
     RECOMPUTE,
     SELECTIVE,
     SHALLOW,
@@ -29,7 +30,7 @@ from tools.align.recorded import outcome_of, record
 OPERATIONS = ("attention", "norm", "linear", "cross_entropy", "bias_dropout_add", "optimizer")
 REFERENCE = tuple(f"kernels.{operation}=reference" for operation in OPERATIONS)
 FP16 = ("precision.dtype=fp16", "precision.loss_scale=4096")
-MODELS = {"gpt2": GPT2, "neox": NEOX, "qwen": QWEN}
+MODELS = {"gpt2": GPT2, "neox": NEOX, "qwen": QWEN3_AND_2}
 ALONE = {
     "kernels": REFERENCE,
     "triangle": ("kernels.attention=triangle",),

@@ -11,7 +11,7 @@ import torch
 from megatron.core.dist_checkpointing.mapping import ShardedTensor
 
 from engine import tiny
-from engine.layouts import GPT2, LLAMA, NEOX, QWEN, STAGE, ZERO1
+from engine.layouts import GPT2, LLAMA, NEOX, QWEN, QWEN3, STAGE, ZERO1
 from pretrain.checkpoint import storage
 from pretrain.checkpoint.folder import CheckpointFolder
 from pretrain.checkpoint.starting_checkpoint import require_start
@@ -31,12 +31,14 @@ MODELS = {
     "NeoX": (*NEOX, "model.embedding_layernorm=false"),  # which no other program here has
     "Llama": LLAMA,
     "Qwen": QWEN,
+    "Qwen 3": QWEN3,
 }
 FORMATS = {
     "GPT-2": ConvertOptions(format="megatron", layout=FileLayout(tensor=2, pipeline=2)),
     "NeoX": ConvertOptions(format="neox", layout=FileLayout(tensor=2)),
     "Llama": ConvertOptions(format="torch_dist"),
     "Qwen": ConvertOptions(format="huggingface"),
+    "Qwen 3": ConvertOptions(format="huggingface"),
 }
 
 
@@ -58,7 +60,7 @@ def parameters(engine):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("ours", ["NeoX", "Llama", "Qwen"], indirect=True)
+@pytest.mark.parametrize("ours", ["NeoX", "Llama", "Qwen", "Qwen 3"], indirect=True)
 def test_it_trains_as_our_own_weights_do(ours, tmp_path):
     check_training(ours, tmp_path, ())
 

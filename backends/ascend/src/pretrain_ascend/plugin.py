@@ -25,6 +25,8 @@ if TYPE_CHECKING:
         SoftmaxRequest,
     )
 
+CONTRACT = (1, 3)
+
 
 @hookimpl
 def pretrain_backend() -> Backend:

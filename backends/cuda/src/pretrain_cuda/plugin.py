@@ -24,8 +24,8 @@ if TYPE_CHECKING:
         SoftmaxRequest,
     )
 
-CONTRACT = (1, 1)
-"""Kernels have stand-ins, and the device has figures."""
+CONTRACT = (1, 3)
+"""Kernels have stand-ins, the device has figures, and requests have roles."""
 
 
 @hookimpl

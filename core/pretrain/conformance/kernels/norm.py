@@ -48,6 +48,17 @@ class TestNorm:
         assert_agrees(*kernels, inputs, subject.device, is_strided=asked.hidden_size == 100)
         assert_agrees(*kernels, inputs | {"x": inputs["x"][:1, :1]}, subject.device)
 
+    @run_with(
+        Case(tuple(norm(dtype, kind, hidden=size, role="head") for size in (128, 64, 48)))
+        for kind in KINDS
+        for dtype in DTYPES
+    )
+    def test_takes_heads(self, subject: Subject, kernel: Kernel, asked: NormRequest) -> None:
+        """[s, b, n, d] with the heads of a projection, which are not contiguous."""
+        kernels, inputs = (subject.build(kernel, asked), oracle(asked)), _inputs(asked)
+        heads = random(7, 2, 3, asked.hidden_size, dtype=asked.dtype)
+        assert_agrees(*kernels, inputs | {"x": heads}, subject.device, is_strided=True)
+
     @run_with(_any(HALF, weight_dtype=torch.float32))
     def test_takes_weights_in_fp32(self, subject: Subject, kernel: Kernel, asked: NormRequest) -> None:
         """fp16 and bf16 inputs with fp32 weights; the output has the dtype of the input."""

@@ -124,7 +124,7 @@ class KernelChoice:
     def row(self) -> KernelRow:
         """The line of the kernel table."""
         return KernelRow(
-            operation=self.request.operation,
+            operation=self.request.key,
             kernel=self.offer.name,
             kind=self.offer.kind,
             provider=self.taken.provider,
@@ -153,7 +153,7 @@ def choose(
     plugins: Plugins, requests: Sequence[Request], chosen: Mapping[str, str], fallback: str
 ) -> list[KernelChoice]:
     """Choose without building: what `negotiate` takes, in the order in which it is built."""
-    operations = [request.operation for request in requests]
+    operations = [request.key for request in requests]
     if len(set(operations)) != len(operations):
         msg = f"several requests for one operation: {sorted(operations)}"
         raise ValueError(msg)
@@ -161,9 +161,10 @@ def choose(
     ordered = sorted(requests, key=lambda request: request.operation != "attention")
     choices: list[KernelChoice] = []
     for request in ordered:
-        wanted = chosen.get(request.operation, AUTO)
+        key = request.key if request.key in chosen else request.operation
+        wanted = chosen.get(key, AUTO)
         if request.operation != "softmax" or _needs_softmax(choices, wanted):
-            choices.append(_choose(request, ask(plugins, request), wanted))
+            choices.append(_choose(request, ask(plugins, request), wanted, key))
     choices.sort(key=lambda choice: choice.request.operation != "softmax")
     if fallback == "forbid":
         _refuse_reference(choices)
@@ -184,7 +185,7 @@ def _needs_softmax(choices: list[KernelChoice], wanted: str) -> bool:
     return False
 
 
-def _choose(request: Request, proposals: list[Proposal], wanted: str) -> KernelChoice:
+def _choose(request: Request, proposals: list[Proposal], wanted: str, key: str) -> KernelChoice:
     fitting = [proposal for proposal in proposals if _fits(proposal, wanted)]
     for proposal in fitting:
         if isinstance(proposal.answer, Offer):
@@ -192,15 +193,18 @@ def _choose(request: Request, proposals: list[Proposal], wanted: str) -> KernelC
                 request=request, taken=proposal, offer=proposal.answer, proposals=tuple(proposals), wanted=wanted
             )
     if wanted == AUTO:
-        msg = f"no kernel for {request.operation} on {request.device_type}.{_declines(proposals)}"
+        msg = f"no kernel for {request.key} on {request.device_type}.{_declines(proposals)}"
         raise KernelError(msg)
     there = _offered([proposal for proposal in proposals if isinstance(proposal.answer, Offer)])
+    if key != request.key:
+        there += f" Give kernels.{request.key}: auto, or one of them."
     if fitting:
-        msg = f"kernels.{request.operation}: '{wanted}' cannot serve this recipe.{_declines(fitting)}\n{there}"
+        of_role = f" as {request.key}" * (key != request.key)
+        msg = f"kernels.{key}: '{wanted}' cannot serve this recipe{of_role}.{_declines(fitting)}\n{there}"
     else:
         known = {word for proposal in proposals for word in proposal.names}
         hint = did_you_mean(wanted, sorted(known | {AUTO}))
-        msg = f"kernels.{request.operation}: no plugin has a kernel or kind '{wanted}'.\n{there}{hint}"
+        msg = f"kernels.{key}: no plugin has a kernel or kind '{wanted}'.\n{there}{hint}"
     raise KernelError(msg)
 
 
@@ -229,12 +233,10 @@ def _refuse_reference(choices: list[KernelChoice]) -> None:
     served = [choice for choice in choices if choice.taken.is_reference and not choice.names_the_kernel]
     if not served:
         return
-    lines = [
-        f"\n{choice.request.operation}:{_declines(choice.proposals) or ' no plugin offers it'}" for choice in served
-    ]
+    lines = [f"\n{choice.request.key}:{_declines(choice.proposals) or ' no plugin offers it'}" for choice in served]
     msg = (
         f"kernels.fallback is 'forbid', but only the reference serves these operations.{''.join(lines)}\n"
         "Set kernels.fallback=allow, or name the reference for each of them: "
-        f"kernels.{served[0].request.operation}=reference"
+        f"kernels.{served[0].request.key}=reference"
     )
     raise KernelError(msg)

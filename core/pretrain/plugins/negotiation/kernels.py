@@ -60,8 +60,18 @@ class Kernels:
         self.table: Final = table
         self.built: Final = built
 
-    def __contains__(self, operation: str) -> bool:
-        return operation in self.built
+    def __contains__(self, key: str) -> bool:
+        return key in self.built
+
+    def norm_of(self, role: str) -> NormFn:
+        """Return the norm of a role."""
+        kernel: NormFn = getattr(self, f"norm@{role}")
+        return kernel
+
+    def linear_of(self, role: str) -> LinearFn:
+        """Return the linear of a role: the one of all linears where none was asked for."""
+        kernel: LinearFn = self.built.get(f"linear@{role}", self.built["linear"])
+        return kernel
 
     if not TYPE_CHECKING:  # mypy knows the operations above, and no others
 
@@ -85,19 +95,19 @@ def negotiate(
 ) -> Kernels:
     """Choose a kernel for every request and build it; raises KernelError where an operation has no allowed kernel.
 
-    `chosen` is operation -> "auto" (also where it is not in it), a kernel's name, or a kind ("flash"). With `fallback`
-    "forbid" an operation that only the reference serves is an error, unless the recipe names the reference kernel.
-    Kernels negotiated `earlier` (collectives are needed before there are process groups) are passed to `Offer.build`,
-    and are part of the result unless they are negotiated again. `planned` makes the stand-ins (`Offer.fake`), and
-    `wrap_kernel` returns what is called in place of a built kernel, to watch its calls.
+    `chosen` is operation, or operation@role -> "auto" (also where neither is in it), a kernel's name, or a kind
+    ("flash"). With `fallback` "forbid" an operation that only the reference serves is an error, unless the recipe names
+    the reference kernel. Kernels negotiated `earlier` (collectives are needed before there are process groups) are
+    passed to `Offer.build`, and are part of the result unless they are negotiated again. `planned` makes the stand-ins
+    (`Offer.fake`), and `wrap_kernel` returns what is called in place of a built kernel, to watch its calls.
     """
     choices = choose(plugins, requests, chosen, fallback)
     built: dict[str, Any] = dict(earlier.built) if earlier else {}
     for choice in choices:
         kernel = _build(choice, MappingProxyType(dict(built)), planned=planned)
-        built[choice.request.operation] = kernel if wrap_kernel is None else wrap_kernel(choice.request, kernel)
+        built[choice.request.key] = kernel if wrap_kernel is None else wrap_kernel(choice.request, kernel)
     rows = {row.operation: row for row in (earlier.table.rows if earlier else ())}
-    rows |= {choice.request.operation: choice.row for choice in choices}
+    rows |= {choice.request.key: choice.row for choice in choices}
     return Kernels(table=table_of(plugins, rows.values()), built=MappingProxyType(built))
 
 
@@ -107,7 +117,7 @@ def table_of(plugins: Plugins, rows: Iterable[KernelRow]) -> KernelTable:
 
 
 def _build(choice: KernelChoice, built: Mapping[str, Any], *, planned: bool) -> Any:
-    operation = choice.request.operation
+    operation = choice.request.key
     is_optimizer = operation == "optimizer"
     who = f"kernel {choice.taken.label} for {operation}"
     try:

@@ -170,6 +170,7 @@ OTHER_RULES = (
         "model.rope_high_freq_factor",
         "model.original_max_position_embeddings",
     ),
+    only("model.qk_layernorm: true", "kernels.norm@head"),
     only("model.add_bias_linear: false", "model.add_qkv_bias", note=" (true gives all linear layers a bias)"),
     Rule(
         ("model.init_method_std",),

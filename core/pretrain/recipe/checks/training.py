@@ -243,5 +243,5 @@ def compilation_problems(recipe: Recipe) -> Iterator[Problem]:
                 _KEY, f"layer needs model.{key}: 0. Compiled code draws its own random numbers, not the ranks'."
             )
     for operation in COMPILED:
-        if getattr(recipe.kernels, operation) not in {"auto", "reference"}:
+        if getattr(recipe.kernels, operation) not in {None, "auto", "reference"}:
             yield Problem(f"kernels.{operation}", "must be auto or reference with kernels.compile: layer.")

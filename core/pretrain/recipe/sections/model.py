@@ -106,6 +106,8 @@ class ModelSection(Section):
     add_qkv_bias: Annotated[Bool, replace(PART, before=False)] = False
     """Whether the projection to queries, keys and values has a bias although the other linear layers have none, as in
     Qwen 2."""
+    qk_layernorm: Annotated[Bool, replace(PART, before=False)] = False
+    """Whether the queries and keys of each head are normalized before rope, as in Qwen 3."""
     untie_embeddings_and_output_weights: Annotated[Bool, PART] = False
     """Whether the output layer has weights of its own instead of the embedding's."""
     parallel_residual: Annotated[Bool, FUNCTION] = False

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, create_model
 
 from pretrain.recipe.section import Bool, Float, Int, Section, Str
 
@@ -35,7 +35,7 @@ class PrecisionSection(Section):
     """Whether the cross entropy of fp16 logits is computed in fp16 instead of fp32."""
 
 
-COMPILED = ("norm", "rotary", "activation", "bias_dropout_add")
+COMPILED = ("norm", "norm@head", "rotary", "activation", "bias_dropout_add")
 """Operations that `compile: layer` leaves to the compiler, and not to a kernel of their own."""
 
 
@@ -44,7 +44,28 @@ def _kernel(operation: str) -> Str:
     return chosen
 
 
-class KernelsSection(Section):
+# Kernels of a role, each a key of its own: "norm@head". An operation's key holds for its roles that are not given.
+_OF_ROLES = {
+    "linear@output": "Output layer",
+    "norm@head": "Norm of the queries and keys of each head",
+}
+if TYPE_CHECKING:
+    _RolesSection = Section
+else:
+    _RolesSection = create_model(
+        "_RolesSection",
+        __base__=Section,
+        **{
+            key: (
+                Str | None,
+                Field(default=None, min_length=1, description=f"{what}; by default as {key.partition('@')[0]}."),
+            )
+            for key, what in _OF_ROLES.items()
+        },
+    )
+
+
+class KernelsSection(_RolesSection):
     """Implementation of each operation. `pretrain explain` shows the names.
 
     A named kernel that cannot do what this recipe needs is an error.
@@ -70,6 +91,8 @@ class KernelsSection(Section):
     torch, together where they follow one another (none, layer); not measured."""
 
     def chosen(self) -> dict[str, str]:
-        """Return operation -> auto, the name of a kernel, or a kind; where layers are compiled, what is compiled."""
-        named: dict[str, str] = self.model_dump(exclude={"fallback", "triangle_block_size", "compile"})
+        """Return operation or operation@role -> auto, a kernel, or a kind; reference for what is compiled."""
+        named: dict[str, str] = self.model_dump(
+            exclude={"fallback", "triangle_block_size", "compile"}, exclude_none=True
+        )
         return named | (dict.fromkeys(COMPILED, "reference") if self.compile == "layer" else {})

@@ -42,7 +42,8 @@ def headline(outcome: AlignResult, sides: Sequence[Recording]) -> list[str]:
     lines = _verdict(outcome, sides)
     if outcome.alike:
         first = outcome.alike[0]
-        where = f"{_where(first, sides[0].layers)}: {_call(first, sides)}, kernel {sides[0].kernel(first.operation)}"
+        kernel = sides[0].kernel(first.operation, first.place.module)
+        where = f"{_where(first, sides[0].layers)}: {_call(first, sides)}, kernel {kernel}"
         amount = f"{_off(first)}, {first.explained:.2g} explained"
         lines.append(f"both sides differ from float64 by about the same: {where}, {amount}")
     return [*lines, *outcome.notes]
@@ -51,7 +52,8 @@ def headline(outcome: AlignResult, sides: Sequence[Recording]) -> list[str]:
 def _verdict(outcome: AlignResult, sides: Sequence[Recording]) -> list[str]:
     first, cause, layers = outcome.first, outcome.cause, sides[0].layers
     if cause is not None and outcome.is_explained_by_cause:
-        whose = f"kernel {sides[cause.side].kernel(cause.operation)} of the {SIDES[cause.side]} side {_off(cause)}"
+        kernel = sides[cause.side].kernel(cause.operation, cause.place.module)
+        whose = f"kernel {kernel} of the {SIDES[cause.side]} side {_off(cause)}"
         return [
             f"differs at {_where(cause, layers)}: {_call(cause, sides)}",
             f"  {whose} from float64 for the same inputs, {cause.explained:.2g} explained",

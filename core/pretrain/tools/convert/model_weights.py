@@ -110,6 +110,9 @@ def expected_shapes(model: ModelSection, rows: int) -> dict[str, tuple[int, ...]
         shapes |= _linear(
             f"{layer}.self_attention.linear_qkv", (heads + 2 * groups) * model.head_size, hidden, qkv_bias
         )
+        if model.qk_layernorm:
+            shapes |= _norm(f"{layer}.self_attention.q_layernorm", model, model.head_size)
+            shapes |= _norm(f"{layer}.self_attention.k_layernorm", model, model.head_size)
         bias = model.add_bias_linear
         shapes |= _linear(f"{layer}.self_attention.linear_proj", hidden, heads * model.head_size, bias)
         shapes |= _norm(f"{layer}.pre_mlp_layernorm", model)
@@ -166,9 +169,10 @@ def model_section(path: Path, told: Mapping[str, Any], given: Mapping[str, Any])
         raise CheckpointError(msg) from error
 
 
-def _norm(name: str, model: ModelSection) -> dict[str, tuple[int, ...]]:
-    shapes: dict[str, tuple[int, ...]] = {f"{name}.weight": (model.hidden_size,)}
-    return shapes if model.normalization == "RMSNorm" else shapes | {f"{name}.bias": (model.hidden_size,)}
+def _norm(name: str, model: ModelSection, width: int | None = None) -> dict[str, tuple[int, ...]]:
+    shape = (model.hidden_size if width is None else width,)
+    shapes: dict[str, tuple[int, ...]] = {f"{name}.weight": shape}
+    return shapes if model.normalization == "RMSNorm" else shapes | {f"{name}.bias": shape}
 
 
 def _linear(name: str, rows: int, columns: int, has_bias: bool) -> dict[str, tuple[int, ...]]:

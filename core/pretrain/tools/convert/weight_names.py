@@ -156,6 +156,8 @@ _THEIR_LAYER = re.compile(r"(?:language_model\.)?(?:transformer|encoder|decoder)
 MODULES = {
     "input_layernorm": ("input_layernorm", "input_norm", "self_attention.linear_qkv.layer_norm"),
     "self_attention.linear_qkv": ("self_attention.query_key_value", "attention.query_key_value"),
+    "self_attention.q_layernorm": (),
+    "self_attention.k_layernorm": (),
     "self_attention.linear_proj": ("self_attention.dense", "attention.dense"),
     "pre_mlp_layernorm": ("post_attention_layernorm", "post_attention_norm", "mlp.linear_fc1.layer_norm"),
     "mlp.linear_fc1": ("mlp.dense_h_to_4h",),

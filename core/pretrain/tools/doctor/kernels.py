@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pretrain.tools.doctor.trials import Deviation, ShapeLimits
 
 CHECK = "kernels"  # name of the finding that lists them
+_MOST_COLUMNS = 16384
 OTHER = "Name another kernel in the recipe (kernels.{operation}; `pretrain explain` lists them)"
 REMEDIES = {
     Verdict.WRONG: f"The training would be wrong. {OTHER}, and run `pretrain conformance --backend {{backend}}`.",
@@ -59,15 +60,15 @@ def examine_kernels(bench: Bench) -> Iterator[Finding]:
     yield Finding.ok(CHECK, f"{listed}; of {providers}")
     requests = kernel_requests(recipe, plugins.backend.device_type, bench.vocab_size, plugins.backend.device_name())
     for request in requests:
-        if request.operation in kernels:
-            check = f"kernel {request.operation}"
+        if request.key in kernels:
+            check = f"kernel {request.key}"
             bench.doing(check)
             yield from guarded(check, partial(_trials, bench, kernels, request, check))
 
 
 def _trials(bench: Bench, kernels: Kernels, request: Request, check: str) -> Iterator[Finding]:
-    row = next(row for row in kernels.table.rows if row.operation == request.operation)
-    kernel = kernels.built[request.operation]
+    row = next(row for row in kernels.table.rows if row.operation == request.key)
+    kernel = kernels.built[request.key]
     if isinstance(request, AttentionRequest):
         yield from _attention(bench, kernels, request, check, stores_scores=row.kind != "flash")
     elif isinstance(request, OptimizerRequest):
@@ -81,6 +82,10 @@ def _trials(bench: Bench, kernels: Kernels, request: Request, check: str) -> Ite
         alone = replace(request, tensor_parallel_size=1, padded_vocab_size=columns, vocab_size=entries)
         built = negotiate(bench.plugins, [alone], {request.operation: row.kernel}, "allow")
         yield _tried(bench, check, alone, built.cross_entropy)
+    elif request.key == "linear@output":
+        columns = bench.recipe.padded_vocab_size(bench.vocab_size) // bench.recipe.parallel.tensor_model_parallel_size
+        columns = min(columns, _MOST_COLUMNS)  # in float64 on the host too
+        yield _tried(bench, check, request, kernel, linear=(bench.recipe.model.hidden_size, columns))
     elif request.operation == "linear":
         yield from _linears(bench, check, request, kernel)
     else:

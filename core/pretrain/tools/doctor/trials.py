@@ -177,7 +177,8 @@ def _of_tokens(request: Any, recipe: Recipe, limits: ShapeLimits, linear: Shape 
     rows, columns = linear or linear_shapes(recipe)[0]
     if operation in {"norm", "bias_dropout_add"}:
         width, shown = request.hidden_size, f"h {request.hidden_size}"
-        wanted //= recipe.parallel.tensor_model_parallel_size if recipe.parallel.sequence_parallel else 1
+        is_split = recipe.parallel.sequence_parallel and not request.role  # heads are normed over the whole sequence
+        wanted //= recipe.parallel.tensor_model_parallel_size if is_split else 1
     elif operation == "rotary":
         width, shown = request.heads * request.head_size, f"{request.heads} heads of {request.head_size}"
     elif operation == "activation":
@@ -194,7 +195,9 @@ def _of_tokens(request: Any, recipe: Recipe, limits: ShapeLimits, linear: Shape 
     step = max(_step(length * batch * width, ORACLE_ELEMENTS), _step(int(length * batch * flops), ORACLE_FLOPS))
     step = min(step, length)
     asked = replace(request, micro_batch_size=batch) if operation == "cross_entropy" else request
-    sizes = Sizes(tokens=length, batch=batch, linear=(rows, columns), has_bias=model.add_bias_linear)
+    sizes = Sizes(
+        tokens=length, batch=batch, linear=(rows, columns), has_bias=model.add_bias_linear and not request.role
+    )
     call = example_call(longer(asked, length), sizes)
     if operation == "bias_dropout_add":
         call.constants["training"] = False

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _GATED = ("swiglu", "glu_activation", "quick_geglu", "geglu", "gelu_tanh")
 
-_COUNTED = frozenset(("", "num_experts", "qk_layernorm", *_GATED))
+_COUNTED = frozenset(("", "num_experts", *_GATED))
 """Settings of another model that the formula below counts; with others it would not hold."""
 
 _OF_EXPERTS = {

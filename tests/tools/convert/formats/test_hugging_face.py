@@ -44,6 +44,7 @@ MODELS = {
     "Llama with biases": transformers.LlamaConfig(**SHAPE, attention_bias=True, mlp_bias=True),
     "Mistral": transformers.MistralConfig(**GROUPED, sliding_window=32),
     "Qwen 2": transformers.Qwen2Config(**GROUPED),
+    "Qwen 3": transformers.Qwen3Config(**GROUPED, head_dim=24, rope_theta=500.0),
 }
 
 

@@ -32,6 +32,7 @@ CONFIGS = {
     "llama": transformers.LlamaConfig(**GROUPED),
     "mistral": transformers.MistralConfig(**GROUPED, sliding_window=None),
     "qwen2": transformers.Qwen2Config(**GROUPED),
+    "qwen3": transformers.Qwen3Config(**GROUPED),
 }
 
 
@@ -189,7 +190,10 @@ def test_a_config_of_pythia():
         ("qwen2", {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1, "layer_types": None},
          "sliding_window 16"),
         ("qwen2", {"layer_types": ["full_attention", "sliding_attention"]}, "sliding_window"),
-        ("qwen2", {"model_type": "qwen3"}, "model_type 'qwen3'"),
+        ("qwen3", {"attention_bias": True}, "attention_bias True"),
+        ("qwen3", {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1, "layer_types": None},
+         "sliding_window 16"),
+        ("qwen2", {"model_type": "qwen4"}, "model_type 'qwen4'"),
         ("qwen2", {"model_type": {}}, "model_type {}"),
     ],
 )  # fmt: skip

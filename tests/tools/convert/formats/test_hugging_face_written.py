@@ -43,6 +43,7 @@ ARCHITECTURES = {
     },
 }
 ARCHITECTURES["qwen2"] = ARCHITECTURES["llama"] | {"add_qkv_bias": True}
+ARCHITECTURES["qwen3"] = ARCHITECTURES["llama"] | {"qk_layernorm": True}
 
 
 def ours(kind, dtype=torch.float32, rows=VOCAB, vocab_size=None, **more):
@@ -73,7 +74,7 @@ def test_what_is_written_is_read_bit_by_bit(
 ):
     more = {"num_layers": layers, "hidden_size": 8 * heads, "num_attention_heads": heads, "ffn_hidden_size": width}
     more |= {"parallel_residual": is_parallel and kind == "gpt_neox"}
-    more |= {"num_query_groups": math.gcd(heads, share)} if kind in {"llama", "qwen2"} else {}
+    more |= {"num_query_groups": math.gcd(heads, share)} if kind in {"llama", "qwen2", "qwen3"} else {}
     weights = ours(kind, dtype, rows=11, untie_embeddings_and_output_weights=is_untied, **more)
     again = hugging_face.read(written(weights, tmp_path_factory.mktemp("target")), {})
     require_equal(again.tensors, weights.tensors)
@@ -140,11 +141,14 @@ def test_a_large_model_is_written_in_shards_that_transformers_opens(tmp_path, mo
         ("gpt2", {"kv_channels": 8}, "model.kv_channels=8"),
         ("gpt2", {"normalization": "RMSNorm"}, "model.normalization=RMSNorm"),
         ("gpt2", {"activation": "swiglu"}, "model.activation=swiglu"),
+        ("gpt2", {"qk_layernorm": True}, "model.qk_layernorm=true"),
+        ("gpt_neox", {"qk_layernorm": True}, "model.qk_layernorm=true"),
         ("gpt_neox", {"add_bias_linear": False}, "model.add_bias_linear=false"),
         ("gpt_neox", {"embedding_layernorm": True}, "model.embedding_layernorm=true"),
         ("llama", {"rotary_percent": 0.5}, "model.rotary_percent=0.5"),
         ("llama", {"activation": "gelu"}, "model.activation=gelu"),
         ("qwen2", {"parallel_residual": True}, "model.parallel_residual=true"),
+        ("qwen3", {"add_qkv_bias": True}, "model.add_qkv_bias=true"),
     ],
 )
 def test_a_model_that_no_architecture_has_is_refused_by_its_setting(kind, more, named):

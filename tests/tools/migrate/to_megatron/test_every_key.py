@@ -28,7 +28,10 @@ FIELDS = {key: field for key, field in walk(Recipe) if inner_section(field) is N
 CIRCUMSTANCES = (
     ("model.seq_length=32",),
     ("data.corpus={source: python_stdlib}", "tokenizer={type: huggingface, file: a/tokenizer.json, vocab_size: 400}"),
-    ("model.position_embedding_type=rope", "model.use_rope_scaling=true", "model.add_bias_linear=false"),
+    (
+        *("model.position_embedding_type=rope", "model.use_rope_scaling=true", "model.add_bias_linear=false"),
+        "model.qk_layernorm=true",
+    ),
     ("precision.dtype=fp16",),
     ("precision.dtype=bf16",),
     ("train.train_iters=null", "train.train_samples=900", "train.manual_gc=true"),

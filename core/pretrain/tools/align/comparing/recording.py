@@ -129,10 +129,11 @@ class Recording:
             for check in rank["checks"]:
                 yield {**check, "rank": rank["rank"]}
 
-    def kernel(self, operation: str) -> str:
-        """Return the kernel of an operation and its provider in words."""
-        rows = (row for row in self.manifest["kernels"]["rows"] if row["operation"] == operation)
-        return next((f"'{row['kernel']}' of {row['provider']}" for row in rows), "none")
+    def kernel(self, operation: str, module: str = "") -> str:
+        """Return the kernel of an operation, in a module that may have a role, and its provider in words."""
+        rows = {row["operation"]: row for row in self.manifest["kernels"]["rows"]}
+        row = rows.get(f"{operation}@{_ROLES.get(module.rpartition('.')[2])}", rows.get(operation))
+        return "none" if row is None else f"'{row['kernel']}' of {row['provider']}"
 
     @property
     def title(self) -> str:
@@ -152,6 +153,8 @@ class Recording:
 
 
 Line = dict[str, Any]
+_ROLES = {"q_layernorm": "head", "k_layernorm": "head", "output_layer": "output"}
+"""Module -> the role of its kernel."""
 _OF_VOCABULARY = {("output_layer", "linear", "output"), ("", "cross_entropy", "logits")}
 """Module, operation and name of tensors with a column for each token; their padding depends on the layout."""
 

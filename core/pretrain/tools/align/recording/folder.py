@@ -183,13 +183,14 @@ SAME, PARTIAL = "same", "partial"  # every rank has it whole, or has a term of t
 SPLIT_HEADS, SPLIT_LAST, SPLIT_GATED = "heads", "last", "gated"
 """Ranks have neighbouring parts: of dimension 2, of the last one, or of both halves of the last one."""
 _ROW_PARALLEL = ("linear_proj", "linear_fc2")
+_OF_HEADS = ("q_layernorm", "k_layernorm")
 
 
 def division(place: ModulePlace, operation: str, name: str, ranks: int, is_gated: bool) -> str:
     """Return how a tensor is divided among the tensor-parallel ranks."""
-    if ranks == 1 or operation in {"", "norm", "bias_dropout_add"}:
-        return SAME
     module, is_output = place.module.rpartition(".")[2], name == "output"
+    if ranks == 1 or operation in {"", "bias_dropout_add"} or (operation == "norm" and module not in _OF_HEADS):
+        return SAME
     if operation == "linear" and module in _ROW_PARALLEL:
         return PARTIAL if is_output else SPLIT_LAST
     if operation == "linear" and not is_output:
@@ -197,7 +198,7 @@ def division(place: ModulePlace, operation: str, name: str, ranks: int, is_gated
     has_halves = (operation == "linear" and module == "linear_fc1") or (operation == "activation" and not is_output)
     if is_gated and has_halves:
         return SPLIT_GATED
-    if operation == "rotary" or (operation == "attention" and not is_output):
+    if operation in {"norm", "rotary"} or (operation == "attention" and not is_output):
         return SPLIT_HEADS
     return SAME if operation == "cross_entropy" and is_output else SPLIT_LAST
 

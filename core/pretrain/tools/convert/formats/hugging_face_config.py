@@ -1,8 +1,9 @@
 """Settings of a model in Hugging Face's config.json, as transformers 4 and 5 write it.
 
 Names and defaults are those of configuration_gpt2.py, configuration_gpt_neox.py, configuration_llama.py,
-configuration_mistral.py and configuration_qwen2.py in transformers/models; transformers 5 keeps what rope needs in
-`rope_parameters` (modeling_rope_utils.py, convert_rope_params_to_dict), 4 in `rope_theta` and `rope_scaling`.
+configuration_mistral.py, configuration_qwen2.py and configuration_qwen3.py in transformers/models; transformers 5 keeps
+what rope needs in `rope_parameters` (modeling_rope_utils.py, convert_rope_params_to_dict), 4 in `rope_theta` and
+`rope_scaling`.
 """
 
 from __future__ import annotations
@@ -80,6 +81,8 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "llama": _LLAMA | {"max_position_embeddings": 2048},
     "mistral": _LLAMA | {"max_position_embeddings": 4096 * 32, "num_query_groups": 8},
     "qwen2": _LLAMA | {"max_position_embeddings": 32768, "num_query_groups": 32, "add_qkv_bias": True},
+    "qwen3": _LLAMA
+    | {"max_position_embeddings": 32768, "num_query_groups": 32, "kv_channels": 128, "qk_layernorm": True},
 }
 
 
@@ -149,6 +152,7 @@ _ONLY: dict[str, dict[str, bool]] = {
         "add_cross_attention": False,
     },
     "gpt_neox": {"attention_bias": True},
+    "qwen3": {"attention_bias": False},
 }
 _KEY = "(model."  # before the setting of ours that replaces what is refused
 _NEEDED = ("rope_scaling_factor", "rope_low_freq_factor", "rope_high_freq_factor")
@@ -209,15 +213,15 @@ def _windows(kind: str, config: Mapping[str, Any], given: Mapping[str, Any]) -> 
 def _window(kind: str, config: Mapping[str, Any]) -> Any:
     """Return how many positions some layers see; None is all.
 
-    Mistral's window holds for all layers, Qwen 2's with use_sliding_window from layer max_window_layers on. Layers of
-    other kinds, of which a config has a list, see an unknown number.
+    Mistral's window holds for all layers, Qwen 2's and 3's with use_sliding_window from layer max_window_layers on.
+    Layers of other kinds, of which a config has a list, see an unknown number.
     """
     layers = config.get("layer_types")
     first, number = config.get("max_window_layers", 28), config.get("num_hidden_layers")
     if isinstance(layers, list) and any(each != "full_attention" for each in layers):
         return config.get("sliding_window") or "of its own"
     is_used = kind == "mistral"
-    if kind == "qwen2" and config.get("use_sliding_window") and not isinstance(layers, list):
+    if kind in {"qwen2", "qwen3"} and config.get("use_sliding_window") and not isinstance(layers, list):
         is_used = not (_are_ints(first, number) and first >= number)
     return config.get("sliding_window", 4096) if is_used else None
 

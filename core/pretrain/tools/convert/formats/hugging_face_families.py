@@ -1,8 +1,8 @@
 """Names and orders of the weights of Hugging Face's models, and what models each of them can be.
 
 They are defined by GPT2LMHeadModel (models/gpt2/modeling_gpt2.py of transformers), GPTNeoXForCausalLM
-(models/gpt_neox/modeling_gpt_neox.py), LlamaForCausalLM (models/llama/modeling_llama.py), and Qwen2ForCausalLM and
-MistralForCausalLM, whose weights are Llama's.
+(models/gpt_neox/modeling_gpt_neox.py), LlamaForCausalLM (models/llama/modeling_llama.py), whose weights are also those
+of Qwen2ForCausalLM and MistralForCausalLM, and Qwen3ForCausalLM (models/qwen3/modeling_qwen3.py).
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ _MODULES = {
     "embedding.position_embeddings": ("wpe", "", ""),
     "input_layernorm": ("ln_1", "input_layernorm", "input_layernorm"),
     "self_attention.linear_qkv": ("attn.c_attn", "attention.query_key_value", _LLAMA_QKV),
+    "self_attention.q_layernorm": ("", "", "self_attn.q_norm"),
+    "self_attention.k_layernorm": ("", "", "self_attn.k_norm"),
     "self_attention.linear_proj": ("attn.c_proj", "attention.dense", "self_attn.o_proj"),
     "pre_mlp_layernorm": ("ln_2", "post_attention_layernorm", "post_attention_layernorm"),
     "mlp.linear_fc1": ("mlp.c_fc", "mlp.dense_h_to_4h", "mlp.gate_proj mlp.up_proj"),
@@ -96,7 +98,8 @@ def family_of(model: ModelSection) -> tuple[str, Architecture]:
     elif model.normalization == "LayerNorm":
         kind = "gpt_neox"
     else:
-        kind = "qwen2" if model.add_qkv_bias and not model.add_bias_linear else "llama"
+        with_biases = "qwen2" if model.add_qkv_bias and not model.add_bias_linear else "llama"
+        kind = "qwen3" if model.qk_layernorm else with_biases
     return kind, FAMILIES[kind]
 
 
@@ -141,6 +144,7 @@ _GPT2 = Architecture(
         "normalization": ("LayerNorm",),
         "activation": ("gelu", "gelu_tanh"),
         "add_bias_linear": (True,),
+        "qk_layernorm": (False,),
         "parallel_residual": (False,),
     },
 )
@@ -157,6 +161,7 @@ _GPT_NEOX = Architecture(
         "normalization": ("LayerNorm",),
         "activation": ("gelu", "gelu_tanh"),
         "add_bias_linear": (True,),
+        "qk_layernorm": (False,),
     },
 )
 _LLAMA_SETTINGS: dict[str, tuple[Any, ...]] = {
@@ -164,6 +169,7 @@ _LLAMA_SETTINGS: dict[str, tuple[Any, ...]] = {
     "rotary_percent": (1.0,),
     "normalization": ("RMSNorm",),
     "activation": ("swiglu",),
+    "qk_layernorm": (False,),
     "parallel_residual": (False,),
 }
 
@@ -188,4 +194,5 @@ FAMILIES: dict[str, Architecture] = {
     "llama": _like_llama("LlamaForCausalLM"),
     "mistral": _like_llama("MistralForCausalLM", add_bias_linear=(False,), add_qkv_bias=(False,)),
     "qwen2": _like_llama("Qwen2ForCausalLM", add_bias_linear=(False,), add_qkv_bias=(True,)),
+    "qwen3": _like_llama("Qwen3ForCausalLM", add_bias_linear=(False,), add_qkv_bias=(False,), qk_layernorm=(True,)),
 }

@@ -129,7 +129,7 @@ def _positions(path: Path, args: Mapping[str, Any], shapes: Mapping[str, tuple[i
 ALLOWED: dict[str, tuple[Any, ...]] = dict.fromkeys(
     (
         *("apply_layernorm_1p", "apply_residual_connection_post_layernorm", "rotary_interleaved", "squared_relu"),
-        *("quick_geglu", "multi_latent_attention", "qk_layernorm", "qk_l2_norm", "window_size", "no_rope_freq"),
+        *("quick_geglu", "multi_latent_attention", "qk_l2_norm", "window_size", "no_rope_freq"),
         *("mtp_num_layers", "attention_output_gate", "is_hybrid_model", "use_mup", "softmax_scale"),
         *("heterogeneous_layers_config_path", "heterogeneous_layers_config_encoded_json"),
         *("activation_func_clamp_value", "glu_linear_offset", "experimental_attention_variant"),
@@ -201,6 +201,7 @@ def settings_of_shapes(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
         "add_qkv_bias": qkv_has_bias and not settings.get("add_bias_linear", False),
         "normalization": "LayerNorm" if "decoder.final_layernorm.bias" in shapes else "RMSNorm",
         "embedding_layernorm": "embedding_layernorm.weight" in shapes,
+        "qk_layernorm": any(name.endswith(".q_layernorm.weight") for name in shapes),
     }
 
 

@@ -118,7 +118,7 @@ def args_for(weights: ModelWeights, layout: FileLayout) -> argparse.Namespace:
         *("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups", "kv_channels"),
         *("seq_length", "max_position_embeddings", "position_embedding_type", "normalization", "layernorm_epsilon"),
         *("rotary_percent", "use_rope_scaling", "rope_scaling_factor", "add_bias_linear", "add_qkv_bias"),
-        *("untie_embeddings_and_output_weights", "make_vocab_size_divisible_by"),
+        *("qk_layernorm", "untie_embeddings_and_output_weights", "make_vocab_size_divisible_by"),
     )
     files = {path.name for path in weights.tokenizer}
     is_gpt2 = files >= _FILES_OF_GPT2BPE or model.position_embedding_type == "learned_absolute"
