@@ -32,6 +32,7 @@ MODELS = {
     "Llama": LLAMA,
     "Qwen": QWEN,
     "Qwen 3": QWEN3,
+    "Qwen 3 of Megatron-LM": QWEN3,
 }
 FORMATS = {
     "GPT-2": ConvertOptions(format="megatron", layout=FileLayout(tensor=2, pipeline=2)),
@@ -39,6 +40,7 @@ FORMATS = {
     "Llama": ConvertOptions(format="torch_dist"),
     "Qwen": ConvertOptions(format="huggingface"),
     "Qwen 3": ConvertOptions(format="huggingface"),
+    "Qwen 3 of Megatron-LM": ConvertOptions(format="megatron", layout=FileLayout(tensor=2)),
 }
 
 
@@ -60,7 +62,7 @@ def parameters(engine):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("ours", ["NeoX", "Llama", "Qwen", "Qwen 3"], indirect=True)
+@pytest.mark.parametrize("ours", ["NeoX", "Llama", "Qwen", "Qwen 3", "Qwen 3 of Megatron-LM"], indirect=True)
 def test_it_trains_as_our_own_weights_do(ours, tmp_path):
     check_training(ours, tmp_path, ())
 

@@ -14,7 +14,15 @@ from pretrain.tools.convert.formats.megatron_settings import ALLOWED, VOCAB_SIZE
 
 TOLD = {
     *("num_layers", "hidden_size", "num_attention_heads", "num_query_groups", "ffn_hidden_size", "kv_channels"),
-    *("layernorm_epsilon", "normalization", "add_bias_linear", "add_qkv_bias", "gated_linear_unit", "activation_func"),
+    *(
+        "layernorm_epsilon",
+        "normalization",
+        "add_bias_linear",
+        "add_qkv_bias",
+        "qk_layernorm",
+        "gated_linear_unit",
+        "activation_func",
+    ),
     *("bias_activation_fusion", "use_te_activation_func"),
 }
 """Fields that arguments or the weights' shapes tell us."""
@@ -93,7 +101,7 @@ def test_the_vocabularys_size_is_told_by_our_own_checkpoints_alone():
     assert [vocab_size_of({VOCAB_SIZE: size}, 10) for size in (0, 9, 10, 11, "9", True)] == [None, 9, 10, *[None] * 3]
 
 
-@pytest.mark.parametrize("name", ["qk_layernorm", "position_embedding_type", "num_experts"])
+@pytest.mark.parametrize("name", ["qk_l2_norm", "position_embedding_type", "num_experts"])
 def test_a_value_that_would_be_endless_as_text_is_not_written_out(name):
     endless = [1]
     for _ in range(60):
@@ -101,7 +109,7 @@ def test_a_value_that_would_be_endless_as_text_is_not_written_out(name):
     value = endless if name != "num_experts" else {1: endless}
     with pytest.raises(CheckpointError, match=f"{name} of type "):
         settings_told({name: value})
-    with pytest.raises(CheckpointError, match="qk_layernorm of type int"):
-        settings_told({"qk_layernorm": 10**5000})
+    with pytest.raises(CheckpointError, match="qk_l2_norm of type int"):
+        settings_told({"qk_l2_norm": 10**5000})
     told = settings_told({"hidden_size": argparse.Namespace(wide=endless), "rope_theta": endless})
     assert (told["hidden_size"], told["rotary_base"]) == ("of type Namespace", "of type list")

@@ -35,6 +35,7 @@ _RENAMED = {
     "rotary_percent": "rotary_percent",
     "num_key_value_heads": "num_query_groups",
     "use_rope_scaling": "use_rope_scaling",
+    "qk_layernorm": "qk_layernorm",
     "rope_scaling_factor": "rope_scaling_factor",
     "make_vocab_size_divisible_by": "make_vocab_size_divisible_by",
 }
