@@ -169,7 +169,8 @@ def _start_server(backend: str) -> socket.socket:
 def behave_as_started() -> None:
     """Start processes and replace programs as usual again, in a forked process that runs tests of such things."""
     for module in list(sys.modules.values()):  # some have imported it by its name
-        if getattr(module, "Popen", None) is Popen and module.__name__ != __name__:
+        # not by getattr, which makes lazy modules import what they have
+        if vars(module).get("Popen") is Popen and module.__name__ != __name__:
             module.Popen = STARTED  # type: ignore[attr-defined]
     os.execv, gc.freeze, gc.unfreeze = _EXECV, _FREEZE, _UNFREEZE
 

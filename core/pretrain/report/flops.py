@@ -29,13 +29,14 @@ def flops_per_sequence(model: ModelSection, vocab_size: int) -> int:
 def parameter_count(model: ModelSection, vocab_size: int) -> int:
     """Return the trained parameters of all ranks, tied embeddings once; `vocab_size` includes the padding."""
     hidden = model.hidden_size
-    norm = hidden if model.normalization == "RMSNorm" else 2 * hidden
+    of_width = 1 if model.normalization == "RMSNorm" else 2  # weights, and biases, of a norm
+    norm = of_width * hidden
     count = vocab_size * hidden * (2 if model.untie_embeddings_and_output_weights else 1)
     if model.position_embedding_type == "learned_absolute":
         count += model.max_position_embeddings * hidden
     if model.embedding_layernorm:
         count += 2 * hidden
-    of_heads = 2 * model.kv_channels * (norm // hidden) if model.qk_layernorm else 0
+    of_heads = 2 * of_width * model.kv_channels if model.qk_layernorm else 0
     return count + model.num_layers * (2 * norm + of_heads + _linear_parameters(model)) + norm
 
 

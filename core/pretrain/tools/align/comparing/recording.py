@@ -19,6 +19,7 @@ from pretrain.tools.align.recording.folder import (
     KEYS,
     PARTIAL,
     RANK,
+    ROLES,
     SAME,
     SPLIT_GATED,
     SPLIT_HEADS,
@@ -132,7 +133,8 @@ class Recording:
     def kernel(self, operation: str, module: str = "") -> str:
         """Return the kernel of an operation, in a module that may have a role, and its provider in words."""
         rows = {row["operation"]: row for row in self.manifest["kernels"]["rows"]}
-        row = rows.get(f"{operation}@{_ROLES.get(module.rpartition('.')[2])}", rows.get(operation))
+        role = ROLES.get(module.rpartition(".")[2], "")
+        row = rows.get(f"{operation}@{role}", rows.get(operation))
         return "none" if row is None else f"'{row['kernel']}' of {row['provider']}"
 
     @property
@@ -153,8 +155,6 @@ class Recording:
 
 
 Line = dict[str, Any]
-_ROLES = {"q_layernorm": "head", "k_layernorm": "head", "output_layer": "output"}
-"""Module -> the role of its kernel."""
 _OF_VOCABULARY = {("output_layer", "linear", "output"), ("", "cross_entropy", "logits")}
 """Module, operation and name of tensors with a column for each token; their padding depends on the layout."""
 

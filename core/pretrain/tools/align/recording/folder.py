@@ -183,13 +183,14 @@ SAME, PARTIAL = "same", "partial"  # every rank has it whole, or has a term of t
 SPLIT_HEADS, SPLIT_LAST, SPLIT_GATED = "heads", "last", "gated"
 """Ranks have neighbouring parts: of dimension 2, of the last one, or of both halves of the last one."""
 _ROW_PARALLEL = ("linear_proj", "linear_fc2")
-_OF_HEADS = ("q_layernorm", "k_layernorm")
+ROLES = {"q_layernorm": "head", "k_layernorm": "head", "output_layer": "output"}
+"""Module -> the role of its kernel."""
 
 
 def division(place: ModulePlace, operation: str, name: str, ranks: int, is_gated: bool) -> str:
     """Return how a tensor is divided among the tensor-parallel ranks."""
     module, is_output = place.module.rpartition(".")[2], name == "output"
-    if ranks == 1 or operation in {"", "bias_dropout_add"} or (operation == "norm" and module not in _OF_HEADS):
+    if ranks == 1 or operation in {"", "bias_dropout_add"} or (operation == "norm" and ROLES.get(module) != "head"):
         return SAME
     if operation == "linear" and module in _ROW_PARALLEL:
         return PARTIAL if is_output else SPLIT_LAST

@@ -97,9 +97,10 @@ def family_of(model: ModelSection) -> tuple[str, Architecture]:
         kind = "gpt2"
     elif model.normalization == "LayerNorm":
         kind = "gpt_neox"
+    elif model.qk_layernorm:
+        kind = "qwen3"
     else:
-        with_biases = "qwen2" if model.add_qkv_bias and not model.add_bias_linear else "llama"
-        kind = "qwen3" if model.qk_layernorm else with_biases
+        kind = "qwen2" if model.add_qkv_bias and not model.add_bias_linear else "llama"
     return kind, FAMILIES[kind]
 
 
