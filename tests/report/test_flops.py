@@ -69,6 +69,13 @@ def test_an_embedding_layer_norm_adds_weight_and_bias():
     assert parameter_count(with_norm, 50257) - parameter_count(GPT2_124M, 50257) == 2 * 768
 
 
+def test_an_embedding_rms_norm_adds_its_weight_alone():
+    plain, with_norm = (
+        model(12, 768, 12, 1024, normalization="RMSNorm", embedding_layernorm=has_norm) for has_norm in (False, True)
+    )
+    assert parameter_count(with_norm, 50257) - parameter_count(plain, 50257) == 768
+
+
 def test_gpt2_124m_by_hand():
     # Per token, forward: 12 layers of (qkv 2 x 768 x 2304, projection 2 x 768 x 768, mlp 2 x 2 x 768 x 3072, scores and
     # context 2 x 2 x 1024 x 768), logits 2 x 768 x 50304.

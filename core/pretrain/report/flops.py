@@ -35,7 +35,7 @@ def parameter_count(model: ModelSection, vocab_size: int) -> int:
     if model.position_embedding_type == "learned_absolute":
         count += model.max_position_embeddings * hidden
     if model.embedding_layernorm:
-        count += 2 * hidden
+        count += norm
     of_heads = 2 * of_width * model.kv_channels if model.qk_layernorm else 0
     return count + model.num_layers * (2 * norm + of_heads + _linear_parameters(model)) + norm
 
