@@ -108,6 +108,41 @@ class ModelSection(Section):
     Qwen 2."""
     qk_layernorm: Annotated[Bool, replace(PART, before=False)] = False
     """Whether the queries and keys of each head are normalized before rope, as in Qwen 3."""
+    num_experts: Annotated[Int | None, replace(SIZE, before=None)] = Field(default=None, gt=1)
+    """Experts of a layer, each an MLP, of which a router chooses some for every token; by default layers have one MLP."""
+    moe_ffn_hidden_size: Annotated[Int, replace(SIZE, before=ANY)] = Field(gt=0, default_factory=_as("ffn_hidden_size"))
+    """Width of one expert; by default ffn_hidden_size."""
+    first_k_dense_replace: Annotated[Int, replace(SIZE, before=0)] = Field(default=0, ge=0)
+    """So many layers at the front have one MLP of ffn_hidden_size instead of experts, as in DeepSeek-V3."""
+    moe_layer_freq: Annotated[Int, replace(SIZE, before=1)] = Field(default=1, gt=0)
+    """Of the layers behind them, counted from 0 over all, those that this divides have experts: 1 for all."""
+    moe_shared_expert_intermediate_size: Annotated[Int | None, replace(SIZE, before=None)] = Field(default=None, gt=0)
+    """Width of the experts that serve every token, together; by default there are none."""
+    moe_router_topk: Annotated[Int, replace(FUNCTION, flops=True, before=2)] = Field(default=2, gt=0)
+    """Experts that compute for one token."""
+    moe_router_score_function: Annotated[Literal["softmax", "sigmoid"], replace(FUNCTION, before="softmax")] = "softmax"
+    """Scores of the experts: softmax, over those chosen for a token, or sigmoid, divided by the sum of those chosen."""
+    moe_router_pre_softmax: Annotated[Bool, replace(FUNCTION, before=False)] = False
+    """Whether the softmax is over all experts, before some are chosen: the weights of a token then sum to less than 1."""
+    moe_router_num_groups: Annotated[Int | None, replace(FUNCTION, before=None)] = Field(default=None, gt=1)
+    """Groups of neighbouring experts; those of a token are chosen from its best moe_router_group_topk groups."""
+    moe_router_group_topk: Annotated[Int | None, replace(FUNCTION, before=None)] = Field(default=None, gt=0)
+    """Groups of one token. A group is as good as its two best experts together, as in DeepSeek-V3."""
+    moe_router_topk_scaling_factor: Annotated[Float, replace(FUNCTION, before=1.0)] = Field(default=1.0, gt=0)
+    """Factor of the weights with which a token's experts are summed up."""
+    moe_router_enable_expert_bias: Annotated[Bool, replace(PART, before=False)] = False
+    """Whether a bias is added to the scores when experts are chosen, but not to their weights. It moves by a fixed rate
+    after each step, up for experts that had less than the mean load (Wang et al. 2024, arXiv:2408.15664)."""
+    moe_router_bias_update_rate: Annotated[Float, NONE] = Field(default=1e-3, ge=0)
+    """By how much the bias moves in a step."""
+    moe_router_load_balancing_type: Annotated[Literal["none", "aux_loss", "seq_aux_loss"], NONE] = "none"
+    """Auxiliary loss that evens out the load of the experts: aux_loss over a micro batch (Fedus et al. 2021,
+    arXiv:2101.03961, equations 4 to 6), or seq_aux_loss over each sequence (DeepSeek-V3, arXiv:2412.19437)."""
+    moe_aux_loss_coeff: Annotated[Float, NONE] = Field(default=0.01, gt=0)
+    """Factor of the auxiliary loss."""
+    moe_z_loss_coeff: Annotated[Float | None, NONE] = Field(default=None, gt=0)
+    """Factor of the mean square of the log of the sum of exponentials of the router's logits (Zoph et al. 2022,
+    arXiv:2202.08906, equation 5); by default that loss is not added."""
     untie_embeddings_and_output_weights: Annotated[Bool, PART] = False
     """Whether the output layer has weights of its own instead of the embedding's."""
     parallel_residual: Annotated[Bool, FUNCTION] = False
@@ -131,6 +166,14 @@ class ModelSection(Section):
     """Compute the softmax of fp16 or bf16 attention scores in fp32."""
     make_vocab_size_divisible_by: Annotated[Int, NONE] = Field(default=128, gt=0)
     """The vocabulary is padded to a multiple of this times the tensor-parallel size."""
+
+    @property
+    def layers_with_experts(self) -> tuple[bool, ...]:
+        """Whether each layer has experts."""
+        first, every = self.first_k_dense_replace, self.moe_layer_freq
+        return tuple(
+            self.num_experts is not None and layer >= first and layer % every == 0 for layer in range(self.num_layers)
+        )
 
     @property
     def head_size(self) -> int:
