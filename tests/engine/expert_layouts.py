@@ -47,7 +47,9 @@ TP_SP = (*TP, *SP)
 
 EXPERTS_TWO_RANKS = {
     "EP, ZeRO-1": Case(DEEPSEEK, (*EP, *ZERO1), saves="of-EP", last=STEPS),
-    "by sequence, per token, TP with whole experts, EP": Case((*BY_SEQUENCE, *PER_TOKEN), (*TP_SP, *EP, *WHOLE), last=STEPS),
+    "by sequence, per token, TP with whole experts, EP": Case(
+        (*BY_SEQUENCE, *PER_TOKEN), (*TP_SP, *EP, *WHOLE), last=STEPS
+    ),
     "EP -> TP with whole experts": Case(DEEPSEEK, (*TP_SP, *WHOLE), loads="of-EP", last=STEPS),
     "EP -> PP": Case(DEEPSEEK, PP, loads="of-EP", last=STEPS),
 }
@@ -60,6 +62,7 @@ EXPERTS_TWO_RANKS_FULL = {
     "TP": Case(MIXTRAL, TP_SP, last=STEPS),
     "TP with whole experts": Case(MIXTRAL, (*TP_SP, *WHOLE), last=STEPS),
     "TP with whole experts, ZeRO-1": Case(MIXTRAL, (*TP_SP, *WHOLE, *ZERO1), last=STEPS),
+    "TP with whole experts, ZeRO-1 overlapped": Case(MIXTRAL, (*TP_SP, *WHOLE, *ZERO1, *OVERLAP_BOTH), last=STEPS),
     "TP, EP": Case(MIXTRAL, (*TP_SP, *EP, *WHOLE), last=STEPS),
     "PP": Case(DEEPSEEK, PP, saves="of-PP", last=STEPS),
     "PP -> EP": Case(DEEPSEEK, EP, loads="of-PP", last=STEPS),

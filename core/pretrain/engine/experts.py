@@ -1,4 +1,4 @@
-"""What a step had of experts, over all ranks and layers: their load, the router's losses, and the biases that follow."""
+"""The load of experts and the losses of routers in a step, over all ranks, and the biases that follow from the load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The router of a layer with experts: which experts compute for a token, losses that even out their load, and the load."""
+"""The router of a layer with experts, the losses that even out their load, and the load."""
 
 from __future__ import annotations
 

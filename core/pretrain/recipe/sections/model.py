@@ -109,7 +109,7 @@ class ModelSection(Section):
     qk_layernorm: Annotated[Bool, replace(PART, before=False)] = False
     """Whether the queries and keys of each head are normalized before rope, as in Qwen 3."""
     num_experts: Annotated[Int | None, replace(SIZE, before=None)] = Field(default=None, gt=1)
-    """Experts of a layer, each an MLP, of which a router chooses some for every token; by default layers have one MLP."""
+    """Experts of a layer, each an MLP, of which a router chooses some for every token; by default there is one MLP."""
     moe_ffn_hidden_size: Annotated[Int, replace(SIZE, before=ANY)] = Field(gt=0, default_factory=_as("ffn_hidden_size"))
     """Width of one expert; by default ffn_hidden_size."""
     first_k_dense_replace: Annotated[Int, replace(SIZE, before=0)] = Field(default=0, ge=0)
@@ -123,7 +123,7 @@ class ModelSection(Section):
     moe_router_score_function: Annotated[Literal["softmax", "sigmoid"], replace(FUNCTION, before="softmax")] = "softmax"
     """Scores of the experts: softmax, over those chosen for a token, or sigmoid, divided by the sum of those chosen."""
     moe_router_pre_softmax: Annotated[Bool, replace(FUNCTION, before=False)] = False
-    """Whether the softmax is over all experts, before some are chosen: the weights of a token then sum to less than 1."""
+    """Whether the softmax is over all experts, before some are chosen: a token's weights then sum to less than 1."""
     moe_router_num_groups: Annotated[Int | None, replace(FUNCTION, before=None)] = Field(default=None, gt=1)
     """Groups of neighbouring experts; those of a token are chosen from its best moe_router_group_topk groups."""
     moe_router_group_topk: Annotated[Int | None, replace(FUNCTION, before=None)] = Field(default=None, gt=0)
