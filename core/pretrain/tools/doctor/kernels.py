@@ -87,7 +87,7 @@ def _trials(bench: Bench, kernels: Kernels, request: Request, check: str) -> Ite
         columns = min(columns, _MOST_COLUMNS)  # in float64 on the host too
         yield _tried(bench, check, request, kernel, linear=(bench.recipe.model.hidden_size, columns))
     elif request.key == "linear@router":
-        shape = bench.recipe.model.hidden_size, bench.recipe.model.num_experts
+        shape = bench.recipe.model.hidden_size, bench.recipe.model.num_experts or 0
         yield _tried(bench, check, request, kernel, linear=shape)
     elif request.operation == "linear":
         yield from _linears(bench, check, request, kernel)
