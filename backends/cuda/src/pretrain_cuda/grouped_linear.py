@@ -52,11 +52,15 @@ def _unsupported_reason(request: GroupedLinearRequest) -> str:
             return f"{name} {getattr(request, name)}; only multiples of {MULTIPLE}"
     if request.experts > MOST_EXPERTS:
         return f"{request.experts} experts; at most {MOST_EXPERTS}"
+    return _missing(request.device_name)
+
+
+def _missing(device: str) -> str:
     if not hasattr(torch.nn.functional, "grouped_mm"):
         return Absent(f"torch {torch.__version__} has no torch.nn.functional.grouped_mm; 2.10 has")
-    architecture = architecture_of(request.device_name)
+    architecture = architecture_of(device)
     if architecture is None:
-        where = f"'{request.device_name}'" if request.device_name else "a device that was not named"
+        where = f"'{device}'" if device else "a device that was not named"
         return Absent(f"the compute capability of {where} is not known")
     if architecture.major not in _FAST:
         return Absent(f"compute capability {architecture}; only {HOPPER} and {BLACKWELL.major}.x")

@@ -113,8 +113,7 @@ def _flops(operation: str, inputs: list[torch.Tensor], keys: float, *, is_backwa
     if (
         operation == "grouped_linear" and len(inputs) > 1
     ):  # rows [n, in], or kept and the output's gradient, and weights
-        outputs, columns = inputs[1].shape[1:]
-        forward = 2.0 * inputs[0].shape[0] * outputs * columns
+        forward = 2.0 * inputs[0].shape[0] * inputs[1][0].numel()
         return forward * (2.0 if is_backward else 1.0)
     # the weight gradient that apex's kernel accumulates, also of a linear with a role
     if operation.partition("@")[0] == "linear" and len(inputs) > 1:
