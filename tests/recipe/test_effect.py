@@ -11,6 +11,12 @@ from pretrain.recipe.checks.effect import without_effect
 VALUES = {
     "kernels.rotary": "mine",
     "kernels.norm@head": "mine",
+    "kernels.grouped_linear": "mine",
+    "kernels.moe_permute": "mine",
+    "kernels.router": "mine",
+    "kernels.activation@expert": "mine",
+    "kernels.activation@shared": "mine",
+    "kernels.linear@router": "mine",
     "tokenizer.vocab_file": "vocab.json",
     "tokenizer.merge_file": "merges.txt",
     "tokenizer.file": "tokenizer.json",

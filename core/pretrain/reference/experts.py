@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from pretrain.plugins.signatures import MoePermutation
-from pretrain.plugins.stand_in import stand_in
 from pretrain.reference.accumulation import add_matmul
 
 if TYPE_CHECKING:
@@ -163,8 +163,14 @@ class GroupedLinear:
     def __call__(self, x: Tensor, weight: Tensor, counts: Tensor) -> Tensor:
         """Return [rows, out] for x [rows, in] and weight [experts, out, in]."""
         main_grad = getattr(weight, "main_grad", None) if self.adds_to_main_grad else None
-        y: Tensor = _GroupedLinear.apply(x, weight, counts.tolist(), main_grad)  # type: ignore[no-untyped-call]
+        listed = _even(x.shape[0], weight.shape[0]) if isinstance(counts, FakeTensor) else counts.tolist()
+        y: Tensor = _GroupedLinear.apply(x, weight, listed, main_grad)  # type: ignore[no-untyped-call]
         return y
+
+
+def _even(rows: int, experts: int) -> list[int]:
+    """Return as many rows for each expert, for counts without values; the first ones have what is left over."""
+    return [rows // experts + (expert < rows % experts) for expert in range(experts)]
 
 
 class _GroupedLinear(torch.autograd.Function):
@@ -205,11 +211,3 @@ def _weight_gradient(pairs: list[tuple[Tensor, Tensor]], weight: Tensor, main_gr
         return None
     weight.grad_added_to_main_grad = True
     return torch.empty_like(weight)
-
-
-def _allocations(x: Tensor, weight: Tensor, counts: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:  # noqa: ARG001
-    return x.new_empty(x.shape[0], weight.shape[1]), (x, weight)
-
-
-without_reading_counts = stand_in(_allocations)
-"""The stand-in of `GroupedLinear`: counts of fake tensors have no values."""
