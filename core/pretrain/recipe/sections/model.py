@@ -130,7 +130,7 @@ class ModelSection(Section):
     """Groups of one token. A group is as good as its two best experts together, as in DeepSeek-V3."""
     moe_router_topk_scaling_factor: Annotated[Float, replace(FUNCTION, before=1.0)] = Field(default=1.0, gt=0)
     """Factor of the weights with which a token's experts are summed up."""
-    moe_router_enable_expert_bias: Annotated[Bool, replace(PART, before=False)] = False
+    moe_router_enable_expert_bias: Annotated[Bool, replace(PART, parameters=False, before=False)] = False
     """Whether a bias is added to the scores when experts are chosen, but not to their weights. It moves by a fixed rate
     after each step, up for experts that had less than the mean load (Wang et al. 2024, arXiv:2408.15664)."""
     moe_router_bias_update_rate: Annotated[Float, NONE] = Field(default=1e-3, ge=0)
