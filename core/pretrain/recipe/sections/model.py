@@ -10,7 +10,7 @@ from pydantic import Field
 from pretrain.recipe.section import Bool, Float, Int, Section
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 
 def _ffn_hidden_size(given: dict[str, Any]) -> int:
@@ -189,6 +189,17 @@ class ModelSection(Section):
         """Round the tokenizer's size up so that every tensor-parallel rank gets an equal, well aligned share."""
         multiple = self.make_vocab_size_divisible_by * tensor_model_parallel_size
         return -(-vocab_size // multiple) * multiple
+
+
+def dense_and_frequency(has_experts: Sequence[bool]) -> tuple[int, int] | None:
+    """Return first_k_dense_replace and moe_layer_freq of a model whose layers have experts or not; None if none fit."""
+    if not any(has_experts):
+        return None
+    for first in (0, list(has_experts).index(True)):
+        for every in range(1, len(has_experts) + 1):
+            if all(has == (layer >= first and layer % every == 0) for layer, has in enumerate(has_experts)):
+                return first, every
+    return None
 
 
 def _consequences() -> dict[str, Consequences]:
