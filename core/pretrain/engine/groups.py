@@ -83,6 +83,8 @@ def make_parallel_groups(recipe: Recipe, options: ProcessGroupOptionsFn, *, with
             tensor_model_parallel_size=parallel.tensor_model_parallel_size,
             pipeline_model_parallel_size=parallel.pipeline_model_parallel_size,
             virtual_pipeline_model_parallel_size=parallel.virtual_pipeline_model_parallel_size,
+            expert_model_parallel_size=parallel.expert_model_parallel_size,
+            expert_tensor_parallel_size=parallel.expert_tensor_parallel_size,
             distributed_timeout_minutes=parallel.distributed_timeout_minutes,
             create_gloo_process_groups=with_gloo,
         )

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from pretrain.model.gpt import GPT
     from pretrain.report.timers import PhaseTimers
 
-_NOT_MEASURED = {"num_zeros_in_grad": None}
+_NOT_MEASURED = {"num_zeros_in_grad": None, **NOT_MEASURED}
 """Metrics of `Step` that the megatron engine alone measures."""
 
 
