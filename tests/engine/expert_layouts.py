@@ -47,7 +47,9 @@ TP_SP = (*TP, *SP)
 
 EXPERTS_TWO_RANKS = {
     "EP, ZeRO-1": Case(DEEPSEEK, (*EP, *ZERO1), saves="of-EP", last=STEPS),
-    "by sequence, per token, TP with whole experts, EP": Case((*BY_SEQUENCE, *PER_TOKEN), (*TP_SP, *EP, *WHOLE), last=STEPS),
+    "by sequence, per token, TP with whole experts, EP": Case(
+        (*BY_SEQUENCE, *PER_TOKEN), (*TP_SP, *EP, *WHOLE), last=STEPS
+    ),
     "EP -> TP with whole experts": Case(DEEPSEEK, (*TP_SP, *WHOLE), loads="of-EP", last=STEPS),
     "EP -> PP": Case(DEEPSEEK, PP, loads="of-EP", last=STEPS),
 }
