@@ -10,7 +10,7 @@ from pydantic import Field
 from pretrain.recipe.section import Bool, Float, Int, Section
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 
 def _ffn_hidden_size(given: dict[str, Any]) -> int:
@@ -130,7 +130,7 @@ class ModelSection(Section):
     """Groups of one token. A group is as good as its two best experts together, as in DeepSeek-V3."""
     moe_router_topk_scaling_factor: Annotated[Float, replace(FUNCTION, before=1.0)] = Field(default=1.0, gt=0)
     """Factor of the weights with which a token's experts are summed up."""
-    moe_router_enable_expert_bias: Annotated[Bool, replace(PART, before=False)] = False
+    moe_router_enable_expert_bias: Annotated[Bool, replace(PART, parameters=False, before=False)] = False
     """Whether a bias is added to the scores when experts are chosen, but not to their weights. It moves by a fixed rate
     after each step, up for experts that had less than the mean load (Wang et al. 2024, arXiv:2408.15664)."""
     moe_router_bias_update_rate: Annotated[Float, NONE] = Field(default=1e-3, ge=0)
@@ -189,6 +189,17 @@ class ModelSection(Section):
         """Round the tokenizer's size up so that every tensor-parallel rank gets an equal, well aligned share."""
         multiple = self.make_vocab_size_divisible_by * tensor_model_parallel_size
         return -(-vocab_size // multiple) * multiple
+
+
+def dense_and_frequency(has_experts: Sequence[bool]) -> tuple[int, int] | None:
+    """Return first_k_dense_replace and moe_layer_freq of a model whose layers have experts or not; None if none fit."""
+    if not any(has_experts):
+        return None
+    for first in (0, list(has_experts).index(True)):
+        for every in range(1, len(has_experts) + 1):
+            if all(has == (layer >= first and layer % every == 0) for layer, has in enumerate(has_experts)):
+                return first, every
+    return None
 
 
 def _consequences() -> dict[str, Consequences]:
