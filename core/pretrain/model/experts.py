@@ -231,7 +231,7 @@ class _Exchanged(Trip):
 
     def there(self, rows: Tensor) -> Tensor:
         if self.parts > 1:
-            blocks = rows.split(self.sent[:: self.parts])
+            blocks = torch.split(rows, self.sent[:: self.parts])
             rows = torch.cat([block for block in blocks for _ in range(self.parts)])
         arrived: Tensor = _AllToAll.apply(rows, self.sent, self.received, self.group)  # type: ignore[no-untyped-call]
         return _sorted(arrived, self.by_expert, self.by_rank)
@@ -241,7 +241,7 @@ class _Exchanged(Trip):
         results: Tensor = _AllToAll.apply(leaving, self.received, self.sent, self.group)  # type: ignore[no-untyped-call]
         if self.parts == 1:
             return results
-        blocks = results.split(self.sent)
+        blocks = torch.split(results, self.sent)
         sums = [torch.stack(blocks[at : at + self.parts]).sum(dim=0) for at in range(0, len(blocks), self.parts)]
         return torch.cat(sums)
 

@@ -81,7 +81,8 @@ def chained_norm(chained: Any) -> Tensor:
         group = chained.get_grad_stats_parallel_group()
         return cast("Tensor", optimizer.get_grad_norm_fp32(gradients, grad_stats_parallel_group=group))
     norms = [part.get_grad_norm() for part in parts]
-    return norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
+    together: Tensor = torch.linalg.vector_norm(torch.stack(norms))
+    return together
 
 
 @torch.no_grad()
