@@ -170,7 +170,7 @@ MOST_REPLICAS = 64  # replicas up to which is looked
 def enough_devices(recipe: Recipe, device: PlanDevice, vocab_size: int, say: Say) -> int | None:
     """Return the least number of devices on which a recipe fits, where those of one replica are too few."""
     # It takes about six full plans: the more replicas, the less each holds. None: not with up to `MOST_REPLICAS`.
-    replica = recipe.model_parallel_size
+    replica = recipe.least_ranks
     sizes = [size for size in range(2 * replica, MOST_REPLICAS * replica + 1, replica) if _is_legal(recipe, size)]
 
     def fits(devices: int) -> bool:

@@ -86,7 +86,7 @@ def trace_pieces(recipe: Recipe, device: PlanDevice, vocab_size: int, keys: Iter
         TraceSubject(
             recipe=each,
             device=device,
-            layout=unchecked_layout(each, each.model_parallel_size),
+            layout=unchecked_layout(each, each.least_ranks),
             vocab_size=vocab_size,
         )
         for each in small
