@@ -158,6 +158,15 @@ def test_all_shapes_of_the_models_linears_are_tried():
         assert wrong_in(trial, reference(request)) == []
 
 
+def test_linears_of_shared_experts_are_tried_and_no_others_where_every_layer_has_experts():
+    settings = (*EXPERTS, "model.moe_shared_expert_intermediate_size=24")
+    recipe = make_recipe(SMALLEST, (*settings, "model.activation=swiglu"))
+    hidden = recipe.model.hidden_size
+    assert linear_shapes(recipe)[:2] == [(hidden, 2 * 24), (24, hidden)]
+    assert len(linear_shapes(recipe)) == 4
+    assert len(linear_shapes(make_recipe(SMALLEST, (*settings, "model.moe_layer_freq=2")))) == 6
+
+
 def test_linears_other_than_the_largest_are_tried_with_few_tokens():
     request, recipe = request_of("linear", "model.seq_length=1024")
     assert make_trial(request, recipe, AMPLE).call.inputs["x"].shape == (1024, 2, 64)

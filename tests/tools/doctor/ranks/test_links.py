@@ -1,5 +1,6 @@
 """Judgement of links and of ranks' speeds."""
 
+import json
 from collections import Counter
 from itertools import combinations
 
@@ -119,6 +120,13 @@ def test_groups_are_numbered_as_megatron_core_does():
         "tensor groups": ((0, 1), (2, 3), (4, 5), (6, 7)),
         "data groups": ((0, 2), (1, 3), (4, 6), (5, 7)),
     }
+
+
+def test_ranks_that_share_experts_are_neighbours_and_all_ranks_may_be_them():
+    experts = {"model.num_experts": 4, "model.add_bias_linear": False, "parallel.expert_model_parallel_size": 2}
+    recipe = make_recipe(SMALLEST, [f"{key}={json.dumps(value)}" for key, value in experts.items()])
+    assert groups_of(recipe, 4) == {"all ranks": ((0, 1, 2, 3),), "expert groups": ((0, 1), (2, 3))}
+    assert groups_of(recipe, 2) == {"all ranks": ((0, 1),), "expert groups": ((0, 1),)}
 
 
 @pytest.mark.parametrize(("tensor", "stages"), [(1, 1), (4, 1), (1, 2)])
