@@ -86,6 +86,15 @@ def test_different_shapes_of_one_collective_are_shown_with_their_ranks():
     )
 
 
+def test_rows_of_experts_differ_in_number_by_right():
+    """Rank 1 sends other rows to the experts than rank 0."""
+    group = "EXPERT_TENSOR_AND_MODEL_PARALLEL_GROUP"
+    calls = (called(group, operation="all_to_all", shapes=((rows, 8),)) for rows in (5, 7))
+    (sentence,) = diagnose(by_rank(*(state(rank, call) for rank, call in enumerate(calls))), processes(2))
+    assert "all its ranks are there" in sentence
+    assert "all-to-all of group etp x ep" in sentence
+
+
 def test_different_operations_under_one_number_are_shown():
     states = by_rank(state(0, called()), state(1, called(operation="all_gather")))
     assert "call different collectives together" in diagnose(states, processes(2))[0]

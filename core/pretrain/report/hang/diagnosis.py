@@ -35,6 +35,7 @@ _MOST_LINES = 24  # lines about ranks on the terminal; the file has all
 _MOST_SENTENCES = 8  # with a thousand ranks many groups wait for one
 _BLOCKING = "gloo"
 """Library whose collectives the host waits in: with others it runs ahead of its device, and its place says little."""
+_UNEVEN = {"all-to-all", "alltoall-base"}
 _STALLED = "the network between them or a device is stalled"
 _SILENT = {
     STOPPED: "stopped, by SIGSTOP or a debugger: `kill -CONT {pid}` resumes it",
@@ -137,7 +138,7 @@ class _Diagnosis:
             return self._message(wait, waits)
         calls = self._calls(wait)
         if len(calls) > 1:
-            parts = [f"{rank_names(ranks)}: {' '.join(call)} ({self._places(ranks)})" for call, ranks in calls]
+            parts = [f"{rank_names(ranks)}: {' '.join(call).rstrip()} ({self._places(ranks)})" for call, ranks in calls]
             what = "shapes" if len({operation for (operation, _), _ in calls}) == 1 else "collectives"
             return [f"the ranks of {group_words(collective)} call different {what} together: {'; '.join(parts)}"]
         if collective.library == _BLOCKING and len({place(self.states[rank]) for rank in wait.ranks}) > 1:
@@ -159,12 +160,16 @@ class _Diagnosis:
         return [f"ranks {rank} and {peer} wait on each other with mismatched messages: {both}"]
 
     def _calls(self, wait: Wait) -> list[tuple[tuple[str, str], list[int]]]:
-        """Return operation and shapes of a collective as its ranks have called it, each with these ranks."""
+        """Return operation and shapes of a collective as its ranks have called it, each with these ranks.
+
+        Without the shapes of an all-to-all, in which every rank sends other numbers of rows.
+        """
         found = []
         for rank in wait.collective.ranks or wait.ranks:
             call = same_call(self.states[rank], wait.collective) if rank in self.states else None
             if call is not None:
-                found.append(((operation_words(call), shape_words(call)), rank))
+                operation = operation_words(call)
+                found.append(((operation, "" if operation in _UNEVEN else shape_words(call)), rank))
         return _grouped(found)
 
     def _deadlock(self, waits: Sequence[Wait]) -> list[str]:

@@ -51,10 +51,12 @@ class Parameters:
 
     @cached_property
     def _keys(self) -> dict[str, tuple[str, int | None]]:
-        """Name -> key in the files, and the place in its first dimension."""
+        """Name -> key in the files, and the place in its first dimension; without buffers, which have no moments."""
+        shapes = self._steps[0].shapes
         return {
             name: (key, place)
-            for key, shape in self._steps[0].shapes.items()
+            for key, shape in shapes.items()
+            if f"{_STATE}exp_avg.{key}" in shapes
             for name, place in weight_names(key, shape[0] if shape else 0)
         }
 

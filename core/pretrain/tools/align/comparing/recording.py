@@ -142,7 +142,8 @@ class Recording:
         """The side in a few words: backend, engine, dtype and layout."""
         recipe, layout = self.manifest["recipe"], self.manifest["layout"]
         keys = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "data_parallel_size")
-        sizes = [f"{key.partition('_')[0]} {layout[key]}" for key in keys if layout[key] > 1]
+        keys += ("expert_model_parallel_size",)
+        sizes = [f"{key.partition('_')[0]} {size}" for key in keys if (size := layout.get(key) or 1) > 1]
         engine = str(recipe["engine"]["name"])
         if engine == "deepspeed":
             engine += f" ZeRO {recipe['engine']['zero']['stage']}"

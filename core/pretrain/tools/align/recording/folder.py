@@ -183,14 +183,23 @@ SAME, PARTIAL = "same", "partial"  # every rank has it whole, or has a term of t
 SPLIT_HEADS, SPLIT_LAST, SPLIT_GATED = "heads", "last", "gated"
 """Ranks have neighbouring parts: of dimension 2, of the last one, or of both halves of the last one."""
 _ROW_PARALLEL = ("linear_proj", "linear_fc2")
-ROLES = {"q_layernorm": "head", "k_layernorm": "head", "output_layer": "output"}
+ROLES = {
+    "q_layernorm": "head",
+    "k_layernorm": "head",
+    "output_layer": "output",
+    "router": "router",
+    "experts": "expert",
+    "shared_experts": "shared",
+}
 """Module -> the role of its kernel."""
 
 
 def division(place: ModulePlace, operation: str, name: str, ranks: int, is_gated: bool) -> str:
     """Return how a tensor is divided among the tensor-parallel ranks."""
     module, is_output = place.module.rpartition(".")[2], name == "output"
-    if ranks == 1 or operation in {"", "bias_dropout_add"} or (operation == "norm" and ROLES.get(module) != "head"):
+    role = ROLES.get(module)
+    # A router is whole on every rank, which routes its own tokens.
+    if ranks == 1 or operation in {"", "bias_dropout_add"} or role == "router" or (operation == "norm" and not role):
         return SAME
     if operation == "linear" and module in _ROW_PARALLEL:
         return PARTIAL if is_output else SPLIT_LAST

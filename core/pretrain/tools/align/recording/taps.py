@@ -31,8 +31,15 @@ ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     for operation, signature in SIGNATURES.items()
 }
 """Operation -> its kernel's arguments (`pretrain.plugins.signatures`)."""
-_INSIDE_OTHERS = "softmax"
-"""An operation that another one calls: its tensors are checked, but not kept; they are quadratic in the sequence."""
+
+
+def is_kept(request: Request) -> bool:
+    """Say whether a call's tensors are kept, not only checked.
+
+    Those of a softmax, which another operation calls, are quadratic in the sequence. Those of a router and of experts
+    are not by position: their rows come in another order with other layouts.
+    """
+    return request.operation not in {"softmax", "router", "grouped_linear"} and getattr(request, "role", "") != "expert"
 
 
 class Taps:
@@ -68,13 +75,13 @@ class Taps:
         # As given: a kernel may call its parameters what it likes.
         by_position = [entered[name] for name in names[: len(given)]]
         output = kernel(*by_position, **{name: entered[name] for name in options})
-        tap.leave(output)
+        tap.leave(output[0] if isinstance(output, tuple) else output)  # a router's weights, and its choice
         return output
 
 
 class _Tap:
     def __init__(self, taps: Taps, sink: Sink, request: Request, visit: Visit, arguments: dict[str, Any]) -> None:
-        self.operation, self.visit = request.operation, visit
+        self.operation, self.visit, self._is_kept = request.operation, visit, is_kept(request)
         self.call = visit.calls[self.operation]
         visit.calls[self.operation] += 1
         self._taps, self._sink = taps, sink
@@ -156,7 +163,7 @@ class _Tap:
         self._inputs, self._sources = {}, {}
 
     def _add(self, name: str, tensor: Tensor, *, is_backward: bool) -> None:
-        if self.operation != _INSIDE_OTHERS:
+        if self._is_kept:
             self._sink.add(self.visit, self.operation, self.call, name, tensor, is_backward=is_backward)
 
     def _finish_check(self, gradients: dict[str, Tensor | None]) -> None:
