@@ -2,6 +2,7 @@
 
 import pytest
 
+from engine.expert_layouts import DEEPSEEK, EP, TP_SP, WHOLE
 from engine.layouts import (
     ACCUMULATED,
     BF16,
@@ -154,3 +155,24 @@ def test_gradients_by_token_are_compared_whatever_the_engine_scales_them_with(us
 
     for case in ("megatron", "deepspeed"):
         assert_aligned(usual(*PER_TOKEN), tmp_path / case)
+
+
+@pytest.mark.full
+@pytest.mark.slow
+@pytest.mark.ranks
+def test_layouts_of_experts(usual, tmp_path):
+    """By position up to the router and after the experts; in between each call against float64."""
+    cases = {
+        "EP": EP,
+        "EP ZeRO 1": (*EP, *ZERO1),
+        "TP": TP_SP,
+        "EP TP whole": (*EP, *TP_SP, *WHOLE),
+        "PP": PP,
+    }
+    record_on_ranks(tmp_path, 2, {name: (*DEEPSEEK, *layout) for name, layout in cases.items()}, steps=2)
+
+    whole = usual(*DEEPSEEK)
+    checked = {check["operation"] for check in Recording.open(whole).checks()}
+    assert {"router", "grouped_linear", "activation"} <= checked
+    for case in cases:
+        assert_aligned(whole, tmp_path / case)

@@ -17,6 +17,7 @@ from pretrain.errors import BackendError, CheckpointError, RecipeError, RunError
 from pretrain.plugins.backend import Unavailable
 from pretrain.tools.align.command import _is_recording
 from pretrain.tools.align.run import Side, require_ready, require_writable
+from recipe.smallest import SMALLEST
 
 TWO_STAGES = "parallel.pipeline_model_parallel_size=2"
 pytestmark = [pytest.mark.usefixtures("forked_python"), pytest.mark.xdist_group("align")]
@@ -223,3 +224,11 @@ def test_a_page_that_cannot_be_written_is_found(tmp_path):
 
     with pytest.raises(RunError, match=r"file is a file, not a folder.*\nName another"):
         require_writable(tmp_path / "file" / "page.html")
+
+
+def test_experts_are_compared_in_fp32_alone(tmp_path):
+    recipe = tmp_path / "experts.yml"
+    recipe.write_text(json.dumps(SMALLEST))
+    experts = ("model.num_experts=4", "model.add_bias_linear=false", "precision.dtype=bf16")
+    with pytest.raises(RunError, match=r"precision\.dtype bf16 with model.num_experts cannot be compared"):
+        require_ready([Side(recipe=recipe, overrides=experts)], None)

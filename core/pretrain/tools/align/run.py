@@ -329,10 +329,21 @@ def _set(overrides: Iterable[str]) -> list[str]:
     return [word for override in overrides for word in ("--set", override)]
 
 
+def _require_comparable_experts(recipe: Recipe) -> None:
+    if recipe.model.num_experts is not None and recipe.precision.dtype != "fp32":
+        msg = (
+            f"{recipe.source}: precision.dtype {recipe.precision.dtype} with model.num_experts cannot be compared: "
+            "where rounding lets a token choose another expert, its gradients differ by right.\n"
+            "Compare in fp32: --set precision.dtype=fp32."
+        )
+        raise RunError(msg)
+
+
 def require_ready(sides: Sequence[Side], recorded: Recording | None) -> None:
     """Check that recipes, devices, ranks and weights of the sides are right, and that the sides train the same."""
     recipes = [side.load_comparable() for side in sides]
     for side, recipe in zip(sides, recipes, strict=True):
+        _require_comparable_experts(recipe)
         if side.python is None:  # another installation may know other keys and backends, and checks them itself
             lay_out(recipe, side.nproc or recipe.least_ranks)
             require_device(load_alone(find_backend(side.backend)))
