@@ -15,6 +15,7 @@ from pretrain.recipe import load_recipe
 
 TENSOR, PIPELINE, DATA = "TENSOR_MODEL_PARALLEL_GROUP", "PIPELINE_MODEL_PARALLEL_GROUP", "DATA_PARALLEL_GROUP_WITH_CP"
 EMBEDDING, MODEL = "EMBEDDING_GROUP", "MODEL_PARALLEL_GROUP"
+EXPERTS = "EXPERT_TENSOR_AND_MODEL_PARALLEL_GROUP"
 REPLICAS = "DATA_PARALLEL_GROUP"
 SHARDS = "INTRA_DISTRIBUTED_OPTIMIZER_INSTANCE_GROUP"
 
@@ -128,6 +129,21 @@ def collectives(job) -> dict[str, tuple[int, int]]:
         _pipeline(place, add, micro_batches)
     _end_of_step(place, add)
     return {key: tuple(value) for key, value in sent.items()}
+
+
+def exchanges(job) -> dict[str, list[int]]:
+    """Return "operation group" -> [calls, bytes] of one step of a rank, all of whose layers have experts; in bf16.
+
+    A layer sends every rank its counts, int64, and rows and their weights, fp32, to the experts; results come back, and
+    so do the gradients of all three.
+    """
+    place = Place.of(job)
+    model, parallel = place.recipe.model, place.recipe.parallel
+    sharing = parallel.expert_tensor_parallel_size
+    rows = model.seq_length * place.recipe.train.micro_batch_size // place.t * model.moe_router_topk * sharing
+    size = 8 * model.num_experts * sharing + 2 * rows * (2 * model.hidden_size * 2 + FP32)
+    times = place.layers * job["micro_batches"]
+    return {f"alltoall_base {EXPERTS}": [7 * times, size * times]}
 
 
 def _tensor(place, add, micro_batches):

@@ -13,6 +13,7 @@ from fake_gpu import modules, mutants, stand_ins, world
 from fake_gpu.launches import Launches
 from fake_gpu.observer import Observer
 from pretrain.engine.build import build_engine
+from pretrain.model.experts import MixtureOfExperts
 from pretrain.plugins.host.manager import load
 from pretrain.recipe import load_recipe
 
@@ -42,6 +43,7 @@ def run(job: dict) -> dict:
     with FakeTensorMode(allow_non_fake_inputs=True), observer:
         mutants.apply(job.get("mutant"))
         engine, kernels = build_engine(recipe, plugins, job["vocab_size"], plugins.backend.device(0), lambda line: None)
+        _even_load(engine.models)
         built = observer.take() | {"launches": launches.take()}
         steps = []
         for _ in range(job.get("steps", STEPS)):
@@ -58,6 +60,13 @@ def run(job: dict) -> dict:
         "faults": observer.faults,
         "seconds": time.process_time() - started,
     }
+
+
+def _even_load(models):
+    """Let every expert get as many rows: counts have no values here, for which the host waits once a layer."""
+    for module in (module for model in models for module in model.modules()):
+        if isinstance(module, MixtureOfExperts):
+            module.exchange.even = module.router.model.moe_router_topk
 
 
 def _batches(job, recipe, engine):

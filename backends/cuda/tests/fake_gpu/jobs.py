@@ -70,10 +70,16 @@ FULL = {
     "document masks, deterministic, bf16": _job("gpt2-345m.yml", 0, 2, 2, *DOCUMENTS, *DETERMINISTIC[1:]),
     "ZeRO-0 in bf16": _job("gpt2-345m.yml", 1, 4, 2, *_zero(0), *BF16),
     "ZeRO-2": _job("gpt2-345m.yml", 1, 4, 2, *_zero(2)),
+    "experts: mixtral-8x7b, first stage": _job("mixtral-8x7b.yml", 0, 64, 4),
+    "experts: qwen3-30b-a3b, last stage": _job("qwen3-30b-a3b.yml", 63, 64, 2),
+    "experts: qwen3-30b-a3b on Hopper, four layers": _job(
+        "qwen3-30b-a3b.yml", 0, 64, 2, "model.num_layers=4", product="h100"
+    ),
     "ZeRO-3 in bf16": _job("gpt2-345m.yml", 1, 4, 2, *_zero(3), "precision.dtype=bf16"),
 }
 """Further jobs of `make test-all`."""
 
 JOBS = ALWAYS | FULL
 DEEPSPEED = [name for name in JOBS if name.startswith("ZeRO")]
-MEGATRON = [name for name in JOBS if name not in DEEPSPEED]
+EXPERTS = [name for name in JOBS if name.startswith("experts: ")]
+MEGATRON = [name for name in JOBS if name not in {*DEEPSPEED, *EXPERTS}]

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from fake_gpu import expected, figures
-from fake_gpu.jobs import ALWAYS, DEEPSPEED, FULL, JOBS, MEGATRON
+from fake_gpu.jobs import ALWAYS, DEEPSPEED, EXPERTS, FULL, JOBS, MEGATRON
 
 pytestmark = [
     pytest.mark.xdist_group("fake GPUs"),
@@ -53,9 +53,10 @@ def test_the_rank_steps_on_its_device(answer):
 
 
 @each(JOBS)
-def test_the_backends_kernels_serve(answer):
+def test_the_backends_kernels_serve(name, answer):
     borrowed = {operation for operation, kernel in answer["kernels"].items() if kernel == "reference"}
-    assert borrowed <= {"linear"}
+    of_experts = {"linear@router", "router", "moe_permute"} | ({"grouped_linear"} if "Hopper" not in name else set())
+    assert borrowed <= ({"linear"} | of_experts if name in EXPERTS else {"linear"})
 
 
 @each(MEGATRON)
@@ -68,6 +69,13 @@ def test_a_step_sends_what_its_layout_needs(name, answer):
                 assert size <= step["collectives"][key][1] <= size * BUCKETS, key
             else:
                 assert step["collectives"][key] == [calls, size], key
+
+
+@each(EXPERTS)
+def test_rows_go_to_experts_and_back(name, answer):
+    for step in answer["steps"]:
+        exchanged = {key: value for key, value in step["collectives"].items() if key.startswith("alltoall")}
+        assert exchanged == expected.exchanges(JOBS[name])
 
 
 @each(DEEPSPEED)

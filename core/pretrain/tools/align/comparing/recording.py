@@ -141,13 +141,13 @@ class Recording:
     def title(self) -> str:
         """The side in a few words: backend, engine, dtype and layout."""
         recipe, layout = self.manifest["recipe"], self.manifest["layout"]
-        keys = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "data_parallel_size")
-        keys += ("expert_model_parallel_size",)
-        sizes = [f"{key.partition('_')[0]} {size}" for key in keys if (size := layout.get(key) or 1) > 1]
+        kinds = {"tensor": "tensor_model", "pipeline": "pipeline_model", "data": "data", "expert": "expert_model"}
+        sizes = {kind: layout.get(f"{key}_parallel_size") or 1 for kind, key in kinds.items()}
+        shown = [f"{kind} {size}" for kind, size in sizes.items() if size > 1]
         engine = str(recipe["engine"]["name"])
         if engine == "deepspeed":
             engine += f" ZeRO {recipe['engine']['zero']['stage']}"
-        return ", ".join([f"backend {self.manifest['kernels']['backend']}", engine, self.dtype, *sizes])
+        return ", ".join([f"backend {self.manifest['kernels']['backend']}", engine, self.dtype, *shown])
 
     @property
     def versions(self) -> str:

@@ -14,7 +14,7 @@ from pretrain.recipe.checks.training import indivisible_by_tensor_size
 from pretrain.recipe.layout import global_batch_sizes, unchecked_layout
 from pretrain.recipe.section import as_text
 from pretrain.recipe.stages import balanced_layers
-from pretrain.tools.plan.search.trace_pieces import one_stage
+from pretrain.tools.plan.search.trace_pieces import PiecesKey, one_stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,6 +47,12 @@ class LayoutChoice:
     def expert_data(self) -> int:
         """Ranks that hold equal experts."""
         return self.tensor * self.data // (self.expert * self.expert_tensor)
+
+    @property
+    def pieces(self) -> PiecesKey:
+        """What its estimate is summed from: the rows of a rank's experts do not depend on how many ranks share them."""
+        expert = next((size for size in range(2, self.expert + 1) if self.expert % size == 0), 1)
+        return PiecesKey(self.tensor, self.with_sequence, expert, self.expert_tensor)
 
     def recipe(self, recipe: Recipe) -> Recipe:
         """Return the recipe with this choice; keys of other pipelines are left out."""

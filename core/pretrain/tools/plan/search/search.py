@@ -14,7 +14,7 @@ from pretrain.tools.plan.plan import make_plan
 from pretrain.tools.plan.plan_views import WIDTH, verdict
 from pretrain.tools.plan.search.choices import Choices, set_arguments
 from pretrain.tools.plan.search.estimates import estimated_seconds, layout_peak
-from pretrain.tools.plan.search.trace_pieces import PiecesKey, trace_pieces
+from pretrain.tools.plan.search.trace_pieces import trace_pieces
 from pretrain.tools.plan.wording import GIB, figures_text, gib, plan_json, time_lines
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pretrain.tools.plan.device import PlanDevice
     from pretrain.tools.plan.plan import Plan
     from pretrain.tools.plan.search.choices import LayoutChoice
-    from pretrain.tools.plan.search.trace_pieces import Pieces
+    from pretrain.tools.plan.search.trace_pieces import Pieces, PiecesKey
 
     Say = Callable[[str], None]  # shows a line about work that takes long
 
@@ -72,7 +72,7 @@ class _Search:
         return Choices(self._recipe, devices, self._device.figures.devices_per_node or devices)
 
     def sized(self, choices: Sequence[LayoutChoice]) -> list[_Sized]:
-        keys = {PiecesKey.of(choice) for choice in choices} - self._pieces.keys()
+        keys = {choice.pieces for choice in choices} - self._pieces.keys()
         if keys:
             sizes = ", ".join(map(str, sorted({key.tensor for key in keys})))
             self._say(f"search: tracing a layer with tensor-parallel size {sizes}")
@@ -114,7 +114,7 @@ class _Search:
         return None
 
     def _of(self, choice: LayoutChoice) -> Pieces:
-        return self._pieces[PiecesKey.of(choice)]
+        return self._pieces[choice.pieces]
 
     def _cost(self, sized: _Sized) -> tuple[float, int]:
         choice = sized.choice

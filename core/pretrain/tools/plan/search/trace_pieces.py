@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from pretrain.recipe import Recipe
     from pretrain.tools.plan.device import PlanDevice
-    from pretrain.tools.plan.search.choices import LayoutChoice
     from pretrain.tools.plan.stage_plan import Message, Operation
     from pretrain.tools.plan.trace.rank_trace import RankTrace
     from pretrain.tools.plan.trace.storages import StepPlace
@@ -31,12 +30,6 @@ class PiecesKey(NamedTuple):
     with_sequence: bool
     expert: int = 1  # ranks that share the traced experts: 1, or a few for any number of them
     expert_tensor: int = 1
-
-    @classmethod
-    def of(cls, choice: LayoutChoice) -> PiecesKey:
-        """Return the key of a choice; the rows of a rank's experts do not depend on how many ranks share them."""
-        expert = next((size for size in range(2, choice.expert + 1) if choice.expert % size == 0), 1)
-        return cls(choice.tensor, choice.with_sequence, expert, choice.expert_tensor)
 
 
 _SHAPES = ((1, 1), (2, 1), (1, 2))  # layers and samples of the traced models
