@@ -131,8 +131,8 @@ class ModelSection(Section):
     moe_router_topk_scaling_factor: Annotated[Float, replace(FUNCTION, before=1.0)] = Field(default=1.0, gt=0)
     """Factor of the weights with which a token's experts are summed up."""
     moe_router_enable_expert_bias: Annotated[Bool, replace(PART, parameters=False, before=False)] = False
-    """Whether a bias is added to the scores when experts are chosen, but not to their weights. It moves by a fixed rate
-    after each step, up for experts that had less than the mean load (Wang et al. 2024, arXiv:2408.15664)."""
+    """Whether experts are chosen by their scores and a bias, which after each step moves up for those below the mean load
+    and down for the others (Wang et al. 2024, arXiv:2408.15664)."""
     moe_router_bias_update_rate: Annotated[Float, NONE] = Field(default=1e-3, ge=0)
     """By how much the bias moves in a step."""
     moe_router_load_balancing_type: Annotated[Literal["none", "aux_loss", "seq_aux_loss"], NONE] = "none"
