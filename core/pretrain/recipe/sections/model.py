@@ -131,13 +131,13 @@ class ModelSection(Section):
     moe_router_topk_scaling_factor: Annotated[Float, replace(FUNCTION, before=1.0)] = Field(default=1.0, gt=0)
     """Factor of the weights with which a token's experts are summed up."""
     moe_router_enable_expert_bias: Annotated[Bool, replace(PART, parameters=False, before=False)] = False
-    """Whether experts are chosen by their scores and a bias, which after each step moves up for those below the mean load
-    and down for the others (Wang et al. 2024, arXiv:2408.15664)."""
+    """Whether experts are chosen by their scores and a bias, which after each step moves up for those below the mean
+    load and down for the others (Wang et al. 2024, arXiv:2408.15664)."""
     moe_router_bias_update_rate: Annotated[Float, NONE] = Field(default=1e-3, ge=0)
     """By how much the bias moves in a step."""
     moe_router_load_balancing_type: Annotated[Literal["none", "aux_loss", "seq_aux_loss"], NONE] = "none"
-    """Auxiliary loss that evens out the load of the experts: aux_loss over a micro batch (Fedus et al. 2021,
-    arXiv:2101.03961, equations 4 to 6), or seq_aux_loss over each sequence (DeepSeek-V3, arXiv:2412.19437)."""
+    """Loss that evens out the load of the experts: aux_loss over a micro batch (Fedus et al. 2021, arXiv:2101.03961) or
+    seq_aux_loss over each sequence (DeepSeek-V3, arXiv:2412.19437)."""
     moe_aux_loss_coeff: Annotated[Float, NONE] = Field(default=0.01, gt=0)
     """Factor of the auxiliary loss."""
     moe_z_loss_coeff: Annotated[Float | None, NONE] = Field(default=None, gt=0)
