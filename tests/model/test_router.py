@@ -1,4 +1,4 @@
-"""The choice of experts and the balancing losses agree with those functions of megatron-core that are right in any layout."""
+"""The choice of experts and the balancing losses agree with the functions of megatron-core that any layout may use."""
 
 from __future__ import annotations
 
