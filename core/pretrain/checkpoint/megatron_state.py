@@ -117,7 +117,9 @@ class MegatronState:
         It numbers them in the order of its buffers (DistributedOptimizer.sharded_param_state_fully_reshardable).
         """
         optimizers = self._optimizer.chained_optimizers  # where experts are on several ranks one of theirs besides
-        for optimizer, part in zip(optimizers, [structure] if len(optimizers) == 1 else structure.values(), strict=True):
+        for optimizer, part in zip(
+            optimizers, [structure] if len(optimizers) == 1 else structure.values(), strict=True
+        ):
             if "param_state" not in part:
                 continue
             weights = [weight for buffer in optimizer.buffers for weight in buffer.param_index_map]

@@ -38,10 +38,10 @@ class MixtureOfExperts(MegatronModule):
     def __init__(self, config: Any, submodules: Any, *, recipe: Recipe, kernels: Kernels, planned: bool) -> None:
         super().__init__(config=config)
         tensor = parallel_state.get_tensor_model_parallel_group()
-        self.router = Router(
-            recipe, config, linear=kernels.linear_of("router"), choose=kernels.router, group=tensor
+        self.router = Router(recipe, config, linear=kernels.linear_of("router"), choose=kernels.router, group=tensor)
+        self.experts = Experts(
+            recipe, config, grouped_linear=kernels.grouped_linear, activation=kernels.activation_of("expert")
         )
-        self.experts = Experts(recipe, config, grouped_linear=kernels.grouped_linear, activation=kernels.activation_of("expert"))
         self.shared_experts = None
         if shared := recipe.model.moe_shared_expert_intermediate_size:
             wide = copy(config)  # megatron-core's MLP reads one of its widths here
@@ -82,7 +82,9 @@ class GroupedWeight(nn.Module):
 class Experts(MegatronModule):
     """The experts of this rank, each an MLP without biases: two grouped linears around the activation."""
 
-    def __init__(self, recipe: Recipe, config: Any, *, grouped_linear: GroupedLinearFn, activation: ActivationFn) -> None:
+    def __init__(
+        self, recipe: Recipe, config: Any, *, grouped_linear: GroupedLinearFn, activation: ActivationFn
+    ) -> None:
         super().__init__(config=config)
         model, parallel = recipe.model, recipe.parallel
         self.grouped_linear, self.activation = grouped_linear, activation

@@ -96,7 +96,6 @@ EXPERTS = "experts_and_rank"
 place among those that share each."""
 
 
-
 def is_replicated(weight: Tensor) -> bool:
     """Say whether all data-parallel ranks hold a weight alike; not so experts that are with some of them."""
     return bool(getattr(weight, "allreduce", True))
