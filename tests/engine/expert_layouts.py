@@ -62,6 +62,7 @@ EXPERTS_TWO_RANKS_FULL = {
     "TP": Case(MIXTRAL, TP_SP, last=STEPS),
     "TP with whole experts": Case(MIXTRAL, (*TP_SP, *WHOLE), last=STEPS),
     "TP with whole experts, ZeRO-1": Case(MIXTRAL, (*TP_SP, *WHOLE, *ZERO1), last=STEPS),
+    "TP with whole experts, ZeRO-1 overlapped": Case(MIXTRAL, (*TP_SP, *WHOLE, *ZERO1, *OVERLAP_BOTH), last=STEPS),
     "TP, EP": Case(MIXTRAL, (*TP_SP, *EP, *WHOLE), last=STEPS),
     "PP": Case(DEEPSEEK, PP, saves="of-PP", last=STEPS),
     "PP -> EP": Case(DEEPSEEK, EP, loads="of-PP", last=STEPS),

@@ -101,6 +101,12 @@ def data_parallel_group() -> dist.ProcessGroup:
     return group
 
 
+def expert_data_parallel_group() -> dist.ProcessGroup:
+    """Return the ranks that hold the same experts as this one."""
+    group: dist.ProcessGroup = parallel_state.get_expert_data_parallel_group()
+    return group
+
+
 def seed(value: int) -> None:
     """Seed every generator of this rank.
 

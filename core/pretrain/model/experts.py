@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -64,19 +65,28 @@ class MixtureOfExperts(MegatronModule):
         return output, None
 
 
-class GroupedWeight(nn.Module):
-    """The weights of one linear of all experts of this rank, [experts, out of this rank, in of this rank]."""
+class ExpertLinear(nn.Module):
+    """One linear of all experts of this rank: weights [experts, out of this rank, in of this rank], without biases."""
 
-    def __init__(self, first: int, shape: Sequence[int], *, dim: int, stride: int, config: Any) -> None:
+    def __init__(
+        self, first: int, shape: Sequence[int], *, dim: int, stride: int, config: Any, kernel: GroupedLinearFn
+    ) -> None:
+        """Take the number of the first expert, over all ranks, and how the rank's part is cut out, along `dim`."""
         super().__init__()
+        self.kernel = kernel
         self.weight = nn.Parameter(torch.empty(*shape))
         # Parallel even where one rank has whole experts: ranks have different ones, and each counts in a norm.
         set_tensor_model_parallel_attributes(tensor=self.weight, is_parallel=True, dim=dim, stride=stride)
         setattr(self.weight, EXPERTS, (first, parallel_state.get_expert_tensor_parallel_rank()))
-        # Whether gradients are summed over the data-parallel ranks; if not, over those with equal experts. megatron-core
-        # asks for expert_model_parallel_size over 1 alone, and leaves out tensor-parallel ranks with whole experts.
-        whole = config.expert_tensor_parallel_size != config.tensor_model_parallel_size
-        self.weight.allreduce = config.expert_model_parallel_size == 1 and not whole  # type: ignore[attr-defined]
+        # Whether gradients are summed over the data-parallel ranks; if not, over those with equal experts.
+        # megatron-core asks for expert_model_parallel_size over 1 alone, and forgets tensor-parallel ranks with whole
+        # experts.
+        is_whole = config.expert_tensor_parallel_size != config.tensor_model_parallel_size
+        self.weight.allreduce = config.expert_model_parallel_size == 1 and not is_whole  # type: ignore[attr-defined]
+
+    def forward(self, rows: Tensor, counts: Tensor) -> Tensor:
+        """Return [rows, out]; a call of a module, which waits for its weights where they are still gathered."""
+        return self.kernel(rows, self.weight, counts)
 
 
 class Experts(MegatronModule):
@@ -87,23 +97,25 @@ class Experts(MegatronModule):
     ) -> None:
         super().__init__(config=config)
         model, parallel = recipe.model, recipe.parallel
-        self.grouped_linear, self.activation = grouped_linear, activation
+        self.activation = activation
         self.count = (model.num_experts or 0) // parallel.expert_model_parallel_size
         self.first = self.count * parallel_state.get_expert_model_parallel_rank()
         self.gates = 2 if config.gated_linear_unit else 1
         width = model.moe_ffn_hidden_size // parallel.expert_tensor_parallel_size
         up, down = (self.count, self.gates * width, model.hidden_size), (self.count, model.hidden_size, width)
-        self.linear_fc1 = GroupedWeight(self.first, up, dim=1, stride=self.gates, config=config)
-        self.linear_fc2 = GroupedWeight(self.first, down, dim=2, stride=1, config=config)
+        linear = partial(ExpertLinear, self.first, config=config, kernel=grouped_linear)
+        self.linear_fc1 = linear(up, dim=1, stride=self.gates)
+        self.linear_fc2 = linear(down, dim=2, stride=1)
 
     def forward(self, rows: Tensor, weights: Tensor, counts: Tensor) -> Tensor:
         """Return [rows, h] for rows [rows, h] by expert, their weights fp32 [rows], and each expert's count, int64.
 
         With expert tensor parallelism a part of the sum.
         """
-        inner = self.activation(self.grouped_linear(rows, self.linear_fc1.weight, counts), None)
+        inner = self.activation(self.linear_fc1(rows, counts), None)
         weighted = (inner * weights.unsqueeze(-1)).to(inner.dtype)  # in fp32, and rounded once
-        return self.grouped_linear(weighted, self.linear_fc2.weight, counts)
+        output: Tensor = self.linear_fc2(weighted, counts)
+        return output
 
     def sharded_state_dict(self, prefix: str = "", sharded_offsets: Any = (), metadata: Any = None) -> dict[str, Any]:
         """Return the weights under the names of Megatron-LM's SequentialMLP: [(layers,) experts, out, in]."""
@@ -182,7 +194,7 @@ class Exchange:
 
 
 def _orders(from_ranks: Tensor, rows: int) -> tuple[Tensor, Tensor]:
-    """Return the indices that sort received rows by expert, then rank, and those that sort them back, for [ranks, E]."""
+    """Return the indices that sort received rows by expert, then rank, and those that sort them back."""
     # Each block of one rank and expert moves by the difference of its starts in the two orders.
     starts = (from_ranks.flatten().cumsum(dim=0) - from_ranks.flatten()).view_as(from_ranks)
     turned = from_ranks.t()
@@ -219,7 +231,7 @@ class _Exchanged(Trip):
 
     def there(self, rows: Tensor) -> Tensor:
         if self.parts > 1:
-            blocks = rows.split(self.sent[:: self.parts])
+            blocks = torch.split(rows, self.sent[:: self.parts])
             rows = torch.cat([block for block in blocks for _ in range(self.parts)])
         arrived: Tensor = _AllToAll.apply(rows, self.sent, self.received, self.group)  # type: ignore[no-untyped-call]
         return _sorted(arrived, self.by_expert, self.by_rank)
@@ -229,7 +241,7 @@ class _Exchanged(Trip):
         results: Tensor = _AllToAll.apply(leaving, self.received, self.sent, self.group)  # type: ignore[no-untyped-call]
         if self.parts == 1:
             return results
-        blocks = results.split(self.sent)
+        blocks = torch.split(results, self.sent)
         sums = [torch.stack(blocks[at : at + self.parts]).sum(dim=0) for at in range(0, len(blocks), self.parts)]
         return torch.cat(sums)
 

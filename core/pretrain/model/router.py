@@ -1,4 +1,4 @@
-"""The router of a layer with experts: which experts compute for a token, losses that even out their load, and the load."""
+"""The router of a layer with experts, the losses that even out their load, and the load."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Router(MegatronModule):
                 continue
             self.losses[number] += loss.detach()
             scaled = loss * tokens if self.weighs_by_tokens else loss
-            weights = MoEAuxLossAutoScaler.apply(weights, scaled)  # type: ignore[no-untyped-call]
+            weights = MoEAuxLossAutoScaler.apply(weights, scaled)
         return weights
 
     def _load_balancing(self, logits: Tensor, samples: int) -> Tensor | None:
@@ -98,7 +98,8 @@ class Router(MegatronModule):
             dist.all_reduce(counts, group=self.tp_group)
         tokens = logits.shape[0] * self.tp_group.size() // sequences
         factor = model.moe_aux_loss_coeff * scores.shape[-1] / (model.moe_router_topk * tokens**2 * sequences)
-        return (counts * sums).sum() * factor
+        loss: Tensor = (counts * sums).sum() * factor
+        return loss
 
     def _z(self, logits: Tensor, tokens: int) -> Tensor | None:
         coefficient = self.model.moe_z_loss_coeff

@@ -122,8 +122,11 @@ def global_names(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 def saved_names(model: nn.Module) -> Iterator[str]:
     """Yield the global names of what a checkpoint has of a model: its parameters, and the biases of routers."""
-    biases = ((name, buffer) for name, buffer in model.named_buffers() if name.endswith(".expert_bias"))
-    yield from (name for name, _ in _named_globally(model, (*model.named_parameters(), *biases)))
+    yield from (name for name, _ in _named_globally(model, (*model.named_parameters(), *_biases(model))))
+
+
+def _biases(model: nn.Module) -> list[tuple[str, Tensor]]:
+    return [(name, buffer) for name, buffer in model.named_buffers() if name.endswith(".expert_bias")]
 
 
 def _named_globally(model: nn.Module, named: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
@@ -211,9 +214,10 @@ def named_weights(models: Sequence[nn.Module]) -> list[tuple[str, Tensor]]:
     named = []
     for model in models:
         modules = dict(model.named_modules())
-        for name, weight in model.named_parameters():
+        for name, weight in (*model.named_parameters(), *_biases(model)):
             layer = _LAYER.match(name)
-            named.append((_shown(name, modules[layer[0]]) if layer else name, weight.detach()))
+            shown = _shown(name, modules[layer[0]]) if layer else name
+            named.append((shown, weight))
     return named
 
 

@@ -155,7 +155,7 @@ class ActivationRequest(Request):
     kind: str
     """"gelu" (exact, erf), "gelu_tanh" or "swiglu" (silu(first half) * second half)."""
     features: int
-    """Size of the last dimension of the output; with the role "expert" x is [rows, ...], whose rows vary."""
+    """Size of the last dimension of the output. With the role "expert" x is [rows, ...], of which there may be none."""
     has_bias: bool = True
     """Whether a bias is added first."""
 

@@ -114,8 +114,8 @@ class RouterFn(Protocol):
     def __call__(self, logits: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return the experts' weights, fp32 [n, E], zero where not chosen, and the choice, bool [n, E].
 
-        logits are fp32 [n, E], bias fp32 [E]. Every row of the choice has exactly k True, also where logits are NaN, and
-        the weights with them. Differentiable in the logits.
+        logits are fp32 [n, E], bias fp32 [E]. Every row of the choice has exactly k True, also where logits are NaN,
+        and the weights with them. Differentiable in the logits.
         """
 
 

@@ -12,7 +12,7 @@ from pretrain.reference import adam, norm
 from pretrain.reference.attention import Attention, CausalBlocks
 from pretrain.reference.cross_entropy import CrossEntropy
 from pretrain.reference.elementwise import ACTIVATIONS, BiasDropoutAdd, rotate
-from pretrain.reference.experts import GroupedLinear, Router, permutation, without_reading_counts
+from pretrain.reference.experts import GroupedLinear, Router, permutation
 from pretrain.reference.linear import Linear
 from pretrain.reference.softmax import Softmax
 
@@ -79,7 +79,7 @@ def pretrain_linear(request: requests.LinearRequest) -> Answer:
 @hookimpl
 def pretrain_grouped_linear(request: requests.GroupedLinearRequest) -> Answer:
     """Plain torch, one matmul for each expert; the counts are read on the host."""
-    return Offer(name=NAME, build=lambda _: GroupedLinear(request), fake=lambda _: without_reading_counts)
+    return Offer(name=NAME, build=lambda _: GroupedLinear(request))
 
 
 @hookimpl

@@ -29,8 +29,8 @@ def install(adam: type[Any], gradient_norm: GradientNormFn, overflow: Overflow |
     * optimizer/distrib_optimizer.py: the same for its checks of the state's layout.
     * optimizer/optimizer.py `get_grad_norm_fp32`, `clip_grad_by_total_norm_fp32`: one `.item()` per tensor without
       apex, one per step with it.
-    * optimizer/optimizer.py `ChainedOptimizer.get_grad_norm`: experts have an optimizer and a norm of their own, and the
-      two are added up on the host.
+    * optimizer/optimizer.py `ChainedOptimizer.get_grad_norm`: experts have an optimizer and a norm of their own,
+      which are added up on the host.
     * optimizer/optimizer.py `_multi_tensor_copy_this_to_that`: a Python loop of copies for bf16.
     """
     import megatron.core.optimizer as package  # noqa: PLC0415  after the bridge
@@ -81,7 +81,8 @@ def chained_norm(chained: Any) -> Tensor:
         group = chained.get_grad_stats_parallel_group()
         return cast("Tensor", optimizer.get_grad_norm_fp32(gradients, grad_stats_parallel_group=group))
     norms = [part.get_grad_norm() for part in parts]
-    return norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
+    together: Tensor = torch.linalg.vector_norm(torch.stack(norms))
+    return together
 
 
 @torch.no_grad()

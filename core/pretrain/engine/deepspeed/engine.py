@@ -21,6 +21,7 @@ from pretrain.checkpoint.deepspeed_state import DeepSpeedState
 from pretrain.engine.deepspeed import swapping
 from pretrain.engine.deepspeed.config import deepspeed_config, parameter_groups, splitting
 from pretrain.engine.deepspeed.host_adam import stepping_adam
+from pretrain.engine.experts import NOT_MEASURED
 from pretrain.engine.forward import (
     count_tokens,
     forward_logits,

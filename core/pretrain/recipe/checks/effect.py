@@ -185,6 +185,9 @@ OTHER_RULES = (
         "model.moe_router_load_balancing_type",
         "model.moe_z_loss_coeff",
         "parallel.expert_model_parallel_size",
+    ),
+    only(
+        "model.num_experts",
         "kernels.grouped_linear",
         "kernels.moe_permute",
         "kernels.router",

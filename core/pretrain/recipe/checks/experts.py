@@ -75,7 +75,7 @@ def _ranks(recipe: Recipe, experts: int) -> Iterator[Problem]:
     if tensor > 1 and not parallel.sequence_parallel:
         yield Problem(
             "parallel.sequence_parallel",
-            "must be true for experts with parallel.tensor_model_parallel_size over 1: each rank routes its own tokens.",
+            "must be true for experts with parallel.tensor_model_parallel_size over 1: a rank routes its own tokens.",
         )
 
 
@@ -90,6 +90,11 @@ def _combinations(recipe: Recipe) -> Iterator[Problem]:
             "engine.name",
             f"{recipe.engine.name} has no groups of expert-parallel ranks here; give model.num_experts engine.name: "
             "megatron.",
+        )
+    if recipe.precision.dtype == "fp16":
+        yield Problem(
+            "precision.dtype",
+            "must be bf16 or fp32 with model.num_experts: megatron-core gives experts a loss scale of their own.",
         )
     if recipe.kernels.compile != "none":
         yield Problem("kernels.compile", "must be none with model.num_experts: the rows of an expert are data.")
