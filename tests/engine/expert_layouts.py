@@ -50,10 +50,10 @@ EXPERTS_TWO_RANKS = {
     "by sequence, per token, TP with whole experts, EP": Case(
         (*BY_SEQUENCE, *PER_TOKEN), (*TP_SP, *EP, *WHOLE), last=STEPS
     ),
-    "EP -> TP with whole experts": Case(DEEPSEEK, (*TP_SP, *WHOLE), loads="of-EP", last=STEPS),
-    "EP -> PP": Case(DEEPSEEK, PP, loads="of-EP", last=STEPS),
 }
 EXPERTS_TWO_RANKS_FULL = {
+    "EP -> TP with whole experts": Case(DEEPSEEK, (*TP_SP, *WHOLE), loads="of-EP", last=STEPS),
+    "EP -> PP": Case(DEEPSEEK, PP, loads="of-EP", last=STEPS),
     "EP": Case(MIXTRAL, EP, last=STEPS, saves="of-EP-alone"),
     "EP -> EP, ZeRO-1": Case(MIXTRAL, (*EP, *ZERO1), loads="of-EP-alone", last=STEPS),
     "DP": Case(MIXTRAL, (), last=STEPS),

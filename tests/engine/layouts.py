@@ -117,14 +117,14 @@ TWO_RANKS = _shallow(
         "TP": Case(GPT2, TP, saves="of-TP"),
         "PP": Case(GPT2, PP, saves="of-PP"),
         "DP, ZeRO-1 overlapped": Case(GPT2, (*ZERO1, *OVERLAP_BOTH, *ACCUMULATED), saves="of-ZeRO-1"),
-        "documents, DP, a micro-batch without loss": Case((*DOCUMENTS, *ACCUMULATED), (), last=SAVED_AT),
         "Qwen, TP, sequence parallel": Case(QWEN3_AND_2, (*TP, *SP), last=SAVED_AT),
-        "bf16, DP, ZeRO-1": Case(BF16, ZERO1, last=SAVED_AT),
         "TP -> PP": Case(GPT2, PP, loads="of-TP"),
         "ZeRO-1 -> ZeRO-1 and TP": Case(GPT2, (*ZERO1, *TP), loads="of-ZeRO-1"),
     }
 )
 TWO_RANKS_FULL = {
+    "documents, DP, a micro-batch without loss": Case((*DOCUMENTS, *ACCUMULATED), (), last=SAVED_AT),
+    "bf16, DP, ZeRO-1": Case(BF16, ZERO1, last=SAVED_AT),
     "per token, DP, ZeRO-1 overlapped": Case(
         PER_TOKEN, (*ZERO1, *OVERLAP_BOTH, *DDP_BUCKETS, *ACCUMULATED), last=SAVED_AT
     ),
