@@ -13,10 +13,8 @@ from report.test_tensorboard import curves
 
 def numbers():
     """Return a value for each metric, a different one; a list of one layer where they are lists."""
-    return {
-        metric.name: 1.0 + place if metric.over_layers is None else [1.0 + place]
-        for place, metric in enumerate(METRICS)
-    }
+    of_rows = enumerate(METRICS, 1)
+    return {metric.name: place * 1.0 if metric.over_layers is None else [place * 1.0] for place, metric in of_rows}
 
 
 def tag_of(metric):

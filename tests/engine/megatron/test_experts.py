@@ -55,7 +55,7 @@ def test_losses_of_the_router_are_those_of_the_last_step_alone():
     with tiny.engine_of(tiny.tiny(*BY_SEQUENCE, "optimizer.lr=1e-9", "schedule.min_lr=0")) as engine:
         first, second = (tiny.take_step(engine, 0).metrics for _ in range(2))
     for name in ("moe_load_balancing_loss", "moe_z_loss"):
-        assert first[name][1:].tolist() == pytest.approx(second[name][1:].tolist(), rel=1e-5)
+        assert first[name][1:].tolist() == pytest.approx(second[name][1:].tolist(), rel=1e-3)  # biases move
     assert (first["moe_load_balancing_loss"][1:] >= 0.1).all()  # 0.1 where the load is even
 
 
