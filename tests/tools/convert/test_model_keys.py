@@ -59,6 +59,8 @@ def test_a_program_without_a_key_refuses_a_model_that_needs_it():
     for program in get_args(Program):
         assert not_held(program, model)["embedding_layernorm"]
         assert not not_held(program, tiny(*LLAMA).model)["embedding_layernorm"]
+    for program, has_none in (("neox", True), ("deepspeed", True), ("megatron", False), ("huggingface", False)):
+        assert not_held(program, tiny(*EXPERTS).model).get("num_experts", False) == has_none
 
 
 def test_a_key_without_a_row_is_an_error(monkeypatch):

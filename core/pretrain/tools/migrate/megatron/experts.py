@@ -80,8 +80,9 @@ def _expanded(text: str) -> list[int] | None:
 
 def _value_of(node: ast.expr) -> list[int]:
     match node:
-        case ast.List(items) if all(isinstance(each, ast.Constant) and each.value in {0, 1} for each in items):
-            return [int(each.value) for each in items if isinstance(each, ast.Constant)]
+        case ast.List(items):
+            numbers = [each.value for each in items if isinstance(each, ast.Constant) and isinstance(each.value, int)]
+            found = numbers if len(numbers) == len(items) and set(numbers) <= {0, 1} else []
         case ast.BinOp(left, ast.Add(), right):
             found = _value_of(left) + _value_of(right)
         case ast.BinOp(left, ast.Mult(), ast.Constant(int(times))):
