@@ -32,7 +32,7 @@ ARGUMENTS: Mapping[str, tuple[str, ...]] = {
 }
 """Operation -> its kernel's arguments (`pretrain.plugins.signatures`)."""
 _OF_ROWS = {"grouped_linear", "router", "expert"}
-"""Operations and roles inside of a mixture of experts: their first dimension is no sequence, whose parts are kept."""
+"""Operations and roles of experts, whose first dimension is no sequence: only positions of one are kept."""
 _INSIDE_OTHERS = "softmax"
 """An operation that another one calls: its tensors are checked, but not kept; they are quadratic in the sequence."""
 
