@@ -2,9 +2,10 @@
 
     python -m benchmarks.training.modern_step [--rounds 7] [--threads 2]
 
-pretrain, Hugging Face's LlamaForCausalLM and MixtralForCausalLM, and plain megatron-core's GPTModel with its local spec; the
-last has no mixture without Transformer Engine (its router reads a name that is not bound). AdamW, gradients clipped to 1, no
-dropout. Each in a process of its own takes a step in turn, and the ratios are taken round by round, as in `train_step`.
+pretrain, Hugging Face's LlamaForCausalLM and MixtralForCausalLM, and plain megatron-core's GPTModel with its local spec;
+the last has no mixture without Transformer Engine (its router reads a name that is not bound). AdamW, gradients clipped
+to 1, no dropout. Each in a process of its own takes a step in turn, and the ratios are taken round by round, as in
+`train_step`.
 """
 
 from __future__ import annotations
@@ -134,7 +135,11 @@ def pretrain(model: str):
         "position_ids": torch.arange(tokens.shape[1] - 1).expand(len(tokens), -1),
         "attention_mask": None,
     }
-    return lambda: engine.train_step(iter([batch]), 1).loss.item()
+
+    def step() -> float:
+        return engine.train_step(iter([batch]), 1).loss.item()
+
+    return step
 
 
 def huggingface(model: str):
