@@ -103,7 +103,7 @@ def command(
     file = recipe or _recipe_of(source)
     loaded = load_recipe(file, overrides)
     remark = _checked(loaded, prompt)
-    placement = make_placement(file, overrides, backend, nodes=Nodes(), nproc=loaded.model_parallel_size, world=world)
+    placement = make_placement(file, overrides, backend, nodes=Nodes(), nproc=loaded.least_ranks, world=world)
     if world is None or world.rank == 0:
         click.echo("\n".join(filter(None, (NOTE, remark))), err=True)
     job = ForwardJob(

@@ -97,7 +97,7 @@ def make_placement(
 def _default_nproc(recipe: Recipe, devices: int | None, nodes: int) -> tuple[int, str]:
     """Return the largest number of ranks per node that fits the recipe, with equal nodes, and a notice about it."""
     if not devices:
-        return -(-recipe.model_parallel_size // nodes), ""
+        return -(-recipe.least_ranks // nodes), ""
     fitting = next((nproc for nproc in range(devices, 0, -1) if _fits(recipe, nproc * nodes)), devices)
     if fitting == devices:
         return devices, ""
@@ -151,10 +151,7 @@ def describe(placement: Placement) -> str:
     lines = [
         placement.absent or placement.backend.label,
         f"hosts: {placement.hosts}; started by pdsh" if placement.hosts else "",
-        (
-            f"ranks: {layout.world_size} = tensor {layout.tensor_model_parallel_size} x "
-            f"pipeline {layout.pipeline_model_parallel_size} x data {layout.data_parallel_size}"
-        ),
+        f"ranks: {layout.world_size} = {layout.sizes}",
         f"layers of each stage: {layout.stages}" if layout.pipeline_model_parallel_size > 1 else "",
         (
             f"batch: {batch} samples = micro batch {layout.micro_batch_size} x data {layout.data_parallel_size} x "

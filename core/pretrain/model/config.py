@@ -69,6 +69,7 @@ def _experts(recipe: Recipe) -> dict[str, Any]:
     return {
         "num_moe_experts": model.num_experts,
         "moe_ffn_hidden_size": model.moe_ffn_hidden_size,
+        "moe_router_dtype": "fp32",  # the router's own; without it a warning about many experts
         "moe_layer_freq": 1 if all(has_experts) else list(map(int, has_experts)),
         "expert_model_parallel_size": parallel.expert_model_parallel_size,
         "expert_tensor_parallel_size": parallel.expert_tensor_parallel_size,

@@ -186,8 +186,10 @@ class Exchange:
 
     def _sizes(self, to_ranks: Tensor, from_ranks: Tensor, tokens: int) -> tuple[list[int], list[int]]:
         if self.even is not None:
-            size = tokens * self.even * self.parts // to_ranks.shape[0]
-            return [size] * to_ranks.shape[0], [size] * to_ranks.shape[0]
+            rows, owners = tokens * self.even, to_ranks.shape[0] // self.parts
+            # Of rows that do not divide, the first ranks have one more.
+            even = [rows // owners + (owner < rows % owners) for owner in range(owners) for _ in range(self.parts)]
+            return even, [even[self.group.rank()]] * len(even)
         sent, received = torch.stack((to_ranks.sum(dim=1), from_ranks.sum(dim=1))).tolist()
         return sent, received
 

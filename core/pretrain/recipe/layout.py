@@ -21,9 +21,33 @@ class Layout:
     pipeline_model_parallel_size: int
     data_parallel_size: int
     virtual_pipeline_model_parallel_size: int | None  # chunks of a stage; None without the interleaved schedule
-    expert_data_parallel_size: int  # ranks that hold equal experts; the data-parallel size without experts
     layers_of_chunks: tuple[int, ...]  # of every stage, or of every chunk, in the order of the layers
     micro_batch_size: int
+    expert_model_parallel_size: int | None = None  # ranks that share a layer's experts; None without experts
+    expert_tensor_parallel_size: int | None = None  # ranks that share an expert; None without experts
+
+    @property
+    def expert_data_parallel_size(self) -> int:
+        """The number of ranks that hold equal experts; the data-parallel size without experts."""
+        of_replica = (self.expert_model_parallel_size or 1) * (
+            self.expert_tensor_parallel_size or self.tensor_model_parallel_size
+        )
+        return self.world_size // (of_replica * self.pipeline_model_parallel_size)
+
+    @property
+    def sizes(self) -> str:
+        """The sizes as text: "tensor 2 x pipeline 1 x data 4", and those of experts where the model has them."""
+        stages = f"pipeline {self.pipeline_model_parallel_size}"
+        sizes = f"tensor {self.tensor_model_parallel_size} x {stages} x data {self.data_parallel_size}"
+        return f"{sizes}; {self.expert_sizes}" if self.expert_sizes else sizes
+
+    @property
+    def expert_sizes(self) -> str:
+        """The sizes of experts: "experts: tensor 1 x expert 8 x pipeline 1 x data 1"; "" without experts."""
+        if self.expert_model_parallel_size is None:
+            return ""
+        held = f"tensor {self.expert_tensor_parallel_size} x expert {self.expert_model_parallel_size}"
+        return f"experts: {held} x pipeline {self.pipeline_model_parallel_size} x data {self.expert_data_parallel_size}"
 
     @property
     def layers_of_stages(self) -> tuple[int, ...]:
@@ -89,25 +113,18 @@ def _check_experts(recipe: Recipe, world_size: int) -> None:
 
 def unchecked_layout(recipe: Recipe, world_size: int) -> Layout:
     """Divide ranks that divide; no batch is looked at, for models that a tool makes of a recipe and never trains."""
-    parallel = recipe.parallel
+    parallel, has_experts = recipe.parallel, recipe.model.num_experts is not None
     return Layout(
         world_size=world_size,
         tensor_model_parallel_size=parallel.tensor_model_parallel_size,
         pipeline_model_parallel_size=parallel.pipeline_model_parallel_size,
         data_parallel_size=world_size // recipe.model_parallel_size,
         virtual_pipeline_model_parallel_size=parallel.virtual_pipeline_model_parallel_size,
-        expert_data_parallel_size=_expert_data_parallel_size(recipe, world_size),
         layers_of_chunks=recipe.layers_of_chunks,
         micro_batch_size=recipe.train.micro_batch_size,
+        expert_model_parallel_size=parallel.expert_model_parallel_size if has_experts else None,
+        expert_tensor_parallel_size=parallel.expert_tensor_parallel_size if has_experts else None,
     )
-
-
-def _expert_data_parallel_size(recipe: Recipe, world_size: int) -> int:
-    parallel = recipe.parallel
-    if recipe.model.num_experts is None:
-        return world_size // recipe.model_parallel_size
-    held = parallel.expert_model_parallel_size * parallel.expert_tensor_parallel_size
-    return world_size // (held * parallel.pipeline_model_parallel_size)
 
 
 def _check_batch(recipe: Recipe, layout: Layout, batch: int) -> None:

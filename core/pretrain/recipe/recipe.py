@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import typing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -86,6 +87,15 @@ class Recipe(Section):
     def model_parallel_size(self) -> int:
         """Number of ranks that hold one replica of the model: tensor x pipeline."""
         return self.parallel.tensor_model_parallel_size * self.parallel.pipeline_model_parallel_size
+
+    @property
+    def least_ranks(self) -> int:
+        """Least number of ranks that can train: tensor x pipeline, of which experts may need several."""
+        parallel = self.parallel
+        if self.model.num_experts is None:
+            return self.model_parallel_size
+        held = parallel.expert_model_parallel_size * parallel.expert_tensor_parallel_size
+        return math.lcm(parallel.tensor_model_parallel_size, held) * parallel.pipeline_model_parallel_size
 
     @property
     def layers_of_chunks(self) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from pretrain.tools.plan.step_time import RankLinks, Roofline
 FIGURES = Figures(link_bandwidth=100.0, node_bandwidth=10.0, devices_per_node=8)
 
 
-def links(tensor, pipeline, data, figures=FIGURES):
+def links(tensor, pipeline, data, figures=FIGURES, experts=None):
     layout = Layout(
         world_size=tensor * pipeline * data,
         tensor_model_parallel_size=tensor,
@@ -22,6 +22,8 @@ def links(tensor, pipeline, data, figures=FIGURES):
         virtual_pipeline_model_parallel_size=None,
         layers_of_chunks=(1,) * pipeline,
         micro_batch_size=1,
+        expert_model_parallel_size=experts,
+        expert_tensor_parallel_size=experts and 1,
     )
     return RankLinks(figures, layout, 0.5)
 
@@ -35,6 +37,13 @@ def seconds(of, kind, group, size, moved=400):
 )
 def test_a_ring_of_eight_sends_this_many_bytes(kind, sent):
     assert seconds(links(8, 2, 1), kind, "tensor", 8) == pytest.approx(sent / 50)
+
+
+def test_experts_are_on_neighbours_and_what_leaves_a_node_does_by_each_rank_s_own_port():
+    """Of 16 ranks 8 are in other nodes, so that half of what a rank sends leaves its node."""
+    assert seconds(links(1, 1, 16, experts=8), "all-to-all", "experts", 8) == pytest.approx(400 * 7 / 8 / 50)
+    assert seconds(links(1, 1, 16, experts=16), "all-to-all", "experts", 16) == pytest.approx(400 / 2 / 5)
+    assert seconds(links(1, 1, 32, experts=8), "reduce-scatter", "expert data", 4) == pytest.approx(300 / 5)
 
 
 def test_replicas_in_other_nodes_share_one_port_of_each_rank_there():

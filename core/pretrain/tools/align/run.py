@@ -104,7 +104,7 @@ class Side:
         """Return this side with as many ranks as the first, unless it has its own number or other parallel sizes."""
         if self.nproc is not None or first.nproc is None:
             return self
-        if self.overrides != first.overrides and self.load().model_parallel_size != first.load().model_parallel_size:
+        if self.overrides != first.overrides and self.load().least_ranks != first.load().least_ranks:
             return self
         return replace(self, nproc=first.nproc)
 
@@ -273,7 +273,7 @@ def _not_recorded(name: str, code: int) -> int:
 def record_side(side: Side, folder: Path, *, steps: int, positions: int) -> int:
     """Record a side into a folder; return the exit code."""
     job = job_of(side, folder, steps=steps, positions=positions)
-    nproc = side.nproc or side.load().model_parallel_size
+    nproc = side.nproc or side.load().least_ranks
     placement = make_placement(side.recipe, job.overrides, side.backend, nodes=Nodes(), nproc=nproc, world=None)
     prepare_corpus(placement.recipe)
     make_folder(folder)
@@ -334,7 +334,7 @@ def require_ready(sides: Sequence[Side], recorded: Recording | None) -> None:
     recipes = [side.load_comparable() for side in sides]
     for side, recipe in zip(sides, recipes, strict=True):
         if side.python is None:  # another installation may know other keys and backends, and checks them itself
-            lay_out(recipe, side.nproc or recipe.model_parallel_size)
+            lay_out(recipe, side.nproc or recipe.least_ranks)
             require_device(load_alone(find_backend(side.backend)))
     trained = [recipe.model_dump(mode="json") for recipe in recipes]
     trained += [] if recorded is None else [recorded.manifest["recipe"]]

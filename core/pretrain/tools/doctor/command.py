@@ -98,4 +98,4 @@ def _without_device(file: Path, overrides: tuple[str, ...], backend: str, nodes:
     loaded = load_recipe(file, overrides)  # a mistake in the recipe is reported before the backend is imported
     if isinstance(availability(load_alone(find_backend(backend))), Available):
         return None
-    return -(-loaded.model_parallel_size // nodes)
+    return -(-loaded.least_ranks // nodes)

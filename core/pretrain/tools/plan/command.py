@@ -163,7 +163,7 @@ def command(
         node_bandwidth=node_bandwidth and node_bandwidth * GIGA,
         devices_per_node=devices_per_node,
     )
-    ranks = devices or loaded.model_parallel_size
+    ranks = devices or loaded.least_ranks
     device = find_device(loaded, options, ranks=ranks)
     notes = [*loaded.notices, *notes]
     if measured is not None:

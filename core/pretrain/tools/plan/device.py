@@ -83,7 +83,13 @@ class PlanDevice:
     def group_bytes(self, layout: Layout) -> int:
         """Return the bytes that context and process groups take, as the backend assumes: `Figures`."""
         tensor, pipeline = layout.tensor_model_parallel_size, layout.pipeline_model_parallel_size
-        groups = sum(size > 1 for size in (tensor, pipeline, layout.data_parallel_size))
+        sizes = [tensor, pipeline, layout.data_parallel_size]
+        if (experts := layout.expert_model_parallel_size) is not None:
+            whole = layout.expert_tensor_parallel_size or tensor
+            sizes.append(experts * whole)
+            # Where every rank has a part of every expert, gradients are summed with all others.
+            sizes.append(1 if (experts, whole) == (1, tensor) else layout.expert_data_parallel_size)
+        groups = sum(size > 1 for size in sizes)
         return (self.figures.context_memory or 0) + groups * (self.figures.group_memory or 0)
 
 

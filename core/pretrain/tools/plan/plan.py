@@ -55,7 +55,7 @@ class Plan:
 
 def make_plan(recipe: Recipe, device: PlanDevice, *, devices: int | None = None, vocab_size: int) -> Plan:
     """Trace the stages of a layout (without `devices`, of one replica), and estimate the step's time."""
-    layout = lay_out(recipe, devices or recipe.model_parallel_size)
+    layout = lay_out(recipe, devices or recipe.least_ranks)
     traceable, notices = without_files(recipe)
     traced = trace_stages(TraceSubject(recipe=traceable, device=device, layout=layout, vocab_size=vocab_size))
     stages = [each.plan for each in traced]

@@ -72,6 +72,7 @@ def head(plan: Plan) -> list[str]:
     return [
         f"{recipe.source} on {layout.world_size} x {plan.device.name}, {size}",
         f"layout: {sizes}; {batches} micro batch{'' if batches == 1 else 'es'} of {layout.micro_batch_size} a step",
+        *([layout.expert_sizes] if layout.expert_sizes else []),
         f"kernels: {named}",
         f"traced: a second step of {word} {ranks}, with {taken} of {batches} micro batches",
     ]

@@ -82,10 +82,10 @@ class Operation:
 class Message:
     """One call of a collective, or a message to a neighbouring stage."""
 
-    kind: str  # "all-reduce", "all-gather", "reduce-scatter", "broadcast", "send", "receive"
-    group: str  # "tensor", "pipeline", "data", "model" or "world"
+    kind: str  # "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast", "send", "receive"
+    group: str  # "tensor", "pipeline", "data", "experts", "expert data", "model" or "world"
     size: int
-    moved: int  # bytes of the whole tensor, which all ranks have before or after it
+    moved: int  # bytes of the whole tensor, which all ranks have before or after it; of all-to-all: what a rank sends
     overlaps: bool = False  # whether the rank computes on before it waits for it
 
 

@@ -115,7 +115,10 @@ doi:10.1016/j.jpdc.2008.09.002); others pass the whole tensor on."""
 
 @dataclass(frozen=True, slots=True)
 class RankLinks:
-    """Links of a layout's ranks, which are numbered tensor first, then data, then pipeline, and fill nodes in order."""
+    """Links of a layout's ranks, which are numbered tensor first, then data, then pipeline, and fill nodes in order.
+
+    Neighbours of one stage share the experts.
+    """
 
     figures: Figures
     layout: Layout
@@ -148,6 +151,9 @@ class RankLinks:
             return link
         if port is None:
             return None
+        if message.kind == "all-to-all":  # no ring: what a rank sends to other nodes leaves by its own port
+            port *= (message.size - 1) / (message.size - ranks)
+            return port if link is None else min(port, link)
         # Every device has a port to other nodes: a group with several ranks in a node uses the ports of all of them.
         return port * ranks if link is None else min(port * ranks, link)
 
@@ -155,11 +161,14 @@ class RankLinks:
         node = self.figures.devices_per_node or self.layout.world_size
         if self.layout.world_size <= node:
             return message.size
-        tensor, data = self.layout.tensor_model_parallel_size, self.layout.data_parallel_size
-        if message.group == "tensor":
-            return min(tensor, node)
+        layout, tensor = self.layout, self.layout.tensor_model_parallel_size
+        if message.group in {"tensor", "experts"}:  # neighbours
+            return min(message.size, node)
         if message.group == "data":
-            return max(1, min(data, node // tensor))
+            return max(1, min(layout.data_parallel_size, node // tensor))
+        if message.group == "expert data":
+            held = (layout.expert_model_parallel_size or 1) * (layout.expert_tensor_parallel_size or tensor)
+            return max(1, min(layout.expert_data_parallel_size, node // held))
         return 1
 
 

@@ -32,7 +32,25 @@ def assumptions(plan: Plan) -> list[str]:
         lines.append("process groups, and what a process takes before its first tensor: unknown, counted as 0")
     if plan.device.backend_name != "cpu":
         lines.append("no other program uses the devices")
+    if plan.layout.expert_model_parallel_size is not None:
+        lines.append(_of_experts(plan))
     return lines if plan.time is None else [*lines, *_of_time(plan.device, plan.time)]
+
+
+def _of_experts(plan: Plan) -> str:
+    """Return the line about the load of the experts, on which the rows of a rank depend."""
+    model, ranks = plan.recipe.model, plan.layout.expert_model_parallel_size or 1
+    held = (model.num_experts or 0) // ranks
+    most = ranks * min(model.moe_router_topk, held) / model.moe_router_topk
+    kept = max(
+        sum(row.activations for row in stage.modules if f"{row.name}.".endswith(_MLP) or _EXPERTS in f"{row.name}.")
+        for stage in plan.stages
+    )
+    text = f"the load of the experts is even; of a micro batch they keep {gib(kept)} GiB"
+    return text if most <= 1 else f"{text}, and with all tokens on one rank {figure(most)} times that"
+
+
+_MLP, _EXPERTS = ".mlp.", ".mlp.experts."  # exchanged rows, and those between the linears
 
 
 def figures_text(device: PlanDevice) -> str:

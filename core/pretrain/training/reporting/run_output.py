@@ -190,8 +190,7 @@ def log_head(logger: RunLogger, setup: RankSetup, table: KernelTable, run_dir: P
         (
             f"{parameter_count(recipe.model, rows) / 1e6:,.1f} M parameters{active}, {recipe.precision.dtype}; "
             f"{layout.world_size} rank{'s' * (layout.world_size > 1)}: "
-            f"tensor {layout.tensor_model_parallel_size} x pipeline {layout.pipeline_model_parallel_size} x "
-            f"data {layout.data_parallel_size}"
+            f"{layout.sizes}"
         ),
     ]
     if recipe.data.path is not None:

@@ -15,7 +15,7 @@ from pretrain.tools.plan.plan import make_plan
 from pretrain.tools.plan.search.choices import LayoutChoice, set_arguments
 from pretrain.tools.plan.search.estimates import layout_peak
 from pretrain.tools.plan.search.search import search, to_json
-from pretrain.tools.plan.search.trace_pieces import trace_pieces
+from pretrain.tools.plan.search.trace_pieces import PiecesKey, trace_pieces
 from pretrain.tools.plan.step_time import step_time
 from pretrain.tools.plan.trace.stage_tracing import TraceSubject, trace_stages
 
@@ -60,7 +60,7 @@ def peaks() -> list[float]:
     """Return the searched peak of each choice in that of its full plan."""
     recipe = make_recipe(RECIPE)
     device = find_device(recipe, DeviceOptions(backend="cuda", name=DEVICE))
-    pieces = trace_pieces(recipe, device, VOCAB_SIZE, {(each.tensor, each.with_sequence) for each in CHOICES})
+    pieces = trace_pieces(recipe, device, VOCAB_SIZE, {PiecesKey.of(each) for each in CHOICES})
     found = []
     for choice in CHOICES:
         plan = make_plan(
@@ -69,7 +69,7 @@ def peaks() -> list[float]:
             devices=16,
             vocab_size=VOCAB_SIZE,
         )
-        searched = layout_peak(recipe, device, choice, pieces[choice.tensor, choice.with_sequence])
+        searched = layout_peak(recipe, device, choice, pieces[PiecesKey.of(choice)])
         found.append(searched / plan.peak_bytes)
     return found
 

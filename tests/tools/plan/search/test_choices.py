@@ -20,6 +20,7 @@ from tools.plan.made_plan import RECIPE
 CHOICE = LayoutChoice(
     tensor=1, pipeline=4, chunks=1, data=1, micro_batch=1, recompute="none", with_sequence=False, zero=0
 )
+EXPERTS = ("model.num_experts=6", "model.add_bias_linear=false", "model.moe_ffn_hidden_size=64")
 DEEPSPEED = ("engine.name=deepspeed", "parallel=null")
 
 
@@ -58,6 +59,17 @@ def test_only_what_differs_is_an_argument():
     )
 
 
+def test_experts_are_whole_or_divided_like_the_layers():
+    recipe = make_recipe(RECIPE, ("parallel.tensor_model_parallel_size=2", "parallel.sequence_parallel=true", *EXPERTS))
+    of_two = replace(CHOICE, tensor=2, with_sequence=True, expert_tensor=2)
+    assert set_arguments(recipe, of_two) == ()
+    assert set_arguments(recipe, replace(of_two, expert=3, expert_tensor=1)) == (
+        "parallel.expert_model_parallel_size=3",
+        "parallel.expert_tensor_parallel_size=1",
+    )
+    assert "parallel.expert_tensor_parallel_size=1" not in set_arguments(recipe, replace(CHOICE, expert=3))
+
+
 def test_layers_that_were_given_by_stage_go_with_the_stages():
     recipe = make_recipe(RECIPE, ["parallel.pipeline_layers=[1,3,3,1]"])
     assert set_arguments(recipe, CHOICE) == ()
@@ -75,28 +87,37 @@ def legal(recipe, overrides, devices, choice):
 
 PLAIN = [("none", False, 0)]
 """Recomputation, sequence parallelism and stage of ZeRO."""
+SEQUENCE = [("none", True, 0)]
 SAVINGS = list(product(RECOMPUTE, (False, True), range(4)))
 
 
 def all_choices(recipe, devices, savings):
     """Yield every choice of the sizes that multiply to the devices, legal or not, with layers shared evenly."""
     numbers = range(1, devices + 1)
+    has_experts = recipe.model.num_experts is not None
+
+    def experts(tensor):
+        return product(numbers, {1, tensor}) if has_experts else [(1, 1)]
+
     batch = recipe.train.global_batch_size
     for tensor, pipeline, data in (each for each in product(numbers, repeat=3) if math.prod(each) == devices):
         micro_batches = [number for number in range(1, batch + 1) if batch % (number * data) == 0]
         chunks = range(1, 7) if pipeline > 1 else [1]
         for micro_batch, chunk, (recompute, with_sequence, zero) in product(micro_batches, chunks, savings):
             if tensor > 1 or not with_sequence:
-                yield LayoutChoice(
-                    tensor=tensor,
-                    pipeline=pipeline,
-                    chunks=chunk,
-                    data=data,
-                    micro_batch=micro_batch,
-                    recompute=recompute,
-                    with_sequence=with_sequence,
-                    zero=zero,
-                )
+                for expert, expert_tensor in experts(tensor):
+                    yield LayoutChoice(
+                        tensor=tensor,
+                        pipeline=pipeline,
+                        chunks=chunk,
+                        data=data,
+                        micro_batch=micro_batch,
+                        recompute=recompute,
+                        with_sequence=with_sequence,
+                        zero=zero,
+                        expert=expert,
+                        expert_tensor=expert_tensor,
+                    )
 
 
 @pytest.mark.parametrize(
@@ -104,9 +125,10 @@ def all_choices(recipe, devices, savings):
     [
         (4, ("model.num_layers=6", "train.global_batch_size=12"), PLAIN),
         (2, ("model.num_layers=6", "train.global_batch_size=18", "train.micro_batch_size=3"), PLAIN),
+        (2, (*EXPERTS, "model.num_layers=2", "train.global_batch_size=4"), PLAIN + SEQUENCE),
         (2, (*DEEPSPEED, "engine.zero.stage=1", "precision.dtype=bf16", "train.global_batch_size=2"), SAVINGS),
     ],
-    ids=["batch 12", "micro-batch 3", "ZeRO in bf16"],
+    ids=["batch 12", "micro-batch 3", "experts", "ZeRO in bf16"],
 )
 def test_exactly_the_legal_layouts_are_tried(devices, overrides, savings):
     """Against every combination of sizes, read as a recipe is; none is left out, none is illegal."""

@@ -8,7 +8,7 @@ import pytest
 
 from pretrain.recipe import lay_out, make_recipe
 from pretrain.tools.plan.search.estimates import RESERVED, stage_load, stage_peak, state_bytes
-from pretrain.tools.plan.search.trace_pieces import ModelPiece, Passing, Pieces, trace_pieces
+from pretrain.tools.plan.search.trace_pieces import ModelPiece, Passing, Pieces, PiecesKey, trace_pieces
 from tools.plan.made_plan import plan
 from tools.plan.search.test_choices import CHOICE, RECIPE
 
@@ -16,6 +16,7 @@ PIECES = Pieces(
     layer=ModelPiece(kept=1000, kept_by_attention=400),
     embedding=ModelPiece(kept=70),
     head=ModelPiece(),
+    expert_ranks=1,
     tied=0,
     passing_in_layer=Passing(30, 20),
     passing_in_head=Passing(5000, 500),
@@ -95,5 +96,5 @@ def test_accumulation_steps_of_a_deepspeed_file_do_not_bind_the_small_models(tmp
 
     monkeypatch.setattr("pretrain.tools.plan.search.trace_pieces.in_processes", trace)
     with pytest.raises(EOFError):
-        trace_pieces(recipe, plan().device, 257, [(2, False)])
+        trace_pieces(recipe, plan().device, 257, [PiecesKey(2, False)])
     assert [subject.layout.world_size for subject in traced] == [2] * 3

@@ -7,6 +7,7 @@ import pytest
 from pretrain.recipe import make_recipe
 from pretrain.tools.plan.search import search as searching
 from pretrain.tools.plan.search.search import MOST_PLANS, SHOWN, search
+from pretrain.tools.plan.search.trace_pieces import PiecesKey
 from pretrain.tools.plan.step_time import Range
 from tools.plan.made_plan import GIB, RECIPE, plan, stage
 from tools.plan.published.own_process import answer
@@ -93,7 +94,7 @@ def test_more_devices_may_share_layers_too(planned):
     """Two heads' layers on two devices fit, and no other layout does."""
     planned.enough, planned.fits = 2, lambda choice: choice.tensor == 2
     found = search(make_recipe(RECIPE), DEVICE, 1, 257, print)
-    assert planned.traced == [{(1, False)}, {(2, False), (2, True)}]
+    assert planned.traced == [{PiecesKey(1, False)}, {PiecesKey(2, False), PiecesKey(2, True)}]
     assert found.enough[0] == found.enough[1].choice.tensor == 2
 
 

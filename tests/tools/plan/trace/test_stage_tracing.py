@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from pretrain.recipe import make_recipe
 from pretrain.recipe.layout import Layout
-from pretrain.tools.plan.trace.stage_tracing import differing_stages, first_rank, layers_of, planned_micro_batches
+from pretrain.tools.plan.trace.stage_tracing import (
+    differing_stages,
+    first_rank,
+    layers_of,
+    layers_with_experts,
+    planned_micro_batches,
+)
+from tools.plan.made_plan import RECIPE
 
 
 def layout(stages=1, *, tensor=1, data=1, virtual=None, layers=None) -> Layout:
@@ -27,6 +35,15 @@ def test_first_second_and_last_stage_differ(stages, planned):
 
 def test_a_later_stage_with_more_layers_is_planned_too():
     assert differing_stages(layout(5, layers=[2, 2, 3, 3, 2])) == [0, 1, 2, 4]
+
+
+def test_a_later_stage_with_more_layers_of_experts_is_planned_too():
+    experts = {"num_experts": 4, "moe_layer_freq": 4, "add_bias_linear": False}
+    recipe = make_recipe({**RECIPE, "model": {**RECIPE["model"], **experts}, "parallel": {}})
+    of_stages = layout(5, layers=[1, 1, 2, 2, 2])
+    assert layers_with_experts(recipe, of_stages) == [1, 0, 0, 1, 0]
+    assert differing_stages(of_stages, [1, 0, 0, 1, 0]) == [0, 1, 2, 3, 4]
+    assert differing_stages(layout(5), [1, 0, 0, 1, 0]) == [0, 1, 3, 4]
 
 
 def test_ranks_of_a_stage_follow_those_of_the_stage_before():

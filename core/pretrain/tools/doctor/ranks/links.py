@@ -144,9 +144,11 @@ def _bytes(size: int) -> str:
     return f"{size >> 20} MiB" if size >= 1 << 20 else f"{size >> 10} KiB"
 
 
-ALL_REDUCE, ALL_GATHER = "all-reduce", "all-gather"
+ALL_REDUCE, ALL_GATHER, ALL_TO_ALL = "all-reduce", "all-gather", "all-to-all"
+EXPERTS = "expert groups"  # whose ranks exchange tokens by all-to-all, and nothing else
 SIZES = (4 << 10, 64 << 10, 1 << 20, 16 << 20, 256 << 20)
-"""Bytes of the whole tensor: what an all-reduce sums, what an all-gather returns."""
+"""Bytes of the whole tensor: what an all-reduce sums, what an all-gather returns, what a rank sends in an
+all-to-all."""
 PAIR_SIZES = (4 << 10, 8 << 20)
 _SHARE_OF_TIME, _MOST_TIME = 0.2, 0.5
 """Seconds for the repetitions of one size; the longest that one is expected to take, beyond which it is left out."""
@@ -178,10 +180,14 @@ class LinkTimer:
         dist.init_process_group(self.process_group, store=store, rank=rank, world_size=world_size, timeout=_TIMEOUT)
         for kind, groups in kinds.items():
             group, members = self._group(kind, groups)
-            found["unequal"] += self._wrong_results(kind, group, len(members))
+            timed = {ALL_REDUCE: self._all_reduce, ALL_GATHER: self._all_gather}
+            if kind == EXPERTS:
+                timed, wrong_results = {ALL_TO_ALL: self._all_to_all}, self._wrong_exchange
+            else:
+                wrong_results = self._wrong_results
+            found["unequal"] += wrong_results(kind, group, len(members))
             found["collectives"][kind] = {
-                ALL_REDUCE: self._times(f"{ALL_REDUCE}, {kind}", group, self._all_reduce),
-                ALL_GATHER: self._times(f"{ALL_GATHER}, {kind}", group, self._all_gather),
+                name: self._times(f"{name}, {kind}", group, make) for name, make in timed.items()
             }
         for pair in (pair for pairs in rounds for pair in pairs if rank in pair):
             other = pair[0] + pair[1] - rank
@@ -209,6 +215,16 @@ class LinkTimer:
         dist.all_reduce(own, group=group)
         whole = torch.full((16,), members * (members + 1) / 2)
         return wrong if torch.equal(own.cpu(), whole) else [*wrong, f"{ALL_REDUCE}, {kind}"]
+
+    def _wrong_exchange(self, kind: str, group: Any, members: int) -> list[str]:
+        """Send every rank another count, as tokens go to experts: place + 1 numbers to each place."""
+        self.board.doing(f"{ALL_TO_ALL} of numbers, {kind}")
+        place, counts = dist.get_rank(group), list(range(1, members + 1))
+        own = torch.full((sum(counts),), float(place), device=self.device)
+        arrived = torch.empty(members * (place + 1), device=self.device)
+        dist.all_to_all_single(arrived, own, [place + 1] * members, counts, group=group)
+        expected = torch.arange(members, dtype=torch.float32).repeat_interleave(place + 1)
+        return [] if torch.equal(arrived.cpu(), expected) else [f"{ALL_TO_ALL}, {kind}"]
 
     def _times(self, name: str, group: Any, make: Callable[[Any, int], Callable[[], Any]]) -> dict[str, float]:
         """Return seconds by size, the same on all ranks of the group; slow links end it at a smaller size."""
@@ -238,6 +254,12 @@ class LinkTimer:
         whole = torch.empty(part.numel() * members, device=self.device)
         return lambda: _all_gather(whole, part, group=group)
 
+    def _all_to_all(self, group: Any, size: int) -> Callable[[], Any]:
+        members = dist.get_world_size(group)
+        sent = torch.zeros(max(1, size // 4 // members) * members, device=self.device)
+        arrived = torch.empty_like(sent)
+        return lambda: dist.all_to_all_single(arrived, sent, group=group)
+
     def _exchange(self, other: int, size: int) -> float:
         """Return the seconds that a message takes to the other rank: half of there and back."""
         rank = self.board.world.rank
@@ -261,22 +283,32 @@ class LinkTimer:
 
 
 def groups_of(recipe: Recipe, world_size: int) -> Mapping[str, Groups]:
-    """Return the groups by their kind: of all ranks, tensor-parallel, data-parallel; those of one rank are left out."""
+    """Return the groups by their kind: all ranks, tensor, data, those that share experts; without those of one rank."""
     # Ranks are numbered as megatron-core does (parallel_state.initialize_model_parallel, order tp-cp-ep-dp-pp): tensor
-    # ranks are neighbours, then data-parallel ones, then stages. A kind that is all ranks again is left out too.
-    tensor, stages = recipe.parallel.tensor_model_parallel_size, recipe.parallel.pipeline_model_parallel_size
+    # ranks are neighbours, then data-parallel ones, then stages; neighbours share experts. A kind that is all ranks again
+    # is left out too, where the same collectives would be timed.
+    parallel = recipe.parallel
+    tensor, stages = parallel.tensor_model_parallel_size, parallel.pipeline_model_parallel_size
+    experts = 1
+    if recipe.model.num_experts is not None:
+        experts = parallel.expert_model_parallel_size * parallel.expert_tensor_parallel_size
     of_stage = world_size // stages
     kinds: dict[str, Groups] = {
         "all ranks": (tuple(range(world_size)),),
-        "tensor groups": tuple(tuple(range(first, first + tensor)) for first in range(0, world_size, tensor)),
+        "tensor groups": _neighbours(tensor, world_size),
         "data groups": tuple(
             tuple(range(stage * of_stage + place, (stage + 1) * of_stage, tensor))
             for stage in range(stages)
             for place in range(tensor)
         ),
+        EXPERTS: _neighbours(experts, world_size),
     }
     several = {kind: groups for kind, groups in kinds.items() if len(groups[0]) > 1}
-    return {kind: groups for kind, groups in several.items() if kind == "all ranks" or len(groups) > 1}
+    return {kind: groups for kind, groups in several.items() if kind in {"all ranks", EXPERTS} or len(groups) > 1}
+
+
+def _neighbours(size: int, world_size: int) -> Groups:
+    return tuple(tuple(range(first, first + size)) for first in range(0, world_size, size))
 
 
 def rounds_of_pairs(members: Sequence[int]) -> list[list[tuple[int, int]]]:

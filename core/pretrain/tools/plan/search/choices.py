@@ -40,6 +40,13 @@ class LayoutChoice:
     with_sequence: bool
     zero: int  # stage of ZeRO; 1 is megatron-core's distributed optimizer too
     layers: tuple[int, ...] | None = None  # of every chunk, where stages are uneven; None: evenly, or as the recipe's
+    expert: int = 1  # ranks that share a layer's experts, in models that have some
+    expert_tensor: int = 1  # ranks that share every expert, in models that have some
+
+    @property
+    def expert_data(self) -> int:
+        """Ranks that hold equal experts."""
+        return self.tensor * self.data // (self.expert * self.expert_tensor)
 
     def recipe(self, recipe: Recipe) -> Recipe:
         """Return the recipe with this choice; keys of other pipelines are left out."""
@@ -53,6 +60,9 @@ class LayoutChoice:
             "virtual_pipeline_model_parallel_size": self.chunks if self.chunks > 1 else None,
             "sequence_parallel": self.with_sequence,
         }
+        if recipe.model.num_experts is not None:
+            parallel["expert_model_parallel_size"] = self.expert
+            parallel["expert_tensor_parallel_size"] = self.expert_tensor
         engine = recipe.engine
         if engine.name == "megatron":
             gathers = given.overlap_param_gather and self.zero == 1
@@ -81,6 +91,8 @@ class _Split(NamedTuple):
     pipeline: int
     chunks: int
     layers: tuple[int, ...] | None
+    expert: int = 1
+    expert_tensor: int = 1
 
 
 class Choices:
@@ -104,7 +116,18 @@ class Choices:
         for tensor in _divisors(self._devices):
             if self._can_share_layers(tensor):
                 for pipeline, chunks, layers in self._pipelines(self._devices // tensor):
-                    yield from self._with_data(_Split(tensor, pipeline, chunks, layers))
+                    for expert, expert_tensor in self._experts(tensor, pipeline):
+                        yield from self._with_data(_Split(tensor, pipeline, chunks, layers, expert, expert_tensor))
+
+    def _experts(self, tensor: int, pipeline: int) -> Iterator[tuple[int, int]]:
+        """Yield the numbers of ranks that share a layer's experts, and of those that share an expert."""
+        experts, ranks = self._recipe.model.num_experts, self._devices // pipeline
+        if experts is None:
+            yield 1, 1
+            return
+        for expert_tensor, expert in product(sorted({1, tensor}), _divisors(experts)):
+            if ranks % (expert_tensor * expert) == 0:
+                yield expert, expert_tensor
 
     def _can_share_layers(self, tensor: int) -> bool:
         if tensor > self._node:
@@ -157,6 +180,8 @@ class Choices:
     def _savings(self, split: _Split, data: int, micro_batch: int) -> Iterator[LayoutChoice]:
         is_divisible = self._recipe.model.seq_length % split.tensor == 0
         sequences = (False, True) if split.tensor > 1 and is_divisible else (False,)
+        if self._recipe.model.num_experts is not None:
+            sequences = sequences[-1:]  # experts need it, as the recipe's checks say
         for recompute, with_sequence, zero in product(RECOMPUTE, sequences, self._zero_stages(data)):
             saving: dict[str, Any] = {"recompute": recompute, "with_sequence": with_sequence, "zero": zero}
             yield LayoutChoice(**split._asdict(), data=data, micro_batch=micro_batch, **saving)
@@ -181,6 +206,7 @@ PATHS = (
     "parallel.pipeline_layers",
     "parallel.num_layers_in_first_pipeline_stage",
     "parallel.num_layers_in_last_pipeline_stage",
+    "parallel.expert_model_parallel_size",
     "parallel.sequence_parallel",
     "parallel.use_distributed_optimizer",
     "engine.zero.stage",
@@ -197,9 +223,17 @@ def set_arguments(recipe: Recipe, choice: LayoutChoice) -> tuple[str, ...]:
     values_of = attrgetter(*PATHS)
     values = zip(PATHS, values_of(recipe), values_of(choice.recipe(recipe)), strict=True)
     only_full = {"recompute.method", "recompute.num_layers"} if choice.recompute != "full" else set()
-    return tuple(
-        f"{path}={_written(after)}" for path, before, after in values if before != after and path not in only_full
-    )
+    changed = {path: after for path, before, after in values if before != after and path not in only_full}
+    return tuple(f"{path}={_written(value)}" for path, value in (changed | _expert_tensor(recipe, choice)).items())
+
+
+def _expert_tensor(recipe: Recipe, choice: LayoutChoice) -> dict[str, int]:
+    """Return the key that is the tensor-parallel size where it is not given, and without effect where that is 1."""
+    if recipe.model.num_experts is None or choice.tensor == 1:
+        return {}
+    name, parallel = "expert_tensor_parallel_size", recipe.parallel
+    read = parallel.expert_tensor_parallel_size if name in parallel.model_fields_set else choice.tensor
+    return {} if choice.expert_tensor == read else {f"parallel.{name}": choice.expert_tensor}
 
 
 def _written(value: object) -> str:

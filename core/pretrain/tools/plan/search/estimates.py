@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pretrain.recipe.layout import Layout
     from pretrain.tools.plan.device import PlanDevice
     from pretrain.tools.plan.search.choices import LayoutChoice
-    from pretrain.tools.plan.search.trace_pieces import Pieces
+    from pretrain.tools.plan.search.trace_pieces import ModelPiece, Pieces
 
 Item = TypeVar("Item")
 FP32 = 4  # bytes of an element
@@ -35,6 +35,7 @@ class StageLoad:
     passes: int  # forward passes of chunks that are in flight at most
     chunks: int
     parameters: int
+    experts: int  # parameters of experts, among them
     is_first: bool
     is_last: bool
 
@@ -68,13 +69,14 @@ def estimated_seconds(chosen: Recipe, device: PlanDevice, choice: LayoutChoice, 
 
 def stage_costs(recipe: Recipe, choice: LayoutChoice, pieces: Pieces, load: StageLoad) -> Costs:
     """Return the work of a step on one stage."""
-    forward, backward, update = Counter[Operation](), Counter[Operation](), Counter[Operation]()
-    sent = Counter[Message]()
+    forward, backward, sent = Counter[Operation](), Counter[Operation](), Counter[Message]()
+    once = dict[Operation, float]()
     ends = [(pieces.embedding, int(load.is_first)), (pieces.head, int(load.is_last))]
     for piece, count in [(pieces.layer, load.layers), *ends]:
         _add(forward, piece.forward, count)
         _add(backward, piece.backward, count)
-        _add(update, piece.update, count)
+        for operation, number in piece.update.items():
+            once[operation] = once.get(operation, 0.0) + number * count * _updated(choice, piece, pieces)
         _add(sent, piece.sent_forward, count)
         _add(sent, piece.sent_backward, count)
     layer = pieces.layer
@@ -83,19 +85,36 @@ def stage_costs(recipe: Recipe, choice: LayoutChoice, pieces: Pieces, load: Stag
         _add(sent, layer.sent_forward, load.layers)
     elif choice.recompute == "selective":
         _add(backward, layer.attention, load.layers)
-    scaled = {replace(message, moved=message.moved * choice.micro_batch): float(n) for message, n in sent.items()}
-    messages = scaled | _between_stages(choice, pieces, load)
+    messages = _sent(choice, sent) | _between_stages(choice, pieces, load)
     if choice.data > 1 and choice.zero == 3:  # it gathers weights for the forward pass, and again for the backward pass
         moved = load.parameters * compute_dtype(recipe).itemsize
         messages[Message("all-gather", "data", choice.data, moved, overlaps=True)] = 2.0
-    share = 1 / choice.data if choice.zero else 1.0
     return Costs(
         forward=_for_samples(forward, layer.fixed, choice.micro_batch),
         backward=_for_samples(backward, layer.fixed, choice.micro_batch),
-        once={operation: n * share for operation, n in update.items()},
+        once=once,
         messages=messages,
         messages_once=_between_replicas(recipe, choice, load),
     )
+
+
+def _sent(choice: LayoutChoice, sent: Mapping[Message, int]) -> dict[Message, float]:
+    """Return the messages of a micro-batch, of which those between experts were traced with fewer ranks."""
+    found: dict[Message, float] = {}
+    for message, count in sent.items():
+        size = choice.expert * choice.expert_tensor if message.group == "experts" else message.size
+        scaled = replace(message, moved=message.moved * choice.micro_batch, size=size)
+        found[scaled] = found.get(scaled, 0.0) + count
+    return found
+
+
+def _updated(choice: LayoutChoice, piece: ModelPiece, pieces: Pieces) -> float:
+    """Return how much of a piece's update one rank does."""
+    if not piece.experts:
+        return 1 / choice.data if choice.zero else 1.0
+    experts = piece.experts * pieces.expert_ranks / choice.expert
+    of_data, of_experts = (choice.data, choice.expert_data) if choice.zero else (1, 1)
+    return ((piece.parameters - piece.experts) / of_data + experts / of_experts) / piece.parameters
 
 
 def _add(found: Counter[Item], items: Mapping[Item, int], count: int) -> None:
@@ -124,7 +143,12 @@ def _between_stages(choice: LayoutChoice, pieces: Pieces, load: StageLoad) -> di
 
 
 def _between_replicas(recipe: Recipe, choice: LayoutChoice, load: StageLoad) -> dict[Message, float]:
-    if choice.data == 1:
+    others = _of_group(recipe, choice, "data", choice.data, load.parameters - load.experts)
+    return others | _of_group(recipe, choice, "expert data", choice.expert_data, load.experts)
+
+
+def _of_group(recipe: Recipe, choice: LayoutChoice, group: str, size: int, parameters: int) -> dict[Message, float]:
+    if size == 1 or not parameters:
         return {}
     weight = compute_dtype(recipe).itemsize
     parallel, zero = recipe.parallel, recipe.engine.zero
@@ -135,21 +159,22 @@ def _between_replicas(recipe: Recipe, choice: LayoutChoice, load: StageLoad) -> 
     else:
         gradient, gathers, bucket = weight, False, zero.reduce_bucket_size
         reduces = choice.zero == 3 if zero.overlap_comm is None else zero.overlap_comm
-    count = max(1.0, load.parameters / bucket) if reduces or gathers else 1.0
-    moved = round(load.parameters / count)
+    count = max(1.0, parameters / bucket) if reduces or gathers else 1.0
+    moved = round(parameters / count)
     summing = "all-reduce" if choice.zero == 0 else "reduce-scatter"
-    found = {Message(summing, "data", choice.data, moved * gradient, reduces): count}
+    found = {Message(summing, group, size, moved * gradient, reduces): count}
     if choice.zero in {1, 2}:
-        found[Message("all-gather", "data", choice.data, moved * weight, gathers)] = count
+        found[Message("all-gather", group, size, moved * weight, gathers)] = count
     return found
 
 
 def stage_load(layout: Layout, pieces: Pieces, stage: int, micro_batches: int) -> StageLoad:
     """Return the load of a stage; micro-batches in flight are those of `stage_tracing.planned_micro_batches`."""
     size, chunks = layout.pipeline_model_parallel_size, layout.virtual_pipeline_model_parallel_size or 1
-    layers = layout.layers_of_stages[stage]
+    layers, layer = layout.layers_of_stages[stage], pieces.layer
     is_first, is_last = stage == 0, stage == size - 1
-    parameters = layers * pieces.layer.parameters
+    experts = layers * layer.experts * pieces.expert_ranks // (layout.expert_model_parallel_size or 1)
+    parameters = layers * (layer.parameters - layer.experts) + experts
     parameters += pieces.embedding.parameters if is_first else 0
     parameters += pieces.head.parameters if is_last else 0
     parameters += pieces.tied if is_last and not is_first else 0
@@ -159,6 +184,7 @@ def stage_load(layout: Layout, pieces: Pieces, stage: int, micro_batches: int) -
         passes=min(passes, micro_batches * chunks),
         chunks=chunks,
         parameters=parameters,
+        experts=experts,
         is_first=is_first,
         is_last=is_last,
     )
@@ -168,17 +194,30 @@ def stage_peak(recipe: Recipe, choice: LayoutChoice, pieces: Pieces, load: Stage
     """Estimate the bytes of the device's memory that a stage takes at its peak."""
     # The middle between an allocator that holds nothing beyond what it hands out, and one that holds `RESERVED`, where
     # the update finds no room between activations that were freed.
-    static, update = state_bytes(recipe, choice, load.parameters)
+    static, update = state_bytes(recipe, choice, load.parameters, load.experts)
     activations = _activations(choice, pieces, load)
     least, often = max(update, activations), activations + max(update, round(RESERVED * activations))
     return static + group_bytes + (least + often) // 2
 
 
-def state_bytes(recipe: Recipe, choice: LayoutChoice, parameters: int) -> tuple[int, int]:
-    """Return the bytes of weights, gradients and optimizer, and those that the update takes in passing."""
+def state_bytes(recipe: Recipe, choice: LayoutChoice, parameters: int, experts: int = 0) -> tuple[int, int]:
+    """Return the bytes of weights, gradients and optimizer, and those that the update takes in passing.
+
+    `experts`: parameters among them that are divided over the ranks with equal experts alone.
+    """
+    others, of_experts = (_bytes_of_one(recipe, choice, replicas) for replicas in (choice.data, choice.expert_data))
+    static, passing = (
+        round(each * (parameters - experts) + of_expert * experts)
+        for each, of_expert in zip(others, of_experts, strict=True)
+    )
+    return static, passing
+
+
+def _bytes_of_one(recipe: Recipe, choice: LayoutChoice, replicas: int) -> tuple[float, float]:
+    """Return the same for one parameter, with so many replicas."""
     # Main weights in fp32 and Adam's moments are 12 bytes of a parameter beside weights of 2 bytes, 8 beside fp32 ones
     # (Rajbhandari et al. 2020, arXiv:1910.02054, section 3.1). The update makes fp32 gradients of fp16 and bf16 ones.
-    zero, data = choice.zero, choice.data
+    zero = choice.zero
     weight = compute_dtype(recipe).itemsize
     is_megatron = recipe.engine.name == "megatron"
     gradient = FP32 if is_megatron and recipe.precision.grad_reduce_in_fp32 else weight
@@ -189,11 +228,11 @@ def state_bytes(recipe: Recipe, choice: LayoutChoice, parameters: int) -> tuple[
     optimizer = 0 if offload.offload_optimizer.device != "none" else main
     passing = FP32 if gradient < FP32 and optimizer else 0
     shares = (
-        weight / (data if zero >= 3 else 1),
-        (0 if not optimizer and zero >= 2 else gradient) / (data if zero >= 2 else 1),
-        optimizer / (data if zero >= 1 else 1),
+        weight / (replicas if zero >= 3 else 1),
+        (0 if not optimizer and zero >= 2 else gradient) / (replicas if zero >= 2 else 1),
+        optimizer / (replicas if zero >= 1 else 1),
     )
-    return round(sum(shares) * parameters), round(passing / (data if zero >= 1 else 1) * parameters)
+    return sum(shares), passing / (replicas if zero >= 1 else 1)
 
 
 def _activations(choice: LayoutChoice, pieces: Pieces, load: StageLoad) -> int:

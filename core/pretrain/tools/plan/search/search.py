@@ -14,7 +14,7 @@ from pretrain.tools.plan.plan import make_plan
 from pretrain.tools.plan.plan_views import WIDTH, verdict
 from pretrain.tools.plan.search.choices import Choices, set_arguments
 from pretrain.tools.plan.search.estimates import estimated_seconds, layout_peak
-from pretrain.tools.plan.search.trace_pieces import trace_pieces
+from pretrain.tools.plan.search.trace_pieces import PiecesKey, trace_pieces
 from pretrain.tools.plan.wording import GIB, figures_text, gib, plan_json, time_lines
 
 if TYPE_CHECKING:
@@ -66,15 +66,15 @@ class _Sized(NamedTuple):
 class _Search:
     def __init__(self, recipe: Recipe, device: PlanDevice, vocab_size: int, say: Say) -> None:
         self._recipe, self._device, self._vocab_size, self._say = recipe, device, vocab_size, say
-        self._pieces: dict[tuple[int, bool], Pieces] = {}
+        self._pieces: dict[PiecesKey, Pieces] = {}
 
     def choices(self, devices: int) -> Choices:
         return Choices(self._recipe, devices, self._device.figures.devices_per_node or devices)
 
     def sized(self, choices: Sequence[LayoutChoice]) -> list[_Sized]:
-        keys = {(choice.tensor, choice.with_sequence) for choice in choices} - self._pieces.keys()
+        keys = {PiecesKey.of(choice) for choice in choices} - self._pieces.keys()
         if keys:
-            sizes = ", ".join(map(str, sorted({tensor for tensor, _ in keys})))
+            sizes = ", ".join(map(str, sorted({key.tensor for key in keys})))
             self._say(f"search: tracing a layer with tensor-parallel size {sizes}")
             self._pieces |= trace_pieces(self._recipe, self._device, self._vocab_size, keys)
         return [_Sized(layout_peak(self._recipe, self._device, each, self._of(each)), each) for each in choices]
@@ -114,7 +114,7 @@ class _Search:
         return None
 
     def _of(self, choice: LayoutChoice) -> Pieces:
-        return self._pieces[choice.tensor, choice.with_sequence]
+        return self._pieces[PiecesKey.of(choice)]
 
     def _cost(self, sized: _Sized) -> tuple[float, int]:
         choice = sized.choice
@@ -158,9 +158,10 @@ def search(recipe: Recipe, device: PlanDevice, devices: int, vocab_size: int, sa
 
 
 def _first_of_each(sized: Iterable[_Sized]) -> list[LayoutChoice]:
-    first: dict[tuple[int, int, int, int], LayoutChoice] = {}
+    first: dict[tuple[int, ...], LayoutChoice] = {}
     for _, choice in sized:
-        first.setdefault((choice.tensor, choice.pipeline, choice.data, choice.micro_batch), choice)
+        experts = choice.expert, choice.expert_tensor
+        first.setdefault((choice.tensor, choice.pipeline, choice.data, choice.micro_batch, *experts), choice)
     return list(first.values())
 
 
@@ -170,7 +171,7 @@ MOST_REPLICAS = 64  # replicas up to which is looked
 def enough_devices(recipe: Recipe, device: PlanDevice, vocab_size: int, say: Say) -> int | None:
     """Return the least number of devices on which a recipe fits, where those of one replica are too few."""
     # It takes about six full plans: the more replicas, the less each holds. None: not with up to `MOST_REPLICAS`.
-    replica = recipe.model_parallel_size
+    replica = recipe.least_ranks
     sizes = [size for size in range(2 * replica, MOST_REPLICAS * replica + 1, replica) if _is_legal(recipe, size)]
 
     def fits(devices: int) -> bool:
@@ -207,7 +208,7 @@ def search_text(result: SearchResult) -> str:
     if result.best:
         lines += ["", "The fastest of the layouts planned in full:"]
     for number, found in enumerate(result.best, start=1):
-        lines += ["", f"{number}. {_layout(found)}", *_numbers(found), *_arguments(found)]
+        lines += ["", *indented(f"{number}. {_layout(found)}", 0, WIDTH), *_numbers(found), *_arguments(found)]
     if result.nearest or result.refused:
         lines += ["", "The rest:"]
     if result.nearest is not None and device.memory is not None:
@@ -215,7 +216,7 @@ def search_text(result: SearchResult) -> str:
         lines += [f"  the smallest layout takes {over} GiB too much:", *_arguments(result.nearest)]
     if result.enough is not None:
         devices, found = result.enough
-        lines.append(f"  {devices} devices are enough: {_layout(found)}")
+        lines += indented(f"{devices} devices are enough: {_layout(found)}", 2, WIDTH)
         lines += [*_numbers(found), *_arguments(found, f"--devices {devices}")]
     for reason, number in sorted(result.refused.items()):
         lines += indented(f"{number} not legal: {reason}", 2, WIDTH)
@@ -239,8 +240,9 @@ def _plain(found: Found) -> dict[str, object]:
 
 
 def _layout(found: Found) -> str:
-    choice = found.choice
-    return f"{choice.tensor} tensor x {choice.pipeline} pipeline x {choice.data} data"
+    choice, experts = found.choice, found.plan.layout.expert_sizes
+    sizes = f"{choice.tensor} tensor x {choice.pipeline} pipeline x {choice.data} data"
+    return f"{sizes}; {experts}" if experts else sizes
 
 
 def _numbers(found: Found) -> list[str]:

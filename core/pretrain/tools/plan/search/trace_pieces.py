@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pretrain.model.requests import compute_dtype
 from pretrain.recipe.layout import unchecked_layout
@@ -18,12 +18,29 @@ if TYPE_CHECKING:
 
     from pretrain.recipe import Recipe
     from pretrain.tools.plan.device import PlanDevice
+    from pretrain.tools.plan.search.choices import LayoutChoice
     from pretrain.tools.plan.stage_plan import Message, Operation
     from pretrain.tools.plan.trace.rank_trace import RankTrace
     from pretrain.tools.plan.trace.storages import StepPlace
 
-Key = tuple[int, bool]  # tensor-parallel size, and whether there is sequence parallelism
+
+class PiecesKey(NamedTuple):
+    """What pieces depend on."""
+
+    tensor: int
+    with_sequence: bool
+    expert: int = 1  # ranks that share the traced experts: 1, or a few for any number of them
+    expert_tensor: int = 1
+
+    @classmethod
+    def of(cls, choice: LayoutChoice) -> PiecesKey:
+        """Return the key of a choice; the rows of a rank's experts do not depend on how many ranks share them."""
+        expert = next((size for size in range(2, choice.expert + 1) if choice.expert % size == 0), 1)
+        return cls(choice.tensor, choice.with_sequence, expert, choice.expert_tensor)
+
+
 _SHAPES = ((1, 1), (2, 1), (1, 2))  # layers and samples of the traced models
+_EXPERTS = ".mlp.experts."
 _ATTENTION = "core_attention"
 """Module of megatron-core between the attention's projections, whose forward pass selective recompute repeats."""
 
@@ -33,6 +50,7 @@ class ModelPiece:
     """Work of a part of the model for one micro-batch of one sample, and of its update."""
 
     parameters: int = 0
+    experts: int = 0  # those of them that ranks divide as they share experts
     forward: Counter[Operation] = field(default_factory=Counter)
     attention: Counter[Operation] = field(default_factory=Counter)  # of the forward pass, what selective recompute does
     backward: Counter[Operation] = field(default_factory=Counter)  # operations of the backward pass, without recompute
@@ -71,14 +89,20 @@ class Pieces:
     layer: ModelPiece
     embedding: ModelPiece
     head: ModelPiece  # what the last stage has besides: norm, output layer, loss
+    expert_ranks: int  # that share the layer's experts
     tied: int  # parameters of the output layer that are the embedding's, of which the last of several stages has a copy
     passing_in_layer: Passing  # what a layer's backward pass takes beyond what is kept
     passing_in_head: Passing  # what the loss and its backward pass take beyond what is kept
     entering: int  # bytes of a layer's input
 
 
-def trace_pieces(recipe: Recipe, device: PlanDevice, vocab_size: int, keys: Iterable[Key]) -> dict[Key, Pieces]:
-    """Trace a layer, two layers, and a layer with two samples, for each tensor-parallel size; return the pieces."""
+def trace_pieces(
+    recipe: Recipe, device: PlanDevice, vocab_size: int, keys: Iterable[PiecesKey]
+) -> dict[PiecesKey, Pieces]:
+    """Trace a layer, two layers, and a layer with two samples, for each key; return the pieces.
+
+    Where some layers have experts, all are taken to have them.
+    """
     wanted = sorted(keys)
     shapes = [(key, *shape) for key in wanted for shape in _SHAPES]
     small = [small_model(recipe, *shape) for shape in shapes]
@@ -86,7 +110,7 @@ def trace_pieces(recipe: Recipe, device: PlanDevice, vocab_size: int, keys: Iter
         TraceSubject(
             recipe=each,
             device=device,
-            layout=unchecked_layout(each, each.model_parallel_size),
+            layout=unchecked_layout(each, each.least_ranks),
             vocab_size=vocab_size,
         )
         for each in small
@@ -95,12 +119,13 @@ def trace_pieces(recipe: Recipe, device: PlanDevice, vocab_size: int, keys: Iter
     return {key: _pieces(recipe, key, *(traced[key, *shape] for shape in _SHAPES)) for key in wanted}
 
 
-def small_model(recipe: Recipe, key: Key, layers: int, samples: int) -> Recipe:
+def small_model(recipe: Recipe, key: PiecesKey, layers: int, samples: int) -> Recipe:
     """Return a recipe of a few of the layers on tensor-parallel ranks alone, without recompute."""
-    tensor, with_sequence = key
     parallel = {
-        "tensor_model_parallel_size": tensor,
-        "sequence_parallel": with_sequence,
+        "tensor_model_parallel_size": key.tensor,
+        "expert_model_parallel_size": key.expert,
+        "expert_tensor_parallel_size": key.expert_tensor,
+        "sequence_parallel": key.with_sequence,
         "use_distributed_optimizer": False,
         "overlap_grad_reduce": False,
         "overlap_param_gather": False,
@@ -109,7 +134,9 @@ def small_model(recipe: Recipe, key: Key, layers: int, samples: int) -> Recipe:
     train = {"micro_batch_size": samples, "global_batch_size": samples, "rampup_batch_size": None}
     return recipe.model_copy(
         update={
-            "model": recipe.model.model_copy(update={"num_layers": layers}),
+            "model": recipe.model.model_copy(
+                update={"num_layers": layers, "first_k_dense_replace": 0, "moe_layer_freq": 1}
+            ),
             "parallel": recipe.parallel.model_copy(update=parallel),
             "train": recipe.train.model_copy(update=train),
             "recompute": RecomputeSection(),
@@ -152,6 +179,9 @@ def _trace(subject: TraceSubject) -> _SmallModel:
 
         return ModelPiece(
             parameters=sum(count for name, count in trace.parameters.items() if _region(name) == region),
+            experts=sum(
+                count for name, count in trace.parameters.items() if _region(name) == region and _EXPERTS in name
+            ),
             forward=of_step(operations, last, is_here),
             attention=of_step(operations, last, lambda place: is_here(place) and _ATTENTION in place.module),
             sent_forward=of_step(messages, last, is_here),
@@ -224,9 +254,9 @@ class _Activations:
         return peak
 
 
-def _pieces(recipe: Recipe, key: Key, one: _SmallModel, two: _SmallModel, two_samples: _SmallModel) -> Pieces:
+def _pieces(recipe: Recipe, key: PiecesKey, one: _SmallModel, two: _SmallModel, two_samples: _SmallModel) -> Pieces:
     model, size = recipe.model, compute_dtype(recipe).itemsize
-    tensor, with_sequence = key
+    tensor = key.tensor
     layer = two.layers - one.layers
     # The attention's output is kept anyway, by the projection after it.
     context = model.seq_length * model.num_attention_heads * model.head_size * size // tensor
@@ -244,8 +274,9 @@ def _pieces(recipe: Recipe, key: Key, one: _SmallModel, two: _SmallModel, two_sa
         layer=layer,
         embedding=one.embedding,
         head=replace(one.head, backward=rest.backward, update=rest.update, sent_backward=rest.sent_backward),
+        expert_ranks=key.expert,
         tied=0 if model.untie_embeddings_and_output_weights else one.embedding.parameters - others * model.hidden_size,
         passing_in_layer=Passing.of(one.passing_in_layers, two_samples.passing_in_layers),
         passing_in_head=Passing.of(one.passing_in_head, two_samples.passing_in_head),
-        entering=model.seq_length * model.hidden_size * size // (tensor if with_sequence else 1),
+        entering=model.seq_length * model.hidden_size * size // (tensor if key.with_sequence else 1),
     )

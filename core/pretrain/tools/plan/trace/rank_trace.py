@@ -145,7 +145,7 @@ def _parameters(models: Sequence[nn.Module]) -> dict[str, int]:
 
 
 def _group_names() -> dict[str, str]:
-    data = parallel_state.get_data_parallel_group
+    data, expert_data = parallel_state.get_data_parallel_group, parallel_state.get_expert_data_parallel_group
     named = [
         ("model", parallel_state.get_model_parallel_group()),
         ("tensor", parallel_state.get_tensor_model_parallel_group()),
@@ -153,5 +153,8 @@ def _group_names() -> dict[str, str]:
         ("data", data()),
         ("data", data(with_context_parallel=True)),
         ("data", data(with_context_parallel=True, partial_data_parallel=True)),  # the distributed optimizer's
+        ("experts", parallel_state.get_expert_tensor_and_model_parallel_group()),
+        ("expert data", expert_data()),
+        ("expert data", expert_data(partial_expert_data_parallel=True)),
     ]
     return {group.group_name: name for name, group in named}

@@ -8,6 +8,7 @@ import warnings
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pretrain.errors import BackendError, PretrainError
@@ -48,7 +49,7 @@ class TracedStage:
 
 def trace_stages(subject: TraceSubject) -> list[TracedStage]:
     """Trace the stages that differ, on as many processes as there are cores."""
-    chosen = differing_stages(subject.layout)
+    chosen = differing_stages(subject.layout, layers_with_experts(subject.recipe, subject.layout))
     return in_processes(trace_stage, [subject] * len(chosen), chosen)
 
 
@@ -120,18 +121,30 @@ def install_for(subject: TraceSubject) -> Plugins:
     return plugins
 
 
-def differing_stages(layout: Layout) -> list[int]:
-    """Return the stages to plan: the first has the embedding, the last the loss."""
+def differing_stages(layout: Layout, experts: Sequence[int] = ()) -> list[int]:
+    """Return the stages to plan: the first has the embedding, the last the loss.
+
+    `experts`: how many layers of each stage have experts; none by default.
+    """
     # Between them memory falls from stage to stage under 1F1B, since fewer micro-batches are in flight; the second is
-    # planned, and those that have more layers than it.
-    stages, layers = layout.pipeline_model_parallel_size, layout.layers_of_stages
+    # planned, and those that have more layers, or more with experts, than those before.
+    stages = layout.pipeline_model_parallel_size
     chosen = {0, min(1, stages - 1), stages - 1}
-    most = layers[min(1, stages - 1)]
-    for stage in range(2, stages - 1):
-        if layers[stage] > most:
-            chosen.add(stage)
-            most = layers[stage]
+    for layers in filter(None, (layout.layers_of_stages, experts)):
+        most = layers[min(1, stages - 1)]
+        for stage in range(2, stages - 1):
+            if layers[stage] > most:
+                chosen.add(stage)
+                most = layers[stage]
     return sorted(chosen)
+
+
+def layers_with_experts(recipe: Recipe, layout: Layout) -> list[int]:
+    """Return how many layers of each stage have experts."""
+    found, layers = [0] * layout.pipeline_model_parallel_size, iter(recipe.model.layers_with_experts)
+    for chunk, count in enumerate(layout.layers_of_chunks):
+        found[chunk % len(found)] += sum(islice(layers, count))
+    return found
 
 
 def first_rank(layout: Layout, stage: int) -> int:

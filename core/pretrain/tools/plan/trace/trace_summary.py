@@ -206,7 +206,9 @@ def _kept(trace: RankTrace) -> dict[str, int]:
     found: dict[str, int] = defaultdict(int)
     begin, updated, _ = trace.steps[-1]
     first = [block for block in trace.blocks if block.place.step == len(trace.steps) and block.place.micro_batch == 1]
-    forward = [block for block in first if begin <= block.born < updated and not block.place.is_backward]
+    # After a backward pass the next micro-batch is read, before its forward pass begins.
+    turn = min((block.born for block in first if block.place.is_backward), default=updated)
+    forward = [block for block in first if begin <= block.born < turn and block.place.is_forward]
     end = max((block.born for block in forward), default=begin)
     for block in forward:
         if block.place.module and not block.on_host and block.outlives(end):
