@@ -38,6 +38,7 @@ OTHER = {
     "add_bias_linear": ("false", ()),
     "add_qkv_bias": ("true", ("model.add_bias_linear=false",)),
     "qk_layernorm": ("true", ()),
+    "window_size": ("5", ()),
     "untie_embeddings_and_output_weights": ("true", ()),
     "parallel_residual": ("true", ()),
     "embedding_layernorm": ("true", ()),
