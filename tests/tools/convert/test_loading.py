@@ -11,7 +11,7 @@ import torch
 from megatron.core.dist_checkpointing.mapping import ShardedTensor
 
 from engine import tiny
-from engine.layouts import GPT2, LLAMA, NEOX, QWEN, QWEN3, STAGE, ZERO1
+from engine.layouts import GPT2, LLAMA, NEOX, QWEN, QWEN3, STAGE, WINDOW, ZERO1
 from pretrain.checkpoint import storage
 from pretrain.checkpoint.folder import CheckpointFolder
 from pretrain.checkpoint.starting_checkpoint import require_start
@@ -32,7 +32,8 @@ MODELS = {
     "Llama": LLAMA,
     "Qwen": QWEN,
     "Qwen 3": QWEN3,
-    "Qwen 3 of Megatron-LM": QWEN3,
+    "Qwen 3 of Megatron-LM": (*QWEN3, *WINDOW),
+    "Mistral": (*LLAMA, *WINDOW),
 }
 FORMATS = {
     "GPT-2": ConvertOptions(format="megatron", layout=FileLayout(tensor=2, pipeline=2)),
@@ -40,6 +41,7 @@ FORMATS = {
     "Llama": ConvertOptions(format="torch_dist"),
     "Qwen": ConvertOptions(format="huggingface"),
     "Qwen 3": ConvertOptions(format="huggingface"),
+    "Mistral": ConvertOptions(format="huggingface"),
     "Qwen 3 of Megatron-LM": ConvertOptions(format="megatron", layout=FileLayout(tensor=2)),
 }
 
@@ -62,7 +64,7 @@ def parameters(engine):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("ours", ["NeoX", "Llama", "Qwen", "Qwen 3", "Qwen 3 of Megatron-LM"], indirect=True)
+@pytest.mark.parametrize("ours", ["NeoX", "Llama", "Qwen", "Qwen 3", "Qwen 3 of Megatron-LM", "Mistral"], indirect=True)
 def test_it_trains_as_our_own_weights_do(ours, tmp_path):
     check_training(ours, tmp_path, ())
 

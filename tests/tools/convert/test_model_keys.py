@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from engine.layouts import LLAMA, NEOX, QWEN
+from engine.layouts import LLAMA, NEOX, QWEN, WINDOW
 from engine.tiny import tiny
 from pretrain.recipe.sections.model import CONSEQUENCES
 from pretrain.tools.convert import model_keys
@@ -21,7 +21,7 @@ from pretrain.tools.convert.model_weights import FileLayout
 
 MODELS = [
     tiny(*overrides).model
-    for overrides in ((), NEOX, LLAMA, (*QWEN, "model.num_query_groups=2"), ("model.num_query_groups=2",))
+    for overrides in ((), NEOX, LLAMA, (*QWEN, "model.num_query_groups=2", *WINDOW), ("model.num_query_groups=2",))
 ]
 
 

@@ -33,6 +33,7 @@ CONFIGS = {
     "mistral": transformers.MistralConfig(**GROUPED, sliding_window=None),
     "qwen2": transformers.Qwen2Config(**GROUPED),
     "qwen3": transformers.Qwen3Config(**GROUPED),
+    "stablelm": transformers.StableLmConfig(**GROUPED),
 }
 
 
@@ -185,8 +186,11 @@ def test_a_config_of_pythia():
         ("llama", {"tie_word_embeddings": "no"}, "untie_embeddings_and_output_weights 'no'"),
         ("llama", {"vocab_size": 299}, "vocab_size 299"),
         ("llama", {"vocab_size": [1]}, "vocab_size [1]"),
-        ("mistral", {"sliding_window": 31}, "sliding_window 31 below 32 positions"),
-        ("mistral", {"sliding_window": ..., "max_position_embeddings": 32768}, "sliding_window 4096 below 32768"),
+        ("mistral", {"sliding_window": 0}, "window_size 0"),
+        ("mistral", {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}}, "model.rotary_percent=0.5"),
+        ("mistral", {"layer_types": ["full_attention", "sliding_attention"]}, "sliding_window"),
+        ("stablelm", {"qk_layernorm": True}, "qk_layernorm True"),
+        ("stablelm", {"use_parallel_residual": True}, "model.parallel_residual=true"),
         ("qwen2", {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1, "layer_types": None},
          "sliding_window 16"),
         ("qwen2", {"layer_types": ["full_attention", "sliding_attention"]}, "sliding_window"),
@@ -207,8 +211,6 @@ def test_a_config_that_no_model_here_fits_is_refused_by_name(folder, kind, chang
 @pytest.mark.parametrize(
     ("kind", "changes", "given"),
     [
-        ("mistral", {"sliding_window": 16}, {"max_position_embeddings": 16}),
-        ("mistral", {"sliding_window": 32}, {}),
         ("qwen2", {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 2, "layer_types": None}, {}),
         ("qwen2", {"use_sliding_window": False, "sliding_window": 16, "max_window_layers": 0}, {}),
         ("llama", {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, {"use_rope_scaling": False}),

@@ -23,7 +23,7 @@ TOLD = {
         "gated_linear_unit",
         "activation_func",
     ),
-    *("bias_activation_fusion", "use_te_activation_func"),
+    *("bias_activation_fusion", "use_te_activation_func", "window_size"),
 }
 """Fields that arguments or the weights' shapes tell us."""
 
@@ -34,7 +34,7 @@ ARGUMENTS = {
 }
 """Field of the configuration -> argument that sets it."""
 
-OF_REFUSED = r"moe_.+|dsa_.+|linear_.+|mamba_.+|use_mamba.+|mtp_loss_.+|window_attn_.+|mrope_.+"
+OF_REFUSED = r"moe_.+|dsa_.+|linear_.+|mamba_.+|use_mamba.+|mtp_loss_.+|mrope_.+"
 """Fields that count only with an argument, or a kind of position embedding, that is refused."""
 
 OF_TRAINING = r".*init_.+|init_method|.+_dropout|qk_clip.*|log_max_.+|calculate_per_token_loss|test_mode"
@@ -89,6 +89,18 @@ def test_what_ours_does_not_have_is_refused_by_its_argument(name):
 )
 def test_the_activation_is_that_of_the_release(args, activation):
     assert settings_told(args)["activation"] == activation
+
+
+@pytest.mark.parametrize(("given", "window"), [(None, None), ((-1, 0), None), ((0, 0), 1), ([511, 0], 512)])
+def test_the_window_counts_the_token_itself(given, window):
+    """get_sliding_window_causal_mask of megatron-core shows a token so many before its own."""
+    assert settings_told({"window_size": given})["window_size"] == window
+
+
+@pytest.mark.parametrize(("given", "named"), [((5, -1), "5,-1"), ((-2, 0), "-2,0"), ((1, 2, 3), "of type"), (7, "7")])
+def test_a_window_that_also_shows_later_tokens_is_refused(given, named):
+    with pytest.raises(CheckpointError, match=f"window_size {named}"):
+        settings_told({"window_size": given})
 
 
 def test_a_gate_that_is_last_is_refused_where_nothing_orders_it():

@@ -1,9 +1,10 @@
 """Settings of a model in Hugging Face's config.json, as transformers 4 and 5 write it.
 
 Names and defaults are those of configuration_gpt2.py, configuration_gpt_neox.py, configuration_llama.py,
-configuration_mistral.py, configuration_qwen2.py and configuration_qwen3.py in transformers/models; transformers 5 keeps
-what rope needs in `rope_parameters` (modeling_rope_utils.py, convert_rope_params_to_dict), 4 in `rope_theta` and
-`rope_scaling`.
+configuration_mistral.py, configuration_qwen2.py, configuration_qwen3.py and configuration_stablelm.py in
+transformers/models; transformers 5 keeps what rope needs in `rope_parameters` (modeling_rope_utils.py,
+convert_rope_params_to_dict), 4 in `rope_theta`, `rope_scaling` and `partial_rotary_factor`. A window of transformers has
+as many keys as ours, the token's own among them: key > query - sliding_window (sliding_window_overlay, masking_utils.py).
 """
 
 from __future__ import annotations
@@ -83,6 +84,14 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "qwen2": _LLAMA | {"max_position_embeddings": 32768, "num_query_groups": 32, "add_qkv_bias": True},
     "qwen3": _LLAMA
     | {"max_position_embeddings": 32768, "num_query_groups": 32, "kv_channels": 128, "qk_layernorm": True},
+    "stablelm": _LLAMA
+    | {
+        "max_position_embeddings": 4096,
+        "num_query_groups": 32,
+        "normalization": "LayerNorm",
+        "layernorm_epsilon": 1e-5,
+        "rotary_percent": 0.25,
+    },
 }
 
 
@@ -123,13 +132,17 @@ def _of_kind(kind: str, config: Mapping[str, Any], model: dict[str, Any]) -> dic
     if kind == "gpt2" and "ffn_hidden_size" not in model and isinstance(model.get("hidden_size"), int):
         found["ffn_hidden_size"] = 4 * model["hidden_size"]  # n_inner null
     if (activation := config.get(_activation_key(kind))) is not None:
-        known = _GATED if model["normalization"] == "RMSNorm" else _GELUS
+        known = _GATED if model["activation"] == "swiglu" else _GELUS
         model.pop("activation", None)
         found |= {"activation": known[activation]} if isinstance(activation, str) and activation in known else {}
     if (tied := config.get("tie_word_embeddings")) is not None:
         found["untie_embeddings_and_output_weights"] = not tied if isinstance(tied, bool) else tied
     if kind == "llama" and config.get("attention_bias") is True and config.get("mlp_bias") is True:
         found["add_bias_linear"] = True
+    if kind == "stablelm":
+        found["add_qkv_bias"] = config.get("use_qkv_bias", False)
+    if kind == "mistral":
+        found["window_size"] = config.get("sliding_window", 4096)
     return found | _scaling(config, model)
 
 
@@ -153,6 +166,7 @@ _ONLY: dict[str, dict[str, bool]] = {
     },
     "gpt_neox": {"attention_bias": True},
     "qwen3": {"attention_bias": False},
+    "stablelm": {"qk_layernorm": False},
 }
 _KEY = "(model."  # before the setting of ours that replaces what is refused
 _NEEDED = ("rope_scaling_factor", "rope_low_freq_factor", "rope_high_freq_factor")
@@ -211,16 +225,16 @@ def _windows(kind: str, config: Mapping[str, Any], given: Mapping[str, Any]) -> 
 
 
 def _window(kind: str, config: Mapping[str, Any]) -> Any:
-    """Return how many positions some layers see; None is all.
+    """Return how many positions only some layers see; None is all.
 
-    Mistral's window holds for all layers, Qwen 2's and 3's with use_sliding_window from layer max_window_layers on.
-    Layers of other kinds, of which a config has a list, see an unknown number.
+    Mistral's window is that of all layers, and a setting of ours. Qwen 2's and 3's holds with use_sliding_window from
+    layer max_window_layers on. Layers of other kinds, of which a config has a list, see an unknown number.
     """
     layers = config.get("layer_types")
     first, number = config.get("max_window_layers", 28), config.get("num_hidden_layers")
     if isinstance(layers, list) and any(each != "full_attention" for each in layers):
         return config.get("sliding_window") or "of its own"
-    is_used = kind == "mistral"
+    is_used = False
     if kind in {"qwen2", "qwen3"} and config.get("use_sliding_window") and not isinstance(layers, list):
         is_used = not (_are_ints(first, number) and first >= number)
     return config.get("sliding_window", 4096) if is_used else None
@@ -280,15 +294,27 @@ def _with_rope(kind: str, model: ModelSection) -> dict[str, Any]:
             "rotary_emb_base": model.rotary_base,
             **_written_rope(model, {"partial_rotary_factor": model.rotary_percent}),
         }
-    biases = {"attention_bias": model.add_bias_linear, "mlp_bias": model.add_bias_linear} if kind == "llama" else {}
     return common | {
         "num_key_value_heads": model.num_query_groups,
         "head_dim": model.kv_channels,
-        "rms_norm_eps": model.layernorm_epsilon,
+        ("layer_norm_eps" if kind == "stablelm" else "rms_norm_eps"): model.layernorm_epsilon,
         "rope_theta": model.rotary_base,
-        **biases,
-        **_written_rope(model, {}),
+        **_of_llamas_kin(kind, model),
+        **_written_rope(model, {"partial_rotary_factor": model.rotary_percent} if kind == "stablelm" else {}),
     }
+
+
+def _of_llamas_kin(kind: str, model: ModelSection) -> dict[str, Any]:
+    """Return what one model_type has."""
+    match kind:
+        case "llama":
+            return {"attention_bias": model.add_bias_linear, "mlp_bias": model.add_bias_linear}
+        case "mistral":
+            return {"sliding_window": model.window_size}
+        case "stablelm":
+            return {"use_qkv_bias": model.add_qkv_bias, "partial_rotary_factor": model.rotary_percent}
+        case _:
+            return {}
 
 
 def _written_rope(model: ModelSection, more: dict[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 They are defined by GPT2LMHeadModel (models/gpt2/modeling_gpt2.py of transformers), GPTNeoXForCausalLM
 (models/gpt_neox/modeling_gpt_neox.py), LlamaForCausalLM (models/llama/modeling_llama.py), whose weights are also those
-of Qwen2ForCausalLM and MistralForCausalLM, and Qwen3ForCausalLM (models/qwen3/modeling_qwen3.py).
+of Qwen2ForCausalLM and MistralForCausalLM, Qwen3ForCausalLM (models/qwen3/modeling_qwen3.py) and StableLmForCausalLM
+(models/stablelm/modeling_stablelm.py).
 """
 
 from __future__ import annotations
@@ -85,6 +86,7 @@ class Architecture:
         wrong += [name for name, is_needed in not_held("huggingface", model).items() if is_needed]
         if self.architecture in {"GPT2LMHeadModel", "GPTNeoXForCausalLM"}:
             wrong += ["num_query_groups"] if model.num_query_groups != model.num_attention_heads else []
+        if self.architecture in {"GPT2LMHeadModel", "GPTNeoXForCausalLM", "StableLmForCausalLM"}:
             wrong += ["kv_channels"] if model.kv_channels * model.num_attention_heads != model.hidden_size else []
         elif model.hidden_size % model.num_attention_heads:  # LlamaConfig.validate_architecture
             wrong.append("num_attention_heads")
@@ -96,11 +98,13 @@ def family_of(model: ModelSection) -> tuple[str, Architecture]:
     if model.position_embedding_type == "learned_absolute":
         kind = "gpt2"
     elif model.normalization == "LayerNorm":
-        kind = "gpt_neox"
+        kind = "stablelm" if model.activation == "swiglu" else "gpt_neox"
     elif model.qk_layernorm:
         kind = "qwen3"
+    elif model.add_qkv_bias and not model.add_bias_linear:
+        kind = "qwen2"
     else:
-        kind = "qwen2" if model.add_qkv_bias and not model.add_bias_linear else "llama"
+        kind = "llama" if model.window_size is None else "mistral"
     return kind, FAMILIES[kind]
 
 
@@ -146,6 +150,7 @@ _GPT2 = Architecture(
         "activation": ("gelu", "gelu_tanh"),
         "add_bias_linear": (True,),
         "qk_layernorm": (False,),
+        "window_size": (None,),
         "parallel_residual": (False,),
     },
 )
@@ -163,6 +168,7 @@ _GPT_NEOX = Architecture(
         "activation": ("gelu", "gelu_tanh"),
         "add_bias_linear": (True,),
         "qk_layernorm": (False,),
+        "window_size": (None,),
     },
 )
 _LLAMA_SETTINGS: dict[str, tuple[Any, ...]] = {
@@ -171,11 +177,13 @@ _LLAMA_SETTINGS: dict[str, tuple[Any, ...]] = {
     "normalization": ("RMSNorm",),
     "activation": ("swiglu",),
     "qk_layernorm": (False,),
+    "window_size": (None,),
     "parallel_residual": (False,),
 }
 
 
-def _like_llama(architecture: str, **settings: tuple[Any, ...]) -> Architecture:
+def _like_llama(architecture: str, *, free: tuple[str, ...] = (), **settings: tuple[Any, ...]) -> Architecture:
+    """Return an architecture with Llama's weights; `free` are Llama's settings that can have any value here."""
     return Architecture(
         architecture=architecture,
         prefix="model.",
@@ -184,7 +192,7 @@ def _like_llama(architecture: str, **settings: tuple[Any, ...]) -> Architecture:
         output="lm_head",
         imported=_from_llama,
         exported=_to_llama,
-        settings=_LLAMA_SETTINGS | settings,
+        settings={name: values for name, values in _LLAMA_SETTINGS.items() if name not in free} | settings,
     )
 
 
@@ -193,7 +201,12 @@ FAMILIES: dict[str, Architecture] = {
     "gpt2": _GPT2,
     "gpt_neox": _GPT_NEOX,
     "llama": _like_llama("LlamaForCausalLM"),
-    "mistral": _like_llama("MistralForCausalLM", add_bias_linear=(False,), add_qkv_bias=(False,)),
+    "mistral": _like_llama(
+        "MistralForCausalLM", free=("window_size",), add_bias_linear=(False,), add_qkv_bias=(False,)
+    ),
     "qwen2": _like_llama("Qwen2ForCausalLM", add_bias_linear=(False,), add_qkv_bias=(True,)),
     "qwen3": _like_llama("Qwen3ForCausalLM", add_bias_linear=(False,), add_qkv_bias=(False,), qk_layernorm=(True,)),
+    "stablelm": _like_llama(
+        "StableLmForCausalLM", free=("rotary_percent",), normalization=("LayerNorm",), add_bias_linear=(False,)
+    ),
 }
