@@ -43,7 +43,7 @@ def path(request):
 def test_the_documented_recipes_exist():
     assert {path.stem for path in RECIPES} >= {
         *("quickstart", "gpt2-345m", "gpt3", "neox20b"),
-        *("gpt2-345m-zero3", "tiny-rampup", "gpt3-80gb", "llama3-8b", "qwen3-1.7b"),
+        *("gpt2-345m-zero3", "tiny-rampup", "gpt3-80gb", "llama3-8b", "qwen3-1.7b", "tinyllama-quickstart"),
     }
 
 
@@ -79,6 +79,13 @@ def test_quickstart_runs_on_any_small_number_of_ranks():
     assert recipe.tokenizer.vocab_size % 256 == 0
     layers = 12 * recipe.model.num_layers * recipe.model.hidden_size**2
     assert 8e6 < layers + recipe.tokenizer.vocab_size * recipe.model.hidden_size < 12e6
+
+
+def test_tinyllama_has_the_proportions_and_the_text_of_its_models():
+    recipe, quickstart = load_recipe(FOLDER / "tinyllama-quickstart.yml"), load_recipe(FOLDER / "quickstart.yml")
+    model = recipe.model
+    assert (model.ffn_hidden_size / model.hidden_size, model.layernorm_epsilon, model.rotary_base) == (2.75, 1e-5, 1e4)
+    assert (recipe.data, recipe.train, recipe.optimizer) == (quickstart.data, quickstart.train, quickstart.optimizer)
 
 
 def test_gpt3_has_175_billion_parameters_and_a_batch_of_1536_on_one_replica():

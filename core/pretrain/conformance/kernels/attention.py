@@ -47,7 +47,9 @@ class AttentionDropout:
     @run_with(
         [
             *(case for mask in Mask for case in each(mask, LONG_ENOUGH, dropout=0.25)),
-            Case(tuple(attention(dtype, **shape, dropout=0.25, window=37) for shape in LONG_ENOUGH for dtype in DTYPES)),
+            Case(
+                tuple(attention(dtype, **shape, dropout=0.25, window=37) for shape in LONG_ENOUGH for dtype in DTYPES)
+            ),
             long(mask=Mask.CAUSAL, dropout=0.25),
         ]
     )

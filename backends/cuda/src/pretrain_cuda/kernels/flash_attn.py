@@ -2,8 +2,8 @@
 
 Limits are those that the libraries check, at commit 0251105a of github.com/Dao-AILab/flash-attention (2.8.4):
 csrc/flash_attn/flash_api.cpp, hopper/flash_api.cpp, flash_attn/cute/interface.py. Scores stay in fp32 in all, so that
-`score_divisor` is not needed and `softmax_in_fp32` is fulfilled; causal masks end at the last key. Windows are numbers of
-keys before and after a query's own.
+`score_divisor` is not needed and `softmax_in_fp32` is fulfilled; causal masks end at the last key. A window is
+two numbers of keys: those before the query's own, and those after it.
 """
 
 from __future__ import annotations

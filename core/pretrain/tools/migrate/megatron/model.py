@@ -140,7 +140,7 @@ def num_query_groups(settings: Settings) -> Derived | None:
 
 
 def _window_size(settings: Settings) -> Derived | None:
-    """Return how many keys a token sees; --window-size is how many before its own, -1 for all, and how many after it."""
+    """Return how many keys a token sees; the flag says how many before its own, -1 for all, and how many after it."""
     given = settings.value("window_size")
     if given is None:
         return None
