@@ -109,8 +109,8 @@ class ModelSection(Section):
     qk_layernorm: Annotated[Bool, replace(PART, before=False)] = False
     """Whether the queries and keys of each head are normalized before rope, as in Qwen 3."""
     window_size: Annotated[Int | None, replace(FUNCTION, flops=True, before=None)] = Field(default=None, gt=0)
-    """Number of keys that a token sees at most, itself included (sliding window attention), as in Mistral 7B; by
-    default all. It is sliding_window of Hugging Face, and 1 more than the first number of Megatron-LM's --window-size."""
+    """Number of keys that a token sees at most, its own included, as sliding_window of Mistral, and 1 more than the
+    first of Megatron-LM's --window-size; by default all."""
     untie_embeddings_and_output_weights: Annotated[Bool, PART] = False
     """Whether the output layer has weights of its own instead of the embedding's."""
     parallel_residual: Annotated[Bool, FUNCTION] = False

@@ -3,8 +3,8 @@
 Names and defaults are those of configuration_gpt2.py, configuration_gpt_neox.py, configuration_llama.py,
 configuration_mistral.py, configuration_qwen2.py, configuration_qwen3.py and configuration_stablelm.py in
 transformers/models; transformers 5 keeps what rope needs in `rope_parameters` (modeling_rope_utils.py,
-convert_rope_params_to_dict), 4 in `rope_theta`, `rope_scaling` and `partial_rotary_factor`. A window has as many keys as
-ours, the token's own among them: key > query - sliding_window (sliding_window_overlay in masking_utils.py).
+convert_rope_params_to_dict), 4 in `rope_theta`, `rope_scaling` and `partial_rotary_factor`. A window has as many keys
+as ours, the token's own among them: key > query - sliding_window (sliding_window_overlay in masking_utils.py).
 """
 
 from __future__ import annotations
