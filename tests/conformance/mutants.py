@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch.nn import functional as F  # noqa: N812
 
+from conformance import wrong_experts as experts
 from pretrain.cpu.backend import CpuBackend
 from pretrain.plugins import CONTRACT, hookimpl
 from pretrain.plugins.backend import Memory, PointToPoint
@@ -151,6 +152,18 @@ class WrongKernels:
             return AddingLinear.apply(x, weight, bias)
 
         return [offer("does_not_wait", does_not_wait), offer("adds_and_returns", adds_and_returns)]
+
+    @hookimpl
+    def pretrain_grouped_linear(self, request):
+        return experts.grouped_linears(request)
+
+    @hookimpl
+    def pretrain_moe_permute(self, request):
+        return experts.permutations(request)
+
+    @hookimpl
+    def pretrain_router(self, request):
+        return experts.routers(request)
 
     @hookimpl
     def pretrain_optimizer(self, request):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch.nn import functional as F  # noqa: N812  torch's own alias
 
 
-def losses(weights, recipe, vocab_size, tokens, labels, mask=None):
+def losses(weights, recipe, vocab_size, tokens, labels, mask=None, of_routers=None):
     """Return the loss of every token [b, s].
 
     Args:
@@ -18,6 +19,7 @@ def losses(weights, recipe, vocab_size, tokens, labels, mask=None):
         tokens: [b, s].
         labels: [b, s].
         mask: [b, 1, s, s], True where a token must not look; by default causal, with the model's window.
+        of_routers: list to which each router's auxiliary losses are added.
     """
     model = recipe.model
     x = weights["embedding.word_embeddings.weight"][tokens]
@@ -34,7 +36,11 @@ def losses(weights, recipe, vocab_size, tokens, labels, mask=None):
         name = f"decoder.layers.{number}"
         attended = attention(norm(x, weights, f"{name}.input_layernorm", model), weights, name, model, mask)
         y = x if model.parallel_residual else x + attended
-        fed = mlp(norm(y, weights, f"{name}.pre_mlp_layernorm", model), weights, name, model)
+        normed = norm(y, weights, f"{name}.pre_mlp_layernorm", model)
+        if model.layers_with_experts[number]:
+            fed = mixture(normed, weights, f"{name}.mlp", model, [] if of_routers is None else of_routers)
+        else:
+            fed = mlp(normed, weights, f"{name}.mlp", model)
         x = x + attended + fed
     x = norm(x, weights, "decoder.final_layernorm", model)
     output = "output_layer" if model.untie_embeddings_and_output_weights else "embedding.word_embeddings"
@@ -57,7 +63,7 @@ def norm(x, weights, name, model):
 
 
 def mlp(x, weights, name, model):
-    x = linear(x, weights, f"{name}.mlp.linear_fc1")
+    x = linear(x, weights, f"{name}.linear_fc1")
     if model.activation == "swiglu":  # Shazeer 2020, arXiv 2002.05202
         gate, up = x.chunk(2, -1)
         x = gate / (1 + (-gate).exp()) * up
@@ -65,7 +71,54 @@ def mlp(x, weights, name, model):
         x = 0.5 * x * (1 + (math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)).tanh())
     else:
         x = 0.5 * x * (1 + (x / math.sqrt(2)).erf())
-    return linear(x, weights, f"{name}.mlp.linear_fc2")
+    return linear(x, weights, f"{name}.linear_fc2")
+
+
+def mixture(x, weights, name, model, others):
+    """Sum the experts of each token, one token after the other (Mixtral, arXiv 2401.04088; DeepSeek-V3, 2412.19437)."""
+    logits = x @ weights[f"{name}.router.weight"].T
+    others.extend(auxiliary(logits, model))
+    output = torch.zeros_like(x)
+    for place in np.ndindex(x.shape[:2]):
+        for expert, weight in chosen(logits[place], weights.get(f"{name}.router.expert_bias"), model):
+            one = {f"{n}.weight": weights[f"{name}.experts.{n}.weight"][expert] for n in ("linear_fc1", "linear_fc2")}
+            own = {f"e.{key}": value for key, value in one.items()}
+            output[place] = output[place] + weight * mlp(x[place], own, "e", model)
+    if model.moe_shared_expert_intermediate_size:
+        output = output + mlp(x, weights, f"{name}.shared_experts", model)
+    return output
+
+
+def chosen(logits, bias, model):
+    """Return the experts of one token, each with its weight."""
+    k, groups = model.moe_router_topk, model.moe_router_num_groups
+    is_sigmoid = model.moe_router_score_function == "sigmoid"
+    scores = logits.sigmoid() if is_sigmoid else logits.softmax(-1)
+    ranked = (scores if bias is None else scores + bias).detach()
+    if groups:
+        best = ranked.view(groups, -1).sort(-1).values[:, -2:].sum(-1).sort(descending=True).indices
+        kept = {int(group) for group in best[: model.moe_router_group_topk]}
+        size = len(ranked) // groups
+        ranked = torch.tensor([s if e // size in kept else -math.inf for e, s in enumerate(ranked.tolist())])
+    experts = ranked.sort(descending=True, stable=True).indices[:k].tolist()
+    divided = scores[experts].sum() if k > 1 and not model.moe_router_pre_softmax else 1.0
+    return [(e, scores[e] / divided * model.moe_router_topk_scaling_factor) for e in experts]
+
+
+def auxiliary(logits, model):
+    """Return the auxiliary loss (Fedus et al. 2021, arXiv 2101.03961; by sequence arXiv 2412.19437) and the z loss."""
+    kind, k, experts = model.moe_router_load_balancing_type, model.moe_router_topk, model.num_experts
+    if kind != "none":
+        scores = logits.sigmoid() if model.moe_router_score_function == "sigmoid" else logits.softmax(-1)
+        scores = scores / scores.sum(-1, keepdim=True)
+        best = torch.zeros_like(scores).scatter(-1, scores.topk(k).indices, 1.0)
+        if kind == "aux_loss":
+            scores, best = scores.flatten(0, 1)[None], best.flatten(0, 1)[None]
+        length = scores.shape[1]
+        fractions, means = best.sum(1) * experts / (k * length), scores.mean(1)
+        yield model.moe_aux_loss_coeff * (fractions * means).sum(-1).mean()
+    if model.moe_z_loss_coeff is not None:
+        yield model.moe_z_loss_coeff * logits.logsumexp(-1).square().mean()
 
 
 def attention(x, weights, name, model, mask):

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from engine import tiny
+from engine.expert_layouts import BY_SEQUENCE, MIXTRAL
 from engine.layouts import LLAMA, NEOX, QWEN, QWEN3, WINDOW
 from model import plain
 
@@ -35,6 +36,16 @@ MODELS = {
     "window, softmax kernel": (*WINDOW, "kernels.attention=softmax"),
     "window, triangle kernel": (*WINDOW, "kernels.attention=triangle", "kernels.triangle_block_size=8"),
     "window as long as the sequence": ("model.window_size=32",),
+    "Mixtral": (*MIXTRAL, "train.micro_batch_size=4"),
+    "Mixtral, softmax first, one expert": (
+        *MIXTRAL,
+        "model.moe_router_pre_softmax=true",
+        "model.moe_router_topk=1",
+        "model.moe_router_load_balancing_type=aux_loss",
+        "model.moe_aux_loss_coeff=0.5",
+        "train.micro_batch_size=4",
+    ),
+    "DeepSeek-V3's router": (*BY_SEQUENCE, "model.moe_aux_loss_coeff=0.5", "train.micro_batch_size=4"),
     "no biases": ("model.add_bias_linear=false",),
     "embedding norm": ("model.embedding_layernorm=true", "model.normalization=RMSNorm"),
     "documents apart": ("data.reset_attention_mask=true",),
@@ -47,22 +58,26 @@ def disturb(engine):
     """Perturb every weight, because biases start at zero and norms at one; return them in float64 by name."""
     generator = torch.Generator().manual_seed(11)
     named = dict(engine.chunks[0].module.named_parameters())
+    biases = {name: buffer for name, buffer in engine.chunks[0].module.named_buffers() if name.endswith("expert_bias")}
     with torch.no_grad():
-        for parameter in named.values():
+        for parameter in (*named.values(), *biases.values()):
             parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.05)
-    return named, {name: parameter.detach().double().requires_grad_() for name, parameter in named.items()}
+    weights = {name: parameter.detach().double().requires_grad_() for name, parameter in named.items()}
+    return named, weights, {name: bias.double() for name, bias in biases.items()}
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_loss_and_gradients_are_those_of_plain_torch(name):
     recipe = tiny.tiny(*SMALL, *MODELS[name])
     with tiny.engine_of(recipe) as engine:
-        named, weights = disturb(engine)
+        named, weights, biases = disturb(engine)
         (batch,) = tiny.micro_batches(recipe, 0)
         step = engine.train_step(iter([batch]), 1)
-    losses = plain.losses(weights, recipe, tiny.VOCAB_SIZE, batch["tokens"], batch["labels"], batch["attention_mask"])
+    of_routers = []
+    inputs = (batch["tokens"], batch["labels"], batch["attention_mask"])
+    losses = plain.losses(weights | biases, recipe, tiny.VOCAB_SIZE, *inputs, of_routers)
     expected = (losses * batch["loss_mask"]).sum() / batch["loss_mask"].sum()
-    expected.backward()
+    (expected + sum(of_routers)).backward()
     assert step.loss.item() == pytest.approx(expected.item(), rel=1e-6)
     gradients = {name: weight.grad for name, weight in weights.items()}
     for parameter_name, gradient in gradients.items():

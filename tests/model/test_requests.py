@@ -140,6 +140,39 @@ def test_the_heads_norm_is_asked_for_by_itself():
     assert (asked["norm"].hidden_size, asked["norm@head"].hidden_size, asked["norm@head"].role) == (64, 24, "head")
 
 
+EXPERTS = (
+    *LLAMA,
+    "model.num_experts=8",
+    "model.moe_router_topk=3",
+    "model.moe_ffn_hidden_size=48",
+    "model.moe_shared_expert_intermediate_size=96",
+)
+
+
+def test_a_model_with_experts_asks_for_what_they_compute():
+    asked = requests(*EXPERTS, "precision.dtype=bf16", "model.moe_router_score_function=sigmoid")
+    added = {"linear@router", "router", "moe_permute", "grouped_linear", "activation@expert", "activation@shared"}
+    assert asked.keys() - requests(*LLAMA).keys() == added
+    assert {asked[key].dtype for key in ("linear@router", "router")} == {torch.float32}
+    assert (asked["linear@router"].tensor_parallel_size, asked["linear@router"].main_grad_dtype) == (1, None)
+    assert (asked["router"].score_function, asked["router"].topk, asked["moe_permute"].topk) == ("sigmoid", 3, 3)
+    assert (asked["grouped_linear"].dtype, asked["grouped_linear"].main_grad_dtype) == (torch.bfloat16, torch.float32)
+    assert asked["grouped_linear"].rows == 32 * 4 * 3
+    assert (asked["activation@expert"].features, asked["activation@shared"].features) == (48, 96)
+
+
+@pytest.mark.parametrize(("tensor", "of_experts", "rows"), [(1, 1, 384), (2, 1, 192), (2, 2, 384)])
+def test_experts_and_their_widths_are_those_of_one_rank(tensor, of_experts, rows):
+    split = [f"parallel.tensor_model_parallel_size={tensor}"] + ["parallel.sequence_parallel=true"] * (tensor > 1)
+    split += [f"parallel.expert_tensor_parallel_size={of_experts}"] * (tensor > 1)
+    asked = requests(*EXPERTS, *split, "parallel.expert_model_parallel_size=2")
+    grouped = asked["grouped_linear"]
+    assert (grouped.experts, grouped.ffn_hidden_size, grouped.rows) == (4, 48 // of_experts, rows)
+    assert asked["activation@expert"].features == 48 // of_experts
+    assert asked["activation@shared"].features == 96 // tensor
+    assert asked["router"].experts == asked["moe_permute"].experts == 8
+
+
 def test_a_recipe_can_name_the_kernel_of_every_role():
-    named = requests(*QWEN3, "kernels.linear@output=reference")
+    named = requests(*EXPERTS, "model.qk_layernorm=true", "kernels.linear@output=reference")
     assert {key for key in named if "@" in key} == {key for key in KernelsSection.model_fields if "@" in key}

@@ -101,7 +101,7 @@ def test_a_distribution_that_requires_another_pretrain_is_refused_before_its_imp
 
 
 def test_a_hook_of_a_later_pretrain_is_an_error_with_advice(site):
-    first = failure(site, "@hookimpl\ndef pretrain_mixture_of_experts(request):\n    return None\n")[0]
+    first = failure(site, "@hookimpl\ndef pretrain_hash_table_of_all_words(request):\n    return None\n")[0]
     here = f"{CONTRACT[0]}.{CONTRACT[1]}"
     assert first.endswith(f"This is contract {here}: mark a hook of a later one @hookimpl(optionalhook=True).")
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from pretrain.recipe import lay_out, load_recipe, make_recipe, to_yaml
-from pretrain.report.flops import parameter_count
+from pretrain.report.flops import active_parameter_count, parameter_count
 from pretrain.training.progress import BatchSizes, Progress, total_iterations
 from recipe.deepspeed.test_seeds import GPT2_345M, TINY_RAMPUP
 
@@ -44,6 +44,7 @@ def test_the_documented_recipes_exist():
     assert {path.stem for path in RECIPES} >= {
         *("quickstart", "gpt2-345m", "gpt3", "neox20b"),
         *("gpt2-345m-zero3", "tiny-rampup", "gpt3-80gb", "llama3-8b", "qwen3-1.7b", "tinyllama-quickstart"),
+        *("mixtral-8x7b", "qwen3-30b-a3b"),
     }
 
 
@@ -71,6 +72,15 @@ def test_the_large_ones_scale_down_to_four_processes(name, more):
     recipe = load_recipe(FOLDER / f"{name}.yml", [*SMALL, *more, "precision.dtype=fp32"])
     assert recipe.model.ffn_hidden_size == 512
     assert lay_out(recipe, 4).num_microbatches(8) == 8
+
+
+@pytest.mark.parametrize("name", ["mixtral-8x7b", "qwen3-30b-a3b"])
+def test_those_with_experts_scale_down_to_four_processes(name):
+    few = ("model.num_experts=8", "model.moe_router_topk=2", "model.num_query_groups=2")
+    ranks = ("expert_model_parallel_size=2", "expert_tensor_parallel_size=1", "sequence_parallel=true")
+    short = ("train.train_iters=10", "schedule.lr_warmup_iters=1")
+    recipe = load_recipe(FOLDER / f"{name}.yml", [*SMALL, *few, *(f"parallel.{each}" for each in ranks), *short])
+    assert lay_out(recipe, 4).expert_data_parallel_size == 1
 
 
 def test_quickstart_runs_on_any_small_number_of_ranks():
@@ -171,6 +181,23 @@ def test_qwen3_is_the_published_model():
     assert parameter_count(recipe.model, 151936) == 1_720_574_976
     assert lay_out(recipe, 16).num_microbatches(1024) == 32
     assert recipe.train.global_batch_size * recipe.model.seq_length == 2**22
+
+
+def test_mixtral_is_the_published_model():
+    recipe = load_recipe(FOLDER / "mixtral-8x7b.yml")
+    assert recipe.padded_vocab_size(32000) == 32000
+    assert parameter_count(recipe.model, 32000) == 46_702_792_704
+    assert recipe.train.global_batch_size * recipe.model.seq_length == 2**22
+    assert (lay_out(recipe, 64).data_parallel_size, lay_out(recipe, 64).expert_data_parallel_size) == (2, 2)
+
+
+def test_qwen3_with_experts_is_the_published_model():
+    recipe, dense = load_recipe(FOLDER / "qwen3-30b-a3b.yml"), load_recipe(FOLDER / "qwen3-1.7b.yml")
+    assert recipe.padded_vocab_size(151936) == 151936
+    assert parameter_count(recipe.model, 151936) == 30_532_122_624
+    assert active_parameter_count(recipe.model, 151936) == 3_353_032_704
+    assert (lay_out(recipe, 64).data_parallel_size, lay_out(recipe, 64).expert_data_parallel_size) == (32, 4)
+    assert (recipe.train.train_iters, recipe.optimizer) == (dense.train.train_iters, dense.optimizer)
 
 
 def test_llama31_has_scaled_rope_and_otherwise_the_same_shape():

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F  # noqa: N812
 
 from pretrain.conformance import examples
@@ -166,3 +167,75 @@ def test_the_learning_rate_of_a_group_is_read_in_every_step():
     parameter.grad = torch.ones(3)
     optimizer.step()
     assert torch.equal(parameter, torch.ones(3))
+
+
+def chosen_by_argsort(request, scores, bias):
+    """Return the experts of each token by sorting in Python: the higher score first, of equal ones the lower index."""
+    chosen = torch.zeros(scores.shape, dtype=torch.bool)
+    for token, row in enumerate((scores if bias is None else scores + bias).tolist()):
+        size = request.experts // (request.num_groups or 1)
+        groups = [range(first, first + size) for first in range(0, request.experts, size)]
+        worth = [sum(sorted((row[expert] for expert in group), reverse=True)[:2]) for group in groups]
+        best = sorted(range(len(groups)), key=lambda group: -worth[group])[: request.group_topk]
+        near = sorted(expert for group in best for expert in groups[group])
+        chosen[token, sorted(near, key=lambda expert: -row[expert])[: request.topk]] = True
+    return chosen
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        examples.router("softmax"),
+        examples.router("softmax", pre_softmax=True, scaling_factor=2.0),
+        examples.router("sigmoid", topk=1),
+        examples.router("sigmoid", num_groups=4, group_topk=2, has_bias=True, scaling_factor=2.5),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("has_ties", [False, True])
+def test_the_router_sorts_the_scores_of_each_token(request_, has_ties):
+    logits = normal(40, 8)
+    logits = logits.detach().abs().round().requires_grad_() if has_ties else logits
+    bias = torch.arange(8.0).remainder(3) if request_.has_bias else None
+    scores = logits.sigmoid() if request_.score_function == "sigmoid" else logits.softmax(-1)
+    weights, chosen = build(request_)(logits, bias)
+    assert torch.equal(chosen, chosen_by_argsort(request_, scores.detach(), bias))
+    picked = torch.where(chosen, scores, torch.zeros((), dtype=DOUBLE))
+    is_divided = not request_.pre_softmax and request_.topk > 1
+    expected = request_.scaling_factor * (picked / picked.sum(-1, keepdim=True) if is_divided else picked)
+    assert_same_with_gradients(weights, expected, [logits])
+
+
+def test_the_permutation_is_an_index_of_tokens_and_a_sum_over_it():
+    tokens, probs = normal(17, 6), normal(17, 5)
+    routing_map = torch.rand(17, 5).argsort(-1) < 2
+    experts, numbers = routing_map.t().nonzero(as_tuple=True)
+    kernel = build(examples.moe_permute(experts=5, topk=2))
+    rows, weights, order = kernel.permute(tokens, routing_map, probs)
+    assert_same_with_gradients(rows, tokens[numbers], [tokens])
+    assert_same_with_gradients(weights, probs[numbers, experts], [probs])
+    leaf = normal(34, 6)
+    assert_same_with_gradients(
+        kernel.unpermute(leaf, order, 17), torch.zeros_like(tokens).index_add(0, numbers, leaf), [leaf]
+    )
+
+
+@pytest.mark.parametrize("counts", [(3, 0, 4, 1), (0, 0, 0, 8), (0, 0, 0, 0)])
+def test_the_grouped_linear_is_a_loop_over_experts(counts):
+    x, weight = normal(sum(counts), 6), normal(4, 5, 6)
+    parts = [part @ matrix.t() for part, matrix in zip(x.split(counts), weight, strict=True)]
+    actual = build(examples.grouped_linear(DOUBLE, experts=4))(x, weight, torch.tensor(counts))
+    assert_same_with_gradients(actual, torch.cat(parts), [x, weight])
+
+
+def test_experts_have_no_shape_that_depends_on_values():
+    """As `pretrain plan` runs them: the counts of fake tensors are taken as equal."""
+    with FakeTensorMode():
+        logits, tokens = torch.empty(7, 8, requires_grad=True), torch.empty(7, 48, requires_grad=True)
+        probs, routing_map = build(examples.router())(logits)
+        kernel = build(examples.moe_permute())
+        rows, weights, order = kernel.permute(tokens, routing_map, probs)
+        counts = routing_map.sum(0)
+        y = build(examples.grouped_linear(experts=8))(rows, torch.empty(8, 48, 48), counts) * weights.unsqueeze(-1)
+        kernel.unpermute(y, order, 7).sum().backward()
+    assert (rows.shape, tokens.grad.shape, logits.grad.shape) == ((21, 48), (7, 48), (7, 8))

@@ -3,7 +3,7 @@
 import pytest
 
 from pretrain.recipe.sections.model import ModelSection
-from pretrain.report.flops import Speedometer, flops_per_sequence, parameter_count
+from pretrain.report.flops import Speedometer, active_parameter_count, active_text, flops_per_sequence, parameter_count
 
 
 def model(layers, hidden, heads, seq_length, **more):
@@ -44,6 +44,33 @@ QWEN2_7B = model(
     untie_embeddings_and_output_weights=True,
 )
 
+GATED = {
+    "activation": "swiglu",
+    "normalization": "RMSNorm",
+    "add_bias_linear": False,
+    "position_embedding_type": "rope",
+    "untie_embeddings_and_output_weights": True,
+}
+MIXTRAL_8X7B = model(32, 4096, 32, 4096, num_query_groups=8, ffn_hidden_size=14336, num_experts=8, **GATED)
+GLM_45_AIR = model(
+    46,
+    4096,
+    96,
+    4096,
+    kv_channels=128,
+    num_query_groups=8,
+    ffn_hidden_size=10944,
+    add_qkv_bias=True,
+    num_experts=128,
+    moe_ffn_hidden_size=1408,
+    first_k_dense_replace=1,
+    moe_shared_expert_intermediate_size=1408,
+    moe_router_topk=8,
+    moe_router_score_function="sigmoid",
+    moe_router_enable_expert_bias=True,
+    **GATED,
+)
+
 
 @pytest.mark.parametrize(
     ("section", "vocab_size", "published"),
@@ -53,8 +80,11 @@ QWEN2_7B = model(
         (NEOX_20B, 50432, 20_554_567_680),  # EleutherAI/gpt-neox-20b
         (LLAMA3_8B, 128256, 8_030_261_248),  # meta-llama/Meta-Llama-3-8B
         (QWEN2_7B, 152064, 7_615_616_512),  # Qwen/Qwen2-7B
+        (MIXTRAL_8X7B, 32000, 46_702_792_704),  # mistralai/Mixtral-8x7B-v0.1
+        # zai-org/GLM-4.5-Air, as transformers 5.23 makes it: without the layer that predicts the token after the next
+        (GLM_45_AIR, 151552, 106_852_245_504),
     ],
-    ids=["gpt2-124m", "gpt2-345m", "neox-20b", "llama3-8b", "qwen2-7b"],
+    ids=["gpt2-124m", "gpt2-345m", "neox-20b", "llama3-8b", "qwen2-7b", "mixtral-8x7b", "glm-4.5-air"],
 )
 def test_parameters_are_those_of_published_models(section, vocab_size, published):
     assert parameter_count(section, vocab_size) == published
@@ -116,6 +146,29 @@ def test_heads_may_be_wider_than_their_share():
     assert flops_per_sequence(wide, 10) == 3 * 4 * (1536 + 512 + 1024 + 512 + 160)
     # embedding 80 + positions 32 + two norms 32 + final norm 16 + qkv 768 + 96 + projection 256 + 8 + mlp 512 + 40
     assert parameter_count(wide, 10) == 80 + 32 + 32 + 16 + 864 + 264 + 552
+
+
+def test_a_token_computes_with_its_own_experts_the_shared_ones_and_the_router():
+    shape = {"activation": "swiglu", "add_bias_linear": False, "ffn_hidden_size": 32}
+    dense = model(3, 8, 2, 4, **shape)
+    mixture = model(
+        3,
+        8,
+        2,
+        4,
+        **shape,
+        num_experts=5,
+        moe_ffn_hidden_size=6,
+        moe_shared_expert_intermediate_size=10,
+        moe_layer_freq=2,
+    )
+    # of layers 0 and 2: an MLP 3 x 8 x 32 = 768 gives way to 5 experts of 3 x 8 x 6, a shared one, and a router 5 x 8
+    more = 2 * (5 * 144 + 240 + 40 - 768)
+    assert parameter_count(mixture, 10) == parameter_count(dense, 10) + more
+    assert active_parameter_count(mixture, 10) == parameter_count(mixture, 10) - 2 * 3 * 144
+    assert flops_per_sequence(mixture, 10) == flops_per_sequence(dense, 10) + 3 * 4 * 2 * 2 * (288 + 240 + 40 - 768)
+    assert active_text(mixture, 0) == f", of which {active_parameter_count(mixture, 0):,} compute for a token"
+    assert (active_parameter_count(dense, 10), active_text(dense, 10)) == (parameter_count(dense, 10), "")
 
 
 def test_the_speed_of_an_interval():

@@ -11,7 +11,7 @@ from megatron.core.dist_checkpointing.mapping import LocalNonpersistentObject, S
 from megatron.core.optimizer.grad_scaler import DynamicGradScaler
 
 from pretrain.checkpoint.sharded_format import MAIN, PREFIX
-from pretrain.model.weights import global_names
+from pretrain.model.weights import saved_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -62,7 +62,7 @@ class MegatronState:
 
     def weight_names(self) -> set[str]:
         """Return the names of this rank's weights."""
-        return {name for chunk in self._chunks for name, _ in global_names(chunk)}
+        return {name for chunk in self._chunks for name in saved_names(chunk)}
 
     def counters(self) -> Counters:
         """Return the steps taken and the loss scale."""
@@ -116,11 +116,15 @@ class MegatronState:
 
         It numbers them in the order of its buffers (DistributedOptimizer.sharded_param_state_fully_reshardable).
         """
-        if "param_state" not in structure:
-            return
-        weights = [w for buffer in self._optimizer.chained_optimizers[0].buffers for w in buffer.param_index_map]
-        for number, weight in enumerate(weights):
-            structure["param_state"][number]["param"] = weight.detach()
+        optimizers = self._optimizer.chained_optimizers  # where experts are on several ranks one of theirs besides
+        for optimizer, part in zip(
+            optimizers, [structure] if len(optimizers) == 1 else structure.values(), strict=True
+        ):
+            if "param_state" not in part:
+                continue
+            weights = [weight for buffer in optimizer.buffers for weight in buffer.param_index_map]
+            for number, weight in enumerate(weights):
+                part["param_state"][number]["param"] = weight.detach()
 
 
 def _renamed(part: Any) -> Any:

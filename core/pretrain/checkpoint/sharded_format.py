@@ -1,7 +1,8 @@
 """Files and names of a sharded checkpoint: common.pt, torch's index, and the weights' names.
 
-megatron-core stacks the weights of all layers under one key, with the layer as the first dimension; norms have the
-names of Transformer Engine's layers that contain them (TransformerLayer.sharded_state_dict).
+megatron-core stacks the weights of all layers under one key, with the layer as the first dimension, unless some layers
+have experts and others one MLP; norms have the names of Transformer Engine's layers that contain them
+(TransformerLayer.sharded_state_dict), but for the norm before experts. Weights of experts are [experts, out, in].
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pretrain.checkpoint.folder import WITHOUT_CHECKSUMS, iteration_of
 from pretrain.errors import DamageError, MisnamedError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from torch.distributed.checkpoint.metadata import Metadata
@@ -100,22 +102,32 @@ class _Unpickler(pickle.Unpickler):
 
 _LAYER = re.compile(r"decoder\.layers\.(\d+)\.(.+)")
 _STACKED = "decoder.layers."
-_NORMS = {
+_OF_MLP = "pre_mlp_layernorm."
+_THEIRS = {
     "input_layernorm.": "self_attention.linear_qkv.layer_norm_",
-    "pre_mlp_layernorm.": "mlp.linear_fc1.layer_norm_",
+    _OF_MLP: "mlp.linear_fc1.layer_norm_",
+    "mlp.experts.": "mlp.experts.experts.",
 }
 
 
-def sharded_name(name: str) -> tuple[str, int | None]:
-    """Return the key of a weight of ours, and its layer: its place in the key's first dimension, None without."""
+def sharded_name(name: str, has_experts: Sequence[bool]) -> tuple[str, int | None]:
+    """Return the key of a weight of ours, and its layer; None for one outside of the layers.
+
+    The layer is its place in the key's first dimension, or where only some layers have experts a part of the key.
+    """
     found = _LAYER.fullmatch(name)
     if found is None:
         return name, None
-    rest = found[2]
-    for ours, theirs in _NORMS.items():
-        if rest.startswith(ours):
+    rest, layer = found[2], int(found[1])
+    for ours, theirs in _THEIRS.items():
+        if rest.startswith(ours) and not (ours == _OF_MLP and has_experts[layer]):
             rest = theirs + rest.removeprefix(ours)
-    return _STACKED + rest, int(found[1])
+    return (_STACKED if is_stacked(has_experts) else f"{_STACKED}{layer}.") + rest, layer
+
+
+def is_stacked(has_experts: Sequence[bool]) -> bool:
+    """Say whether the weights of all layers have one key, for a model whose layers have experts or one MLP."""
+    return all(has_experts) or not any(has_experts)
 
 
 def weight_names(key: str, layers: int) -> list[tuple[str, int | None]]:
@@ -132,7 +144,7 @@ def weight_names(key: str, layers: int) -> list[tuple[str, int | None]]:
 
 
 def _ours(rest: str) -> str:
-    for ours, theirs in _NORMS.items():
+    for ours, theirs in _THEIRS.items():
         if rest.startswith(theirs):
             return ours + rest.removeprefix(theirs)
     return rest

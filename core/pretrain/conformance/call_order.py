@@ -12,6 +12,7 @@ from pretrain.conformance.comparison import random
 from pretrain.conformance.example_calls import OPERATIONS, example_call
 from pretrain.conformance.fake_tensors import CASES
 from pretrain.conformance.footprint import differentiable
+from pretrain.conformance.one_result import as_function
 from pretrain.conformance.tensor_error import assert_near
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ class TestCallOrder:
     @run_with(CASES)
     def test_the_call_made_last_goes_backward_first(self, subject: Subject, kernel: Kernel, asked: Request) -> None:
         """Forward A, forward B, backward B, backward A give what A and B give alone; B has other values than A."""
-        built, calls = subject.build(kernel, asked), _two_calls(asked, subject.device)
+        built = as_function(asked.operation, subject.build(kernel, asked))
+        calls = _two_calls(asked, subject.device)
         torch.manual_seed(1)  # with dropout, the second time draws what the first one drew
         alone = [_Pass(built, call).gradients() for call in calls]
         torch.manual_seed(1)
@@ -47,7 +49,8 @@ class TestCallOrder:
     @run_with(case for case in CASES if case.candidates[0].operation != "cross_entropy")
     def test_a_graph_that_is_kept_goes_backward_twice(self, subject: Subject, kernel: Kernel, asked: Request) -> None:
         """The second time gives the same gradients. A cross entropy may overwrite what it keeps, the largest tensor."""
-        only = _Pass(subject.build(kernel, asked), _two_calls(asked, subject.device)[0])
+        built = as_function(asked.operation, subject.build(kernel, asked))
+        only = _Pass(built, _two_calls(asked, subject.device)[0])
         first = only.gradients()
         _assert_same(only.gradients(), first, asked, "the second time")
 

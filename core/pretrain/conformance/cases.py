@@ -18,6 +18,8 @@ Test = TypeVar("Test", bound="Callable[..., None]")
 
 DTYPE_NAMES = {"torch.float32": "fp32", "torch.bfloat16": "bf16", "torch.float16": "fp16"}
 ABBREVIATIONS = {
+    "experts": "e",
+    "ffn_hidden_size": "f",
     "main_grad_dtype": "into ",
     "head_size": "d",
     "heads": "n",
@@ -29,6 +31,7 @@ ABBREVIATIONS = {
     "name": "",
     "queries": "q",
     "query_groups": "g",
+    "score_function": "",
     "seq_length": "s",
     "tensor_parallel_size": "t",
     "weight_dtype": "weights ",

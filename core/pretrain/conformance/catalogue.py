@@ -12,6 +12,7 @@ from pretrain.conformance.kernels.attention import TestAttention
 from pretrain.conformance.kernels.cross_entropy import TestCrossEntropy
 from pretrain.conformance.kernels.dropout import TestRandom
 from pretrain.conformance.kernels.elementwise import TestActivation, TestBiasDropoutAdd, TestRotary
+from pretrain.conformance.kernels.experts import TestGroupedLinear, TestMoePermute, TestRouter
 from pretrain.conformance.kernels.linear import TestLinear
 from pretrain.conformance.kernels.norm import TestNorm
 from pretrain.conformance.kernels.optimizer import TestOptimizer
@@ -31,11 +32,14 @@ CLASSES = (
     TestBiasDropoutAdd,
     TestCollectives,
     TestCrossEntropy,
+    TestGroupedLinear,
     TestLinear,
+    TestMoePermute,
     TestNorm,
     TestOptimizer,
     TestRandom,
     TestRotary,
+    TestRouter,
     TestSoftmax,
 )
 

@@ -243,12 +243,13 @@ def assert_agrees(
     is_strided: bool = False,
     output_dtype: torch.dtype | None = None,
     floor: float = 0.0,
+    is_watched: bool = True,
 ) -> dict[str, Tensor]:
     """Fail unless kernel and oracle agree for the inputs, called by name; return the kernel's output and gradients.
 
     Inputs are on the CPU in the kernel's dtype, the first of which decides the tolerance and, by default, the output's
     dtype. With `is_strided` they and the gradient of the output are not contiguous. `constants`, on the CPU too, are
-    other arguments, which get no gradient. `floor`: see `assert_near`.
+    other arguments, which get no gradient. `floor`: see `assert_near`; `is_watched`: `forward_backward`.
     """
     first, given = next(iter(inputs.values())), dict(constants or {})
     placed = _on(device, given)
@@ -256,7 +257,8 @@ def assert_agrees(
     def place(x: Tensor) -> Tensor:
         return (strided(x) if is_strided else x).to(device)
 
-    actual, expected = both_results(partial(kernel, **placed), partial(oracle, **given), inputs, place)
+    functions = partial(kernel, **placed), partial(oracle, **given)
+    actual, expected = both_results(*functions, inputs, place, is_watched=is_watched)
     output = actual["output"]
     expected_dtype = output_dtype or first.dtype
     assert output.dtype == expected_dtype, f"output is {output.dtype}, expected {expected_dtype}"
@@ -278,6 +280,7 @@ def assert_repeats(
     constants: Mapping[str, Any] | None = None,
     output_dtype: torch.dtype | None = None,
     floor: float = 0.0,
+    is_watched: bool = True,
 ) -> None:
     """Fail unless two calls give the same bits, forward and backward, under torch's deterministic algorithms.
 
@@ -287,9 +290,10 @@ def assert_repeats(
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True)
     try:
-        options: dict[str, Any] = {"output_dtype": output_dtype, "floor": floor}
+        options: dict[str, Any] = {"output_dtype": output_dtype, "floor": floor, "is_watched": is_watched}
         first = assert_agrees(function, oracle, inputs, device, constants=constants, **options)
-        second = forward_backward(function, inputs, lambda x: x.to(device), constants=_on(device, constants or {}))
+        placed = _on(device, constants or {})
+        second = forward_backward(function, inputs, lambda x: x.to(device), constants=placed, is_watched=is_watched)
     finally:
         torch.use_deterministic_algorithms(before)
     different = [name for name, value in first.items() if not torch.equal(value, second[name])]

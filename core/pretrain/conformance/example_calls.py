@@ -11,7 +11,7 @@ from pretrain.conformance.comparison import random
 from pretrain.plugins.requests import Mask
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
@@ -132,14 +132,57 @@ def _linear(request: requests.LinearRequest, sizes: Sizes) -> ExampleCall:
     return ExampleCall(inputs=given, main_grad_dtype=request.main_grad_dtype)
 
 
+def _grouped_linear(request: requests.GroupedLinearRequest, sizes: Sizes) -> ExampleCall:
+    return grouped_call(request, uneven_counts(sizes.tokens * sizes.batch, request.experts))
+
+
+def grouped_call(
+    request: requests.GroupedLinearRequest, counts: Sequence[int], *, is_second: bool = False
+) -> ExampleCall:
+    """Return arguments of the first linear of experts, or of the second, with so many rows for each expert."""
+    shapes = (request.ffn_hidden_size * (2 if request.is_gated else 1), request.hidden_size)
+    outputs, inputs = (request.hidden_size, request.ffn_hidden_size) if is_second else shapes
+    given = {
+        "x": random(sum(counts), inputs, dtype=request.dtype),
+        "weight": random(request.experts, outputs, inputs, dtype=request.dtype, seed=1),
+    }
+    constants = {"counts": torch.tensor(counts)}
+    return ExampleCall(inputs=given, constants=constants, main_grad_dtype=request.main_grad_dtype)
+
+
+def uneven_counts(rows: int, experts: int) -> list[int]:
+    """Return numbers of rows that differ from expert to expert; the second one has none."""
+    weights = [0 if expert == 1 else expert % 3 + 1 for expert in range(experts)]
+    counts = [rows * weight // sum(weights) for weight in weights]
+    return [rows - sum(counts[1:]), *counts[1:]]
+
+
+def _moe_permute(request: requests.MoePermuteRequest, sizes: Sizes) -> ExampleCall:
+    tokens = sizes.tokens * sizes.batch
+    probs = random(tokens, request.experts, dtype=torch.float32, seed=1).sigmoid()
+    chosen = random(tokens, request.experts, dtype=torch.float32, seed=2).topk(request.topk).indices
+    routing_map = torch.zeros(tokens, request.experts, dtype=torch.bool).scatter_(1, chosen, value=True)
+    given = {"tokens": random(tokens, request.hidden_size, dtype=request.dtype), "probs": probs}
+    return ExampleCall(inputs=given, constants={"routing_map": routing_map})
+
+
+def _router(request: requests.RouterRequest, sizes: Sizes) -> ExampleCall:
+    logits = random(sizes.tokens * sizes.batch, request.experts, dtype=request.dtype) * 2
+    bias = random(request.experts, dtype=request.dtype, seed=1) if request.has_bias else None
+    return ExampleCall(inputs={"logits": logits}, constants={"bias": bias})
+
+
 _MAKERS: dict[str, Callable[[Any, Sizes], ExampleCall]] = {
     "activation": _activation,
     "attention": _attention,
     "bias_dropout_add": _bias_dropout_add,
     "cross_entropy": _cross_entropy,
+    "grouped_linear": _grouped_linear,
     "linear": _linear,
+    "moe_permute": _moe_permute,
     "norm": _norm,
     "rotary": _rotary,
+    "router": _router,
     "softmax": _softmax,
 }
 OPERATIONS = tuple(_MAKERS)

@@ -113,6 +113,37 @@ def linear(dtype: torch.dtype = FP32, **fields: Any) -> requests.LinearRequest:
     return requests.LinearRequest(device_type="cpu", dtype=dtype, **fields)
 
 
+def grouped_linear(
+    dtype: torch.dtype = FP32,
+    *,
+    experts: int = 5,
+    hidden: int = 48,
+    ffn: int = 32,
+    is_gated: bool = False,
+    rows: int = 35,
+    **fields: Any,
+) -> requests.GroupedLinearRequest:
+    """Return a request."""
+    sizes: dict[str, Any] = {"experts": experts, "hidden_size": hidden, "ffn_hidden_size": ffn, "rows": rows}
+    return requests.GroupedLinearRequest(device_type="cpu", dtype=dtype, is_gated=is_gated, **sizes, **fields)
+
+
+def moe_permute(
+    dtype: torch.dtype = FP32, *, experts: int = 8, topk: int = 3, hidden: int = 48, **fields: Any
+) -> requests.MoePermuteRequest:
+    """Return a request."""
+    sizes: dict[str, Any] = {"experts": experts, "topk": topk, "hidden_size": hidden}
+    return requests.MoePermuteRequest(device_type="cpu", dtype=dtype, **sizes, **fields)
+
+
+def router(
+    score_function: str = "softmax", *, experts: int = 8, topk: int = 3, **fields: Any
+) -> requests.RouterRequest:
+    """Return a request; logits in fp32."""
+    sizes: dict[str, Any] = {"experts": experts, "topk": topk, "score_function": score_function}
+    return requests.RouterRequest(device_type="cpu", dtype=FP32, **sizes, **fields)
+
+
 def optimizer(name: str = "adamw") -> requests.OptimizerRequest:
     """Return a request; main parameters in fp32."""
     return requests.OptimizerRequest(device_type="cpu", dtype=FP32, name=name)

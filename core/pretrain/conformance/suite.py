@@ -17,6 +17,7 @@ from pretrain.conformance.kernels.attention import TestAttention
 from pretrain.conformance.kernels.cross_entropy import TestCrossEntropy
 from pretrain.conformance.kernels.dropout import TestRandom
 from pretrain.conformance.kernels.elementwise import TestActivation, TestBiasDropoutAdd, TestRotary
+from pretrain.conformance.kernels.experts import TestGroupedLinear, TestMoePermute, TestRouter
 from pretrain.conformance.kernels.linear import TestLinear
 from pretrain.conformance.kernels.norm import TestNorm
 from pretrain.conformance.kernels.optimizer import TestOptimizer
@@ -45,12 +46,15 @@ __all__ = [
     "TestCrossEntropy",
     "TestDeviceModule",
     "TestFake",
+    "TestGroupedLinear",
     "TestLinear",
     "TestMemory",
+    "TestMoePermute",
     "TestNorm",
     "TestOptimizer",
     "TestRandom",
     "TestRotary",
+    "TestRouter",
     "TestSoftmax",
     "TestTraining",
     "pytest_generate_tests",

@@ -1,7 +1,8 @@
 """The cpu backend as a plugin. For operations without a kernel here, the reference is fast enough.
 
 benchmarks/training/cpu_kernels.py compares them. Left out: compiled activations, which cost seconds at the first step
-and are no faster than torch's eager GELU.
+and are no faster than torch's eager GELU; and torch's grouped matmul, whose bits are those of the reference's loop over
+experts: with the gradient added to `main_grad` it took 0.96 to 1.06 times as long from 8 experts of 256 x 512 on.
 """
 
 from __future__ import annotations

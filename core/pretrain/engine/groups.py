@@ -83,6 +83,8 @@ def make_parallel_groups(recipe: Recipe, options: ProcessGroupOptionsFn, *, with
             tensor_model_parallel_size=parallel.tensor_model_parallel_size,
             pipeline_model_parallel_size=parallel.pipeline_model_parallel_size,
             virtual_pipeline_model_parallel_size=parallel.virtual_pipeline_model_parallel_size,
+            expert_model_parallel_size=parallel.expert_model_parallel_size,
+            expert_tensor_parallel_size=parallel.expert_tensor_parallel_size,
             distributed_timeout_minutes=parallel.distributed_timeout_minutes,
             create_gloo_process_groups=with_gloo,
         )
@@ -96,6 +98,12 @@ def data_parallel_rank() -> int:
 def data_parallel_group() -> dist.ProcessGroup:
     """Return the ranks that hold the same part of the model as this one."""
     group: dist.ProcessGroup = parallel_state.get_data_parallel_group()
+    return group
+
+
+def expert_data_parallel_group() -> dist.ProcessGroup:
+    """Return the ranks that hold the same experts as this one."""
+    group: dist.ProcessGroup = parallel_state.get_expert_data_parallel_group()
     return group
 
 

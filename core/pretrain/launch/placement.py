@@ -16,7 +16,7 @@ from pretrain.plugins.host.discovery import find_backend
 from pretrain.recipe import load_recipe
 from pretrain.recipe.layout import lay_out
 from pretrain.recipe.load import to_yaml
-from pretrain.report.flops import flops_per_sequence, parameter_count
+from pretrain.report.flops import active_text, expert_parameter_count, flops_per_sequence, parameter_count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -174,11 +174,13 @@ def _size(recipe: Recipe) -> list[str]:
         vocab_size = recipe.padded_vocab_size(load_tokenizer(recipe.tokenizer).vocab_size)
     except DataError as error:
         why = str(error).splitlines()[0]
-        return [f"parameters: {parameter_count(recipe.model, 0):,} without the vocabulary's, which is unknown: {why}"]
+        parameters = f"{parameter_count(recipe.model, 0):,}{active_text(recipe.model, 0)}"
+        return [f"parameters: {parameters} without the vocabulary's, which is unknown: {why}"]
     tokens = recipe.train.global_batch_size * recipe.model.seq_length
     flops = flops_per_sequence(recipe.model, vocab_size) * recipe.train.global_batch_size
+    parameters = f"{parameter_count(recipe.model, vocab_size):,}{active_text(recipe.model, vocab_size)}"
     return [
-        f"parameters: {parameter_count(recipe.model, vocab_size):,}, vocabulary padded to {vocab_size}",
+        f"parameters: {parameters}, vocabulary padded to {vocab_size}",
         f"step: {tokens:,} tokens, {flops / 1e12:.4g} model TFLOP",
     ]
 
@@ -239,19 +241,23 @@ def least_memory(recipe: Recipe, layout: Layout) -> int:
     # The vocabulary's rows, activations, buffers and the allocator's reserve are left out. Bytes per parameter are
     # those of the ZeRO paper (arXiv:1910.02054, section 3.1) for the dtypes in which the engines keep them; see
     # docs/zero.md.
-    return int(_parameters(recipe, layout) * _bytes_per_parameter(recipe, layout.data_parallel_size))
-
-
-def _parameters(recipe: Recipe, layout: Layout) -> float:
-    """Return the parameters of the rank with most layers, as if tensor parallelism divided all of them."""
-    count = _count(recipe, max(layout.layers_of_stages))
+    layers = max(layout.layers_of_stages)
+    count, experts = _counts(recipe, layers)
     if layout.pipeline_model_parallel_size > 1:
-        count -= _count(recipe, 0)  # the first and the last stage alone have the rest
-    return count / layout.tensor_model_parallel_size
+        count -= _counts(recipe, 0)[0]  # the first and the last stage alone have the rest
+    parallel = recipe.parallel
+    of_expert = parallel.expert_model_parallel_size * parallel.expert_tensor_parallel_size
+    return int(
+        count / layout.tensor_model_parallel_size * _bytes_per_parameter(recipe, layout.data_parallel_size)
+        + experts / of_expert * _bytes_per_parameter(recipe, layout.expert_data_parallel_size)
+    )
 
 
-def _count(recipe: Recipe, layers: int) -> int:
-    return parameter_count(recipe.model.model_copy(update={"num_layers": layers}), 0)
+def _counts(recipe: Recipe, layers: int) -> tuple[int, int]:
+    """Return the parameters of the first layers, as if tensor parallelism divided all of them, and of their experts."""
+    model = recipe.model.model_copy(update={"num_layers": layers})
+    experts = expert_parameter_count(model)
+    return parameter_count(model, 0) - experts, experts
 
 
 def _bytes_per_parameter(recipe: Recipe, replicas: int) -> float:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from megatron.core import parallel_state
 from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
@@ -13,9 +14,10 @@ from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.mlp import MLPSubmodules
 from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
-from megatron.core.transformer.transformer_layer import TransformerLayerSubmodules
+from megatron.core.transformer.transformer_layer import TransformerLayerSubmodules, get_transformer_layer_offset
 
 from pretrain.model.config import transformer_config
+from pretrain.model.experts import MixtureOfExperts
 from pretrain.model.gpt import GPT
 from pretrain.model.layer import (
     CoreAttention,
@@ -28,7 +30,7 @@ from pretrain.model.layer import (
 from pretrain.model.weights import convert_fake, initialize
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
     import torch
@@ -63,13 +65,15 @@ def build(
     stages: list[int | None] = list(range(virtual)) if virtual else [None]
     chunks = []
     for stage in stages:
-        layers = get_num_layers_to_build(config, vp_stage=stage)
+        first = get_transformer_layer_offset(config, vp_stage=stage)
+        own = slice(first, first + get_num_layers_to_build(config, vp_stage=stage))
+        has_experts = recipe.model.layers_with_experts[own]
         with device, building():  # `device`: moving may make new parameters, without the marks that megatron-core reads
             chunk = GPT(
                 recipe,
                 kernels,
                 config=config,
-                transformer_layer_spec=block_spec(recipe, kernels, attention_of, layers),
+                transformer_layer_spec=block_spec(recipe, kernels, attention_of, has_experts, planned=planned),
                 vocab_size=recipe.padded_vocab_size(vocab_size),
                 pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=stage),
                 post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=stage),
@@ -92,14 +96,17 @@ def block_spec(
     recipe: Recipe,
     kernels: Kernels,
     attention_of: Callable[[int], AttentionFn],
-    num_layers: int,
+    has_experts: Sequence[bool],
+    *,
+    planned: bool = False,
 ) -> TransformerBlockSubmodules:
-    """Return the spec of one pipeline stage of so many layers."""
+    """Return the spec of one pipeline stage, whose layers have experts or one MLP."""
     norm = ModuleSpec(module=Norm, params={"kernel": kernels.norm})
     of_head = None
     if recipe.model.qk_layernorm:
         of_head = ModuleSpec(module=Norm, params={"kernel": kernels.norm_of("head"), "is_of_heads": True})
-    layer = ModuleSpec(
+    linears = MLPSubmodules(linear_fc1=ColumnParallelLinear, linear_fc2=RowParallelLinear)
+    dense = ModuleSpec(
         module=ParallelLayer if recipe.model.parallel_residual else SerialLayer,
         params={"bias_dropout_add": kernels.bias_dropout_add},
         submodules=TransformerLayerSubmodules(
@@ -122,7 +129,7 @@ def block_spec(
             mlp=ModuleSpec(
                 module=FeedForward,
                 params={"activation": kernels.activation},
-                submodules=MLPSubmodules(linear_fc1=ColumnParallelLinear, linear_fc2=RowParallelLinear),
+                submodules=linears,
             ),
             # Names of Transformer Engine's fused layers, so that checkpoints interchange with Megatron-LM's.
             sharded_state_dict_keys_map={
@@ -131,4 +138,14 @@ def block_spec(
             },
         ),
     )
-    return TransformerBlockSubmodules(layer_specs=[layer] * num_layers, layer_norm=norm)
+    sparse = _with_experts(dense, linears, {"recipe": recipe, "kernels": kernels, "planned": planned})
+    layers = [sparse if has else dense for has in has_experts]
+    return TransformerBlockSubmodules(layer_specs=layers, layer_norm=norm)
+
+
+def _with_experts(dense: ModuleSpec, linears: MLPSubmodules, params: dict[str, Any]) -> ModuleSpec:
+    """Return the layer with experts in place of its MLP, whose norm is then not fused into a linear (see above)."""
+    mlp = ModuleSpec(module=MixtureOfExperts, params=params, submodules=linears)
+    names = dense.submodules.sharded_state_dict_keys_map
+    kept = {name: key for name, key in names.items() if name != "pre_mlp_layernorm."}
+    return replace(dense, submodules=replace(dense.submodules, mlp=mlp, sharded_state_dict_keys_map=kept))

@@ -56,6 +56,22 @@ def _model(recipe: Recipe) -> dict[str, Any]:
         "gradient_accumulation_fusion": False,
         "persist_layer_norm": False,
         "deterministic_mode": recipe.train.deterministic_mode,
+        **_experts(recipe),
+    }
+
+
+def _experts(recipe: Recipe) -> dict[str, Any]:
+    """Return what megatron-core's layers, schedules and checkpoints look at; its own experts are not used."""
+    model, parallel = recipe.model, recipe.parallel
+    if model.num_experts is None:
+        return {}
+    has_experts = model.layers_with_experts
+    return {
+        "num_moe_experts": model.num_experts,
+        "moe_ffn_hidden_size": model.moe_ffn_hidden_size,
+        "moe_layer_freq": 1 if all(has_experts) else list(map(int, has_experts)),
+        "expert_model_parallel_size": parallel.expert_model_parallel_size,
+        "expert_tensor_parallel_size": parallel.expert_tensor_parallel_size,
     }
 
 

@@ -12,11 +12,14 @@ from pretrain.plugins.requests import (
     BiasDropoutAddRequest,
     CollectivesRequest,
     CrossEntropyRequest,
+    GroupedLinearRequest,
     LinearRequest,
     Mask,
+    MoePermuteRequest,
     NormRequest,
     OptimizerRequest,
     RotaryRequest,
+    RouterRequest,
     SoftmaxRequest,
 )
 
@@ -134,8 +137,52 @@ def kernel_requests(recipe: Recipe, device_type: str, vocab_size: int, device_na
             )
             for role in _roles_of_linear(recipe)
         ),
+        *expert_requests(recipe, device_type, device_name),
         _optimizer_request(recipe, common),
     ]
+    return requests
+
+
+def expert_requests(recipe: Recipe, device_type: str, device_name: str = "") -> list[Request]:
+    """Return the requests of layers with experts; none for a model without."""
+    model, parallel = recipe.model, recipe.parallel
+    if model.num_experts is None:
+        return []
+    common = _common(recipe, device_type, device_name)
+    in_fp32 = common | {"dtype": torch.float32}
+    tensor, whole = parallel.tensor_model_parallel_size, parallel.expert_tensor_parallel_size
+    features = model.moe_ffn_hidden_size // whole
+    activation: dict[str, Any] = {"kind": model.activation, "has_bias": False}
+    requests: list[Request] = [
+        LinearRequest(**in_fp32, role="router"),
+        RouterRequest(
+            **in_fp32,
+            experts=model.num_experts,
+            topk=model.moe_router_topk,
+            score_function=model.moe_router_score_function,
+            pre_softmax=model.moe_router_pre_softmax,
+            num_groups=model.moe_router_num_groups,
+            group_topk=model.moe_router_group_topk,
+            scaling_factor=model.moe_router_topk_scaling_factor,
+            has_bias=model.moe_router_enable_expert_bias,
+        ),
+        MoePermuteRequest(
+            **common, experts=model.num_experts, topk=model.moe_router_topk, hidden_size=model.hidden_size
+        ),
+        GroupedLinearRequest(
+            **common,
+            experts=model.num_experts // parallel.expert_model_parallel_size,
+            hidden_size=model.hidden_size,
+            ffn_hidden_size=features,
+            is_gated=model.activation == "swiglu",
+            # A tensor-parallel rank has its own tokens, and those of an expert go to all ranks that share it.
+            rows=model.seq_length * recipe.train.micro_batch_size // tensor * model.moe_router_topk * whole,
+            main_grad_dtype=gradient_dtype(recipe),
+        ),
+        ActivationRequest(**common, **activation, features=features, role="expert"),
+    ]
+    if shared := model.moe_shared_expert_intermediate_size:
+        requests.append(ActivationRequest(**common, **activation, features=shared // tensor, role="shared"))
     return requests
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from concurrent.futures import Future
     from contextlib import AbstractContextManager
 
@@ -86,9 +86,19 @@ def _initialize(name: str, parameter: Tensor, recipe: Recipe, vocab_size: int, t
         output = name.endswith(("linear_proj.weight", "linear_fc2.weight"))
         method = recipe.model.output_layer_init_method if output else recipe.model.init_method
         deviation = standard_deviation(recipe, method)
-        _fill_normal(parameter, f"{recipe.train.seed}/{name}", deviation, tensor_parallel_rank)
+        _fill(parameter, f"{recipe.train.seed}/{name}", deviation, tensor_parallel_rank)
         if name in {"embedding.word_embeddings.weight", "output_layer.weight"}:
             parameter[max(0, vocab_size - tensor_parallel_rank * parameter.shape[0]) :] = 0.0
+
+
+EXPERTS = "experts_and_rank"
+"""Mark of the weights of several experts, [experts, out, in]: the number of the first, over all ranks, and this rank's
+place among those that share each."""
+
+
+def is_replicated(weight: Tensor) -> bool:
+    """Say whether all data-parallel ranks hold a weight alike; not so experts that are with some of them."""
+    return bool(getattr(weight, "allreduce", True))
 
 
 PARTIAL = "gradient_is_partial"
@@ -107,8 +117,21 @@ def partial_gradients(model: nn.Module) -> list[nn.Parameter]:
 
 def global_names(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Yield parameters with global names: layers are counted over all stages, and a tied output is the embedding."""
+    yield from _named_globally(model, model.named_parameters())
+
+
+def saved_names(model: nn.Module) -> Iterator[str]:
+    """Yield the global names of what a checkpoint has of a model: its parameters, and the biases of routers."""
+    yield from (name for name, _ in _named_globally(model, (*model.named_parameters(), *_biases(model))))
+
+
+def _biases(model: nn.Module) -> list[tuple[str, Tensor]]:
+    return [(name, buffer) for name, buffer in model.named_buffers() if name.endswith(".expert_bias")]
+
+
+def _named_globally(model: nn.Module, named: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
     layers = getattr(model, "decoder").layers  # noqa: B009  megatron-core's GPTModel is untyped
-    for name, parameter in model.named_parameters():
+    for name, parameter in named:
         if name.startswith("decoder.layers."):
             local, rest = name.removeprefix("decoder.layers.").split(".", 1)
             yield f"decoder.layers.{layers[int(local)].layer_number - 1}.{rest}", parameter
@@ -118,12 +141,22 @@ def global_names(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
             yield name, parameter
 
 
-def _fill_normal(parameter: Tensor, key: str, deviation: float, rank: int) -> None:
-    split = getattr(parameter, "tensor_model_parallel", False)
-    dim = parameter.partition_dim if split else 0  # type: ignore[attr-defined]
-    parts = parameter.partition_stride if split else 1  # type: ignore[attr-defined]  # swiglu holds [gate; up]
+def _fill(parameter: Tensor, key: str, deviation: float, rank: int) -> None:
+    dim = getattr(parameter, "partition_dim", -1) if getattr(parameter, "tensor_model_parallel", False) else -1
+    stride = getattr(parameter, "partition_stride", 1)  # swiglu holds [gate; up]
+    if hasattr(parameter, EXPERTS):
+        first, place = getattr(parameter, EXPERTS)
+        for number, weight in enumerate(parameter, first):
+            _fill_normal(weight, f"{key}/{number}", deviation, place, dim - 1, stride)
+    else:
+        _fill_normal(parameter, key, deviation, rank, dim, stride)
+
+
+def _fill_normal(parameter: Tensor, key: str, deviation: float, rank: int, split: int, stride: int) -> None:
+    """Fill a rank's part of a matrix, which is split along a dimension, or with -1 whole."""
+    dim, parts = (split, stride) if split >= 0 else (0, 1)
     for part, values in enumerate(parameter.chunk(parts, dim)):
-        first = rank * values.shape[dim] if split else 0
+        first = rank * values.shape[dim] if split >= 0 else 0
         shape = values.transpose(0, dim).shape
         for begin, numbers in normal_rows(f"{key}/{part}", shape[1:], deviation, first, first + shape[0]):
             # In the order of the parameter's memory: single rows here would be columns there, far from each other.
@@ -181,9 +214,10 @@ def named_weights(models: Sequence[nn.Module]) -> list[tuple[str, Tensor]]:
     named = []
     for model in models:
         modules = dict(model.named_modules())
-        for name, weight in model.named_parameters():
+        for name, weight in (*model.named_parameters(), *_biases(model)):
             layer = _LAYER.match(name)
-            named.append((_shown(name, modules[layer[0]]) if layer else name, weight.detach()))
+            shown = _shown(name, modules[layer[0]]) if layer else name
+            named.append((shown, weight))
     return named
 
 

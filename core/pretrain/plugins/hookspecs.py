@@ -22,10 +22,13 @@ if TYPE_CHECKING:
         BiasDropoutAddRequest,
         CollectivesRequest,
         CrossEntropyRequest,
+        GroupedLinearRequest,
         LinearRequest,
+        MoePermuteRequest,
         NormRequest,
         OptimizerRequest,
         RotaryRequest,
+        RouterRequest,
         SoftmaxRequest,
     )
 
@@ -145,6 +148,43 @@ def pretrain_linear(request: LinearRequest) -> Answer:
         @hookimpl
         def pretrain_linear(request: LinearRequest) -> Answer:
             return Offer(name="overlapped", build=lambda built: Overlapped(request))
+    """
+
+
+@hookspec
+def pretrain_grouped_linear(request: GroupedLinearRequest) -> Answer:
+    """Offer the linears of experts, a `GroupedLinearFn`. Contract 1.3.
+
+    Example:
+        @hookimpl
+        def pretrain_grouped_linear(request: GroupedLinearRequest) -> Answer:
+            if request.dtype != torch.bfloat16:
+                return Decline(name="grouped", reason=f"{request.dtype}, only torch.bfloat16")
+            return Offer(name="grouped", build=lambda built: grouped_matmul)
+    """
+
+
+@hookspec
+def pretrain_moe_permute(request: MoePermuteRequest) -> Answer:
+    """Offer the sorting of tokens by expert, `MoePermutation`. Contract 1.3.
+
+    Example:
+        @hookimpl
+        def pretrain_moe_permute(request: MoePermuteRequest) -> Answer:
+            return Offer(name="fused", build=lambda built: MoePermutation(permute=permute, unpermute=unpermute))
+    """
+
+
+@hookspec
+def pretrain_router(request: RouterRequest) -> Answer:
+    """Offer the choice of each token's experts and their weights, a `RouterFn`. Contract 1.3.
+
+    Example:
+        @hookimpl
+        def pretrain_router(request: RouterRequest) -> Answer:
+            if request.num_groups is not None:
+                return Decline(name="fused", reason=f"{request.num_groups} groups, only without groups")
+            return Offer(name="fused", build=lambda built: FusedRouter(request))
     """
 
 

@@ -48,7 +48,8 @@ class Request:
     of the device, so that it can answer for a device that is not installed."""
     role: str = field(default="", metadata={"since": (1, 3)})
     """A use of the operation whose kernel is chosen apart; "" for all others. "head": the norm of each head's queries
-    and keys. "output": the linear of the output layer."""
+    and keys. "output", "router": the linear of the output layer, and the one that gives the router its logits, in fp32.
+    "expert", "shared": the activation of the routed experts and of the shared ones."""
 
     @property
     def key(self) -> str:
@@ -163,7 +164,7 @@ class ActivationRequest(Request):
     kind: str
     """"gelu" (exact, erf), "gelu_tanh" or "swiglu" (silu(first half) * second half)."""
     features: int
-    """Size of the last dimension of the output."""
+    """Size of the last dimension of the output. With the role "expert" x is [rows, ...], of which there may be none."""
     has_bias: bool = True
     """Whether a bias is added first."""
 
@@ -224,6 +225,70 @@ class LinearRequest(Request):
     main_grad_dtype: torch.dtype | None = None
     """Dtype of `weight.main_grad` when the weight gradient is to be added there by the kernel itself (gradient
     accumulation fusion); None: return it to autograd."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GroupedLinearRequest(Request):
+    """Linears of the experts of one rank, on rows that are sorted by expert: `GroupedLinearFn`.
+
+    One kernel serves both: from h to f or, gated, to 2 f features, and from f to h.
+    """
+
+    operation: ClassVar[str] = "grouped_linear"
+    experts: int
+    """Experts of this rank."""
+    hidden_size: int
+    """h."""
+    ffn_hidden_size: int
+    """f, the width of an expert on this rank."""
+    is_gated: bool
+    """Whether the first linear has 2 f outputs (swiglu)."""
+    rows: int
+    """Rows of one call if all experts have equally many; the router decides how many there are, from zero on."""
+    main_grad_dtype: torch.dtype | None = None
+    """As `LinearRequest.main_grad_dtype`; ignoring `main_grad` is always right."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MoePermuteRequest(Request):
+    """A copy of each token for each of its experts, sorted by expert, and back: `MoePermutation`."""
+
+    operation: ClassVar[str] = "moe_permute"
+    experts: int
+    """E, all experts of the layer."""
+    topk: int
+    """k, experts of every token."""
+    hidden_size: int
+    """h."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RouterRequest(Request):
+    """Choice of the experts of each token, and their weights: `RouterFn`. `dtype` is that of the logits (fp32).
+
+    An expert's score is its logit (softmax), its part of the softmax over all (pre_softmax), or its sigmoid. Those of
+    the k highest scores, with the bias added, are chosen; of equal ones that of the lower index.
+    """
+
+    operation: ClassVar[str] = "router"
+    experts: int
+    """E, all experts of the layer."""
+    topk: int
+    """k, experts of every token."""
+    score_function: str
+    """"softmax": the weights are a softmax over the chosen logits. "sigmoid": the chosen scores, divided by their sum +
+    1e-20 where k is over 1."""
+    pre_softmax: bool = False
+    """The weights are the chosen scores of a softmax over all experts, not divided by their sum."""
+    num_groups: int | None = None
+    """Groups of neighbouring experts; it divides E."""
+    group_topk: int | None = None
+    """Groups from which a token's experts are chosen: those with the highest sum of their two highest scores (of one in
+    groups of one), bias included; of equal ones that of the lower index."""
+    scaling_factor: float = 1.0
+    """The weights are multiplied by it last."""
+    has_bias: bool = False
+    """Whether there is a bias, which chooses and never weighs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -97,6 +97,56 @@ class LinearFn(Protocol):
         """
 
 
+class GroupedLinearFn(Protocol):
+    """One linear of all experts of this rank."""
+
+    def __call__(self, x: Tensor, weight: Tensor, counts: Tensor) -> Tensor:
+        """Return x weight[e]^T, [rows, out], for x [rows, in] and weight [experts, out, in].
+
+        The rows are sorted by expert; counts, int64 [experts] on the device, has how many each expert has, and zeros.
+        A kernel should not wait for the device to read them. An expert without rows gets a gradient of zeros.
+        """
+
+
+class RouterFn(Protocol):
+    """The experts of each token."""
+
+    def __call__(self, logits: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return the experts' weights, fp32 [n, E], zero where not chosen, and the choice, bool [n, E].
+
+        logits are fp32 [n, E], bias fp32 [E]. Every row of the choice has exactly k True, also where logits are NaN,
+        and the weights with them. Differentiable in the logits.
+        """
+
+
+class PermuteFn(Protocol):
+    """The copies of tokens for their experts."""
+
+    def __call__(self, tokens: Tensor, routing_map: Tensor, probs: Tensor) -> tuple[Tensor, Tensor, Any]:
+        """Return the rows [n k, h], their weights fp32 [n k], and the order, an object of the kernel's own.
+
+        tokens are [n, h], routing_map bool [n, E] with k True in each row, probs fp32 [n, E]. The rows are sorted by
+        expert, those of an expert by token. Differentiable in tokens and probs.
+        """
+
+
+class UnpermuteFn(Protocol):
+    """The sums of each token's rows."""
+
+    def __call__(self, rows: Tensor, order: Any, tokens: int) -> Tensor:
+        """Return [n, h], for each of n tokens the sum of its rows of [n k, h], which `order` tells; differentiable."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MoePermutation:
+    """The way of tokens to their experts and back."""
+
+    permute: PermuteFn
+    """See `PermuteFn`."""
+    unpermute: UnpermuteFn
+    """See `UnpermuteFn`."""
+
+
 class GradientNormFn(Protocol):
     """The Euclidean norm over many tensors."""
 
@@ -131,9 +181,11 @@ _TYPES: Mapping[str, type] = {
     "attention": AttentionFn,
     "bias_dropout_add": BiasDropoutAddFn,
     "cross_entropy": CrossEntropyFn,
+    "grouped_linear": GroupedLinearFn,
     "linear": LinearFn,
     "norm": NormFn,
     "rotary": RotaryFn,
+    "router": RouterFn,
     "softmax": SoftmaxFn,
 }
 SIGNATURES: Mapping[str, inspect.Signature] = {

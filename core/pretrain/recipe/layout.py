@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ class Layout:
     pipeline_model_parallel_size: int
     data_parallel_size: int
     virtual_pipeline_model_parallel_size: int | None  # chunks of a stage; None without the interleaved schedule
+    expert_data_parallel_size: int  # ranks that hold equal experts; the data-parallel size without experts
     layers_of_chunks: tuple[int, ...]  # of every stage, or of every chunk, in the order of the layers
     micro_batch_size: int
 
@@ -61,11 +63,28 @@ def lay_out(recipe: Recipe, world_size: int) -> Layout:
             f"Start a multiple of {recipe.model_parallel_size} ranks, or change these two keys of section parallel."
         )
         raise RecipeError(msg)
+    _check_experts(recipe, world_size)
     layout = unchecked_layout(recipe, world_size)
     for batch in global_batch_sizes(recipe):
         _check_batch(recipe, layout, batch)
     _check_accumulation(recipe, layout)
     return layout
+
+
+def _check_experts(recipe: Recipe, world_size: int) -> None:
+    parallel = recipe.parallel
+    sizes = {
+        "expert_model_parallel_size": parallel.expert_model_parallel_size,
+        "expert_tensor_parallel_size": parallel.expert_tensor_parallel_size,
+        "pipeline_model_parallel_size": parallel.pipeline_model_parallel_size,
+    }
+    product = math.prod(sizes.values())
+    if recipe.model.num_experts is not None and world_size % product:
+        msg = (
+            f"{recipe.source}: {world_size} ranks cannot hold {' x '.join(f'{key} {n}' for key, n in sizes.items())} = "
+            f"{product}.\nStart a multiple of {product} ranks, or change these keys of section parallel."
+        )
+        raise RecipeError(msg)
 
 
 def unchecked_layout(recipe: Recipe, world_size: int) -> Layout:
@@ -77,9 +96,18 @@ def unchecked_layout(recipe: Recipe, world_size: int) -> Layout:
         pipeline_model_parallel_size=parallel.pipeline_model_parallel_size,
         data_parallel_size=world_size // recipe.model_parallel_size,
         virtual_pipeline_model_parallel_size=parallel.virtual_pipeline_model_parallel_size,
+        expert_data_parallel_size=_expert_data_parallel_size(recipe, world_size),
         layers_of_chunks=recipe.layers_of_chunks,
         micro_batch_size=recipe.train.micro_batch_size,
     )
+
+
+def _expert_data_parallel_size(recipe: Recipe, world_size: int) -> int:
+    parallel = recipe.parallel
+    if recipe.model.num_experts is None:
+        return world_size // recipe.model_parallel_size
+    held = parallel.expert_model_parallel_size * parallel.expert_tensor_parallel_size
+    return world_size // (held * parallel.pipeline_model_parallel_size)
 
 
 def _check_batch(recipe: Recipe, layout: Layout, batch: int) -> None:

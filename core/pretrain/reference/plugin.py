@@ -12,6 +12,7 @@ from pretrain.reference import adam, norm
 from pretrain.reference.attention import Attention, CausalBlocks
 from pretrain.reference.cross_entropy import CrossEntropy
 from pretrain.reference.elementwise import ACTIVATIONS, BiasDropoutAdd, rotate
+from pretrain.reference.experts import GroupedLinear, Router, permutation
 from pretrain.reference.linear import Linear
 from pretrain.reference.softmax import Softmax
 
@@ -73,6 +74,24 @@ def pretrain_cross_entropy(request: requests.CrossEntropyRequest) -> Answer:
 def pretrain_linear(request: requests.LinearRequest) -> Answer:
     """Plain torch; communication overlaps the weight gradient."""
     return Offer(name=NAME, build=lambda _: Linear(request))
+
+
+@hookimpl
+def pretrain_grouped_linear(request: requests.GroupedLinearRequest) -> Answer:
+    """Plain torch, one matmul for each expert; the counts are read on the host."""
+    return Offer(name=NAME, build=lambda _: GroupedLinear(request))
+
+
+@hookimpl
+def pretrain_moe_permute(request: requests.MoePermuteRequest) -> Answer:
+    """Plain torch, by index, of static shapes."""
+    return Offer(name=NAME, build=lambda _: permutation(request))
+
+
+@hookimpl
+def pretrain_router(request: requests.RouterRequest) -> Answer:
+    """Plain torch."""
+    return Offer(name=NAME, build=lambda _: Router(request))
 
 
 @hookimpl

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pretrain.recipe.sections.model import ModelSection
 
 
@@ -19,17 +21,23 @@ def flops_per_sequence(model: ModelSection, vocab_size: int) -> int:
     as the window has, although the first tokens see fewer. `vocab_size` includes the padding.
     """
     hidden, heads, head_size = model.hidden_size, model.num_attention_heads, model.kv_channels
-    # For each layer and token: query, key, value and the output's projection; scores and context; the MLP. Then logits.
+    # For each layer and token: query, key, value and the output's projection; scores and context; the MLP, or a
+    # token's experts, the shared ones and their router. Then logits.
     attention = 2 * hidden * head_size * (heads + 2 * model.num_query_groups) + 2 * heads * head_size * hidden
     keys = model.seq_length if model.window_size is None else min(model.window_size, model.seq_length)
     square = 4 * keys * heads * head_size
-    mlp = (6 if model.activation == "swiglu" else 4) * hidden * model.ffn_hidden_size
-    forward_per_token = model.num_layers * (attention + square + mlp) + 2 * hidden * vocab_size
+    sparse = model.moe_router_topk * _matrices(model, model.moe_ffn_hidden_size) + _beside_experts(model)
+    dense = _matrices(model, model.ffn_hidden_size)
+    mlps = 2 * sum(sparse if has_experts else dense for has_experts in model.layers_with_experts)
+    forward_per_token = model.num_layers * (attention + square) + mlps + 2 * hidden * vocab_size
     return 3 * model.seq_length * forward_per_token
 
 
 def parameter_count(model: ModelSection, vocab_size: int) -> int:
-    """Return the trained parameters of all ranks, tied embeddings once; `vocab_size` includes the padding."""
+    """Return the trained parameters of all ranks, tied embeddings once; `vocab_size` includes the padding.
+
+    The bias of experts is not among them: no gradient moves it.
+    """
     hidden = model.hidden_size
     of_width = 1 if model.normalization == "RMSNorm" else 2  # weights, and biases, of a norm
     norm = of_width * hidden
@@ -39,18 +47,61 @@ def parameter_count(model: ModelSection, vocab_size: int) -> int:
     if model.embedding_layernorm:
         count += norm
     of_heads = 2 * of_width * model.kv_channels if model.qk_layernorm else 0
-    return count + model.num_layers * (2 * norm + of_heads + _linear_parameters(model)) + norm
+    dense = (model.num_layers - sum(model.layers_with_experts)) * _mlp_parameters(model)
+    sparse = expert_parameter_count(model) + sum(model.layers_with_experts) * _beside_experts(model)
+    return count + model.num_layers * (2 * norm + of_heads + _attention_parameters(model)) + dense + sparse + norm
 
 
-def _linear_parameters(model: ModelSection) -> int:
-    """Return the parameters of one layer's four linear maps."""
+def active_parameter_count(model: ModelSection, vocab_size: int) -> int:
+    """Return the parameters that compute for one token: all but those of the experts that it is not sent to."""
+    experts = expert_parameter_count(model)
+    active = experts * model.moe_router_topk // (model.num_experts or model.moe_router_topk)
+    return parameter_count(model, vocab_size) - experts + active
+
+
+def expert_parameter_count(model: ModelSection) -> int:
+    """Return how many of the parameters are those of experts that a router chooses from."""
+    each = _matrices(model, model.moe_ffn_hidden_size)
+    return sum(model.layers_with_experts) * (model.num_experts or 0) * each
+
+
+def active_text(model: ModelSection, vocab_size: int, shown: Callable[[int], str] = "{:,}".format) -> str:
+    """Return ", of which N compute for a token", to follow the parameters' number; "" for a model without experts."""
+    if not any(model.layers_with_experts):
+        return ""
+    return f", of which {shown(active_parameter_count(model, vocab_size))} compute for a token"
+
+
+def _attention_parameters(model: ModelSection) -> int:
+    """Return the parameters of one layer's linear maps to queries, keys and values, and of their output."""
     hidden, heads = model.hidden_size, model.kv_channels * model.num_attention_heads
     query_key_value = heads + 2 * model.kv_channels * model.num_query_groups
-    up = model.ffn_hidden_size * (2 if model.activation == "swiglu" else 1)
-    weights = hidden * (query_key_value + heads + up + model.ffn_hidden_size)
+    weights = hidden * (query_key_value + heads)
     if model.add_bias_linear:
-        return weights + query_key_value + hidden + up + hidden
+        return weights + query_key_value + hidden
     return weights + (query_key_value if model.add_qkv_bias else 0)
+
+
+def _mlp_parameters(model: ModelSection) -> int:
+    """Return the parameters of one layer's MLP."""
+    biases = _gates(model) * model.ffn_hidden_size + model.hidden_size if model.add_bias_linear else 0
+    return _matrices(model, model.ffn_hidden_size) + biases
+
+
+def _beside_experts(model: ModelSection) -> int:
+    """Return the parameters of one layer's router and shared experts, with which every token computes."""
+    shared = _matrices(model, model.moe_shared_expert_intermediate_size or 0)
+    return shared + model.hidden_size * (model.num_experts or 0)
+
+
+def _matrices(model: ModelSection, width: int) -> int:
+    """Return the weights of an MLP of a width."""
+    return model.hidden_size * width * (_gates(model) + 1)
+
+
+def _gates(model: ModelSection) -> int:
+    """Return how many numbers the activation takes for one that it returns."""
+    return 2 if model.activation == "swiglu" else 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -195,6 +195,41 @@ METRICS = (
         optional=True,
     ),
     Metric(
+        name="moe_load_balancing_loss",
+        help="Auxiliary loss with its coefficient, the mean over the layers with experts and the micro-batches of the "
+        "interval's last iteration; with `model.moe_router_load_balancing_type`.",
+        console=Line(62, "balance loss {:.4f}"),
+        tensorboard=Tag("moe-load-balancing-loss", over_samples=True),
+        figure=None,
+        optional=True,
+    ),
+    Metric(
+        name="moe_z_loss",
+        help="Loss of the router's logits with its coefficient, a mean as the one before; with "
+        "`model.moe_z_loss_coeff`.",
+        console=Line(63, "z loss {:.4f}"),
+        tensorboard=Tag("moe-z-loss", over_samples=True),
+        figure=None,
+        optional=True,
+    ),
+    Metric(
+        name="moe_most_loaded",
+        help="Tokens of the expert that has the most, over the mean of its layer's experts, in the interval's last "
+        "iteration; the largest of all layers.",
+        console=Line(64, "experts' load up to {:.2f}"),
+        tensorboard=Tag("moe-most-loaded", over_samples=True),
+        figure=Figure(55, "load of the fullest expert (times the mean)", from_zero=True),
+        optional=True,
+    ),
+    Metric(
+        name="moe_least_loaded",
+        help="The same of the expert that has the fewest tokens; the smallest of all layers.",
+        console=None,
+        tensorboard=Tag("moe-least-loaded", over_samples=True),
+        figure=None,
+        optional=True,
+    ),
+    Metric(
         name="slowest_rank",
         help="The rank whose own work takes longest; with several ranks and `logging.log_straggler`.",
         console=Line(150, _slowest),

@@ -11,6 +11,7 @@ import torch
 from megatron.core.dist_checkpointing.mapping import ShardedTensor
 
 from engine import tiny
+from engine.expert_layouts import DEEPSEEK, MIXTRAL
 from engine.layouts import GPT2, LLAMA, NEOX, QWEN, QWEN3, STAGE, WINDOW, ZERO1
 from pretrain.checkpoint import storage
 from pretrain.checkpoint.folder import CheckpointFolder
@@ -34,6 +35,9 @@ MODELS = {
     "Qwen 3": QWEN3,
     "Qwen 3 of Megatron-LM": (*QWEN3, *WINDOW),
     "Mistral": (*LLAMA, *WINDOW),
+    "Mixtral": MIXTRAL,
+    "GLM-4.5": (*DEEPSEEK, "model.moe_shared_expert_intermediate_size=96"),  # twice an expert's, as it can say
+    "GLM-4.5 of Megatron-LM": (*DEEPSEEK, "model.moe_router_topk=4"),  # where both choose the same groups
 }
 FORMATS = {
     "GPT-2": ConvertOptions(format="megatron", layout=FileLayout(tensor=2, pipeline=2)),
@@ -43,10 +47,16 @@ FORMATS = {
     "Qwen 3": ConvertOptions(format="huggingface"),
     "Mistral": ConvertOptions(format="huggingface"),
     "Qwen 3 of Megatron-LM": ConvertOptions(format="megatron", layout=FileLayout(tensor=2)),
+    "Mixtral": ConvertOptions(format="torch_dist"),
+    "GLM-4.5": ConvertOptions(format="huggingface"),
+    "GLM-4.5 of Megatron-LM": ConvertOptions(format="torch_dist"),
 }
+FULL = {"Mixtral", "GLM-4.5 of Megatron-LM"}
 
 
-@pytest.fixture(scope="module", params=MODELS)
+@pytest.fixture(
+    scope="module", params=[pytest.param(name, marks=[pytest.mark.full] * (name in FULL)) for name in MODELS]
+)
 def ours(request, tmp_path_factory):
     """A model after one iteration: its name, its overrides and the folder of its checkpoints."""
     folder = tmp_path_factory.mktemp("ours")
@@ -64,7 +74,7 @@ def parameters(engine):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("ours", ["NeoX", "Llama", "Qwen", "Qwen 3", "Qwen 3 of Megatron-LM", "Mistral"], indirect=True)
+@pytest.mark.parametrize("ours", [name for name in MODELS if name != "GPT-2"], indirect=True)
 def test_it_trains_as_our_own_weights_do(ours, tmp_path):
     check_training(ours, tmp_path, ())
 
@@ -109,6 +119,20 @@ def test_every_tensor_parallel_rank_gets_its_part(ours, ranks):
         wanted = ShardedTensor.from_rank_offsets("embedding.word_embeddings.weight", part, (0, rank, ranks))
         embedding = weights.tensors["embedding.word_embeddings.weight"].whole()
         assert torch.equal(read(wanted), embedding[:rows].chunk(ranks)[rank])
+
+
+@pytest.mark.parametrize("ours", ["GLM-4.5"], indirect=True)
+def test_a_rank_gets_its_parts_of_its_experts(ours):
+    _, _, folder = ours
+    weights = read_weights(folder, {})
+    read = partial(_part_of_rank, weights, tiny.VOCAB_SIZE)
+    for linear, dim in (("linear_fc1", 1), ("linear_fc2", 2)):
+        whole = weights.tensors[f"decoder.layers.1.mlp.experts.{linear}.weight"].whole()
+        expected = whole.chunk(4)[3].chunk(2, dim)[1]
+        wanted = ShardedTensor.from_rank_offsets(
+            f"decoder.layers.1.mlp.experts.experts.{linear}.weight", expected.contiguous() * 0, (0, 3, 4), (dim, 1, 2)
+        )
+        assert torch.equal(read(wanted), expected)
 
 
 @pytest.mark.parametrize("ours", ["GPT-2", "Qwen"], indirect=True)

@@ -19,9 +19,13 @@ from pretrain.tools.convert.formats.neox import config_of as neox_config
 from pretrain.tools.convert.model_keys import NAMES, Names, Program, not_held
 from pretrain.tools.convert.model_weights import FileLayout
 
+EXPERTS = (*LLAMA, "model.num_experts=4", "model.moe_shared_expert_intermediate_size=64")
 MODELS = [
     tiny(*overrides).model
-    for overrides in ((), NEOX, LLAMA, (*QWEN, "model.num_query_groups=2", *WINDOW), ("model.num_query_groups=2",))
+    for overrides in (
+        *((), NEOX, LLAMA, (*QWEN, "model.num_query_groups=2", *WINDOW), ("model.num_query_groups=2",)),
+        EXPERTS,
+    )
 ]
 
 

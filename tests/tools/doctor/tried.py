@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from pretrain.conformance.comparison import oracle
+from pretrain.conformance.one_result import as_function
 from pretrain.model.requests import kernel_requests
 from pretrain.recipe import make_recipe
 from pretrain.tools.doctor.finding import Verdict
@@ -22,7 +23,7 @@ def request_of(operation, *overrides):
 
 
 def reference(request):
-    return oracle(request, request.dtype)
+    return as_function(request.operation, oracle(request, request.dtype))
 
 
 def trial_of(operation, *overrides, limits=AMPLE, **options):

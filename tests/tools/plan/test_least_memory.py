@@ -51,6 +51,13 @@ def test_tensor_parallelism_divides_everything():
     assert two == one // 2
 
 
+def test_experts_are_divided_by_their_own_layout():
+    experts = ("model.num_experts=4", "model.moe_router_score_function=sigmoid", "model.add_bias_linear=false")
+    whole = bound(4, ONE_STAGE, *experts)
+    divided = bound(4, ONE_STAGE, *experts, "parallel.expert_model_parallel_size=4")
+    assert whole - divided == 8 * (4 - 1) * 2 * 64 * 256 * 16
+
+
 @pytest.mark.parametrize(
     ("overrides", "each"),
     [

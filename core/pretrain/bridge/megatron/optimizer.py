@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.distributed as dist
@@ -29,6 +29,8 @@ def install(adam: type[Any], gradient_norm: GradientNormFn, overflow: Overflow |
     * optimizer/distrib_optimizer.py: the same for its checks of the state's layout.
     * optimizer/optimizer.py `get_grad_norm_fp32`, `clip_grad_by_total_norm_fp32`: one `.item()` per tensor without
       apex, one per step with it.
+    * optimizer/optimizer.py `ChainedOptimizer.get_grad_norm`: experts have an optimizer and a norm of their own,
+      which are added up on the host.
     * optimizer/optimizer.py `_multi_tensor_copy_this_to_that`: a Python loop of copies for bf16.
     """
     import megatron.core.optimizer as package  # noqa: PLC0415  after the bridge
@@ -42,6 +44,7 @@ def install(adam: type[Any], gradient_norm: GradientNormFn, overflow: Overflow |
     distrib_optimizer.USING_TE_OPTIMIZER = False
     optimizer.get_grad_norm_fp32 = _GradientNorm(gradient_norm)
     optimizer.clip_grad_by_total_norm_fp32 = clip_by_norm
+    optimizer.ChainedOptimizer.get_grad_norm = chained_norm
     optimizer._multi_tensor_copy_this_to_that = copy_tensors  # noqa: SLF001
     if overflow is not None:
         _watch(optimizer.MixedPrecisionOptimizer, overflow)
@@ -65,6 +68,21 @@ class _GradientNorm:
         squared = self._kernel(grads_for_norm).square()
         dist.all_reduce(squared, group=grad_stats_parallel_group)
         return squared.sqrt()
+
+
+@torch.no_grad()
+def chained_norm(chained: Any) -> Tensor:
+    """Return the norm over several optimizers, fp32 scalar, in place of `ChainedOptimizer.get_grad_norm`."""
+    parts = chained.chained_optimizers
+    if len(parts) > 1 and chained.grads_states_parallel_group_is_shared():
+        from megatron.core.optimizer import optimizer  # noqa: PLC0415  after the bridge
+
+        gradients = [gradient for part in parts for gradient in part.get_main_grads_for_grad_norm()]
+        group = chained.get_grad_stats_parallel_group()
+        return cast("Tensor", optimizer.get_grad_norm_fp32(gradients, grad_stats_parallel_group=group))
+    norms = [part.get_grad_norm() for part in parts]
+    together: Tensor = torch.linalg.vector_norm(torch.stack(norms))
+    return together
 
 
 @torch.no_grad()

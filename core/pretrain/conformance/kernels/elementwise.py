@@ -53,6 +53,17 @@ class TestActivation:
         kernels = subject.build(kernel, asked), oracle(asked)
         assert_agrees(*kernels, _activation_inputs(asked), subject.device, is_strided=asked.features == 64)
 
+    @run_with(
+        Case(tuple(activation(dtype, "swiglu", features=n, has_bias=False, role="expert") for n in (64, 33)))
+        for dtype in DTYPES
+    )
+    def test_takes_rows_of_experts(self, subject: Subject, kernel: Kernel, asked: ActivationRequest) -> None:
+        """[rows, 2 features], also none."""
+        kernels = subject.build(kernel, asked), oracle(asked)
+        for rows in (7, 0):
+            inputs = {"x": random(rows, 2 * asked.features, dtype=asked.dtype)}
+            assert_agrees(*kernels, inputs, subject.device)
+
     @run_with(Case(tuple(activation(dtype, features=n, deterministic=True) for n in (64, 4096))) for dtype in DTYPES)
     def test_repeats_when_deterministic(self, subject: Subject, kernel: Kernel, asked: ActivationRequest) -> None:
         """Calls are bitwise reproducible and agree with the oracle."""

@@ -21,6 +21,7 @@ from pretrain.checkpoint.deepspeed_state import DeepSpeedState
 from pretrain.engine.deepspeed import swapping
 from pretrain.engine.deepspeed.config import deepspeed_config, parameter_groups, splitting
 from pretrain.engine.deepspeed.host_adam import stepping_adam
+from pretrain.engine.experts import NOT_MEASURED
 from pretrain.engine.forward import (
     count_tokens,
     forward_logits,
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from pretrain.model.gpt import GPT
     from pretrain.report.timers import PhaseTimers
 
-_NOT_MEASURED = {"num_zeros_in_grad": None}
+_NOT_MEASURED = {"num_zeros_in_grad": None, **NOT_MEASURED}
 """Metrics of `Step` that the megatron engine alone measures."""
 
 

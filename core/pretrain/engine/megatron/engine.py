@@ -15,16 +15,17 @@ from megatron.core.transformer.module import param_is_not_shared
 
 from pretrain.bridge.megatron import optimizer as bridge_optimizer
 from pretrain.checkpoint.megatron_state import MegatronState
+from pretrain.engine.experts import ExpertLoad
 from pretrain.engine.forward import PerTokenGradients, forward_loss, mean_of_means, share_of_mean
 from pretrain.engine.megatron import data_parallel
 from pretrain.engine.megatron.forward_pass import ForwardPass
 from pretrain.engine.optimizers.choice import optimizer_of
 from pretrain.engine.protocol import Step
 from pretrain.engine.schedule import build_schedule
-from pretrain.model.weights import named_weights, partial_gradients
+from pretrain.model.weights import is_replicated, named_weights, partial_gradients
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from torch import Tensor
@@ -55,6 +56,7 @@ class MegatronEngine(ForwardPass):
         data_parallel.connect(
             self._config, recipe, self.chunks, self.optimizer, self._per_token or finalize_model_grads
         )
+        self._experts = ExpertLoad(recipe, self.models, parts.device)
         self._padding = _padding(recipe, parts.vocab_size)
         self.schedule = build_schedule(recipe, self.optimizer)
         self.state = MegatronState(
@@ -102,7 +104,8 @@ class MegatronEngine(ForwardPass):
         if reports:
             loss = mean_of_means(reports) if self._per_token is None else share_of_mean(reports, self._per_token.tokens)
         if keep_update is not None and not keep_update(loss):  # the gradients are zeroed before the next step
-            return Step(loss=loss, grad_norm=None, skipped=False, withheld=True, metrics={"num_zeros_in_grad": None})
+            metrics = {"num_zeros_in_grad": None, **self._take_experts(num_microbatches, counts=False)}
+            return Step(loss=loss, grad_norm=None, skipped=False, withheld=True, metrics=metrics)
         with phase("optimizer"):
             succeeded, norm, zeros = self.optimizer.step()
         counts_zeros = self.recipe.logging.log_num_zeros_in_grad
@@ -111,8 +114,15 @@ class MegatronEngine(ForwardPass):
             own_gradients=None if self.recipe.precision.dtype == "fp16" else bridge_optimizer.local_sum(self.chunks),
             grad_norm=torch.as_tensor(norm, dtype=torch.float32, device=self._device) if succeeded else None,
             skipped=not succeeded,
-            metrics={"num_zeros_in_grad": int(zeros - self._padding) if succeeded and counts_zeros else None},
+            metrics={
+                "num_zeros_in_grad": int(zeros - self._padding) if succeeded and counts_zeros else None,
+                **self._take_experts(num_microbatches, counts=succeeded),
+            },
         )
+
+    def _take_experts(self, num_microbatches: int, *, counts: bool) -> Mapping[str, Tensor | None]:
+        replicas = parallel_state.get_data_parallel_world_size()
+        return self._experts.take(num_microbatches, replicas, counts=counts)
 
     def advance_schedule(self, samples: int) -> None:
         """Advance the learning-rate schedule."""
@@ -122,14 +132,18 @@ class MegatronEngine(ForwardPass):
         """Return the norm over parameters that this rank alone holds, summed over the model-parallel ranks."""
         with self._gathered():
             counted = [
-                parameter.detach()
+                parameter
                 for chunk in self.chunks
                 for parameter in chunk.parameters()
                 if param_is_not_shared(parameter) and param_is_not_tensor_parallel_duplicate(parameter)
             ]
-            squared = self._norm(counted).square()
-        dist.all_reduce(squared, group=parallel_state.get_model_parallel_group())
-        return squared.sqrt()
+            dense, experts = (
+                self._norm([parameter.detach() for parameter in counted if is_replicated(parameter) == dense]).square()
+                for dense in (True, False)
+            )
+        dist.all_reduce(dense, group=parallel_state.get_model_parallel_group())
+        dist.all_reduce(experts, group=parallel_state.get_expert_tensor_model_pipeline_parallel_group())
+        return (dense + experts).sqrt()
 
     @contextmanager
     def replicated_weights(self) -> Iterator[list[tuple[str, Tensor]]]:

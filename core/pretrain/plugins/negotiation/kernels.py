@@ -13,7 +13,7 @@ from pretrain.errors import BackendError
 from pretrain.plugins.host.discovery import cause
 from pretrain.plugins.negotiation.choosing import choose
 from pretrain.plugins.negotiation.kernel_table import KernelTable
-from pretrain.plugins.signatures import OptimizerKernels
+from pretrain.plugins.signatures import MoePermutation, OptimizerKernels
 from pretrain.plugins.stand_in import within
 
 if TYPE_CHECKING:
@@ -29,10 +29,12 @@ if TYPE_CHECKING:
         AttentionFn,
         BiasDropoutAddFn,
         CrossEntropyFn,
+        GroupedLinearFn,
         LinearFn,
         NormFn,
         ProcessGroupOptionsFn,
         RotaryFn,
+        RouterFn,
         SoftmaxFn,
     )
 
@@ -50,10 +52,13 @@ class Kernels:
     bias_dropout_add: BiasDropoutAddFn
     collectives: ProcessGroupOptionsFn
     cross_entropy: CrossEntropyFn
+    grouped_linear: GroupedLinearFn
     linear: LinearFn
+    moe_permute: MoePermutation
     norm: NormFn
     optimizer: OptimizerKernels
     rotary: RotaryFn
+    router: RouterFn
     softmax: SoftmaxFn
 
     def __init__(self, *, table: KernelTable, built: Mapping[str, Any]) -> None:
@@ -62,6 +67,11 @@ class Kernels:
 
     def __contains__(self, key: str) -> bool:
         return key in self.built
+
+    def activation_of(self, role: str) -> ActivationFn:
+        """Return the activation of a role."""
+        kernel: ActivationFn = getattr(self, f"activation@{role}")
+        return kernel
 
     def norm_of(self, role: str) -> NormFn:
         """Return the norm of a role."""
@@ -116,20 +126,27 @@ def table_of(plugins: Plugins, rows: Iterable[KernelRow]) -> KernelTable:
     return KernelTable(backend=plugins.backend.name, provider=plugins.provider, rows=tuple(rows))
 
 
+_OF_PARTS: Mapping[str, type] = {"moe_permute": MoePermutation, "optimizer": OptimizerKernels}
+"""Operation -> its kernel, where that is no single callable."""
+
+
 def _build(choice: KernelChoice, built: Mapping[str, Any], *, planned: bool) -> Any:
     operation = choice.request.key
-    is_optimizer = operation == "optimizer"
+    of_parts = _OF_PARTS.get(operation)
     who = f"kernel {choice.taken.label} for {operation}"
     try:
         kernel = (choice.offer.fake or choice.offer.build)(built) if planned else choice.offer.build(built)
     except Exception as exc:
         msg = f"{who} cannot be built: {cause(exc)}\nPRETRAIN_TRACEBACK=1 shows where."
         raise BackendError(msg) from exc
-    if not (isinstance(kernel, OptimizerKernels) if is_optimizer else callable(kernel)):
-        wanted = "OptimizerKernels" if is_optimizer else "something callable"
+    if not (isinstance(kernel, of_parts) if of_parts else callable(kernel)):
+        wanted = of_parts.__name__ if of_parts else "something callable"
         msg = f"{who}: its build returned {type(kernel).__name__}, not {wanted} (see docs/hooks.md)."
         raise BackendError(msg)
-    return within(operation, kernel) if planned and not is_optimizer else kernel
+    if isinstance(kernel, MoePermutation):
+        parts = {part: getattr(kernel, part) for part in ("permute", "unpermute")}
+        return MoePermutation(**{name: within(operation, part) for name, part in parts.items()}) if planned else kernel
+    return within(operation, kernel) if planned and not of_parts else kernel
 
 
 _ENTRIES = ("__call__", "forward", "backward")
@@ -166,6 +183,8 @@ def add_note(error: BaseException, kernels: Kernels) -> None:
 def _codes(kernel: Any) -> Iterator[CodeType]:
     if isinstance(kernel, functools.partial):
         yield from _codes(kernel.func)
+    elif isinstance(kernel, MoePermutation):
+        yield from (*_codes(kernel.permute), *_codes(kernel.unpermute))
     elif isinstance(kernel, OptimizerKernels):
         yield from _codes(kernel.gradient_norm)
         methods = map(inspect.unwrap, filter(callable, vars(kernel.adam).values()))  # torch wraps `step`
@@ -180,5 +199,7 @@ def _codes(kernel: Any) -> Iterator[CodeType]:
 def _module(kernel: Any) -> str:
     if isinstance(kernel, OptimizerKernels):
         kernel = kernel.adam
+    if isinstance(kernel, MoePermutation):
+        kernel = kernel.permute
     kernel = kernel.func if isinstance(kernel, functools.partial) else kernel
     return str(getattr(kernel, "__module__", None) or type(kernel).__module__)

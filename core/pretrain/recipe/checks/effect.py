@@ -11,6 +11,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from pretrain.recipe.checks.deepspeed import deepspeed_problems
+from pretrain.recipe.checks.experts import expert_problems
 from pretrain.recipe.checks.training import (
     batch_problems,
     compilation_problems,
@@ -171,6 +172,38 @@ OTHER_RULES = (
         "model.original_max_position_embeddings",
     ),
     only("model.qk_layernorm: true", "kernels.norm@head"),
+    only(
+        "model.num_experts",
+        "model.moe_ffn_hidden_size",
+        "model.first_k_dense_replace",
+        "model.moe_layer_freq",
+        "model.moe_shared_expert_intermediate_size",
+        "model.moe_router_topk",
+        "model.moe_router_score_function",
+        "model.moe_router_num_groups",
+        "model.moe_router_topk_scaling_factor",
+        "model.moe_router_load_balancing_type",
+        "model.moe_z_loss_coeff",
+        "parallel.expert_model_parallel_size",
+    ),
+    only(
+        "model.num_experts",
+        "kernels.grouped_linear",
+        "kernels.moe_permute",
+        "kernels.router",
+        "kernels.activation@expert",
+        "kernels.linear@router",
+    ),
+    only("model.moe_shared_expert_intermediate_size", "kernels.activation@shared"),
+    only("model.num_experts and model.moe_router_score_function: softmax", "model.moe_router_pre_softmax"),
+    only("model.num_experts and model.moe_router_num_groups", "model.moe_router_group_topk"),
+    only("model.num_experts and model.moe_router_score_function: sigmoid", "model.moe_router_enable_expert_bias"),
+    only("model.moe_router_enable_expert_bias", "model.moe_router_bias_update_rate"),
+    only("model.moe_router_load_balancing_type: aux_loss or seq_aux_loss", "model.moe_aux_loss_coeff"),
+    only(
+        "model.num_experts and parallel.tensor_model_parallel_size over 1",
+        "parallel.expert_tensor_parallel_size",
+    ),
     only("model.add_bias_linear: false", "model.add_qkv_bias", note=" (true gives all linear layers a bias)"),
     Rule(
         ("model.init_method_std",),
@@ -269,6 +302,7 @@ def problems_of(recipe: Recipe) -> list[Problem]:
         model_problems,
         tensor_problems,
         stage_problems,
+        expert_problems,
         tokenizer_problems,
         data_problems,
         batch_problems,

@@ -10,7 +10,7 @@ from pydantic import Field
 from pretrain.recipe.section import Bool, Float, Int, Section
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 
 def _ffn_hidden_size(given: dict[str, Any]) -> int:
@@ -111,6 +111,41 @@ class ModelSection(Section):
     window_size: Annotated[Int | None, replace(FUNCTION, flops=True, before=None)] = Field(default=None, gt=0)
     """Number of keys that a token sees at most, its own included, as sliding_window of Mistral, and 1 more than the
     first of Megatron-LM's --window-size; by default all."""
+    num_experts: Annotated[Int | None, replace(SIZE, before=None)] = Field(default=None, gt=1)
+    """Experts of a layer, each an MLP, of which a router chooses some for every token; by default there is one MLP."""
+    moe_ffn_hidden_size: Annotated[Int, replace(SIZE, before=ANY)] = Field(gt=0, default_factory=_as("ffn_hidden_size"))
+    """Width of one expert; by default ffn_hidden_size."""
+    first_k_dense_replace: Annotated[Int, replace(SIZE, before=0)] = Field(default=0, ge=0)
+    """So many layers at the front have one MLP of ffn_hidden_size instead of experts, as in DeepSeek-V3."""
+    moe_layer_freq: Annotated[Int, replace(SIZE, before=1)] = Field(default=1, gt=0)
+    """Of the layers behind them, counted from 0 over all, those that this divides have experts: 1 for all."""
+    moe_shared_expert_intermediate_size: Annotated[Int | None, replace(SIZE, before=None)] = Field(default=None, gt=0)
+    """Width of the experts that serve every token, together; by default there are none."""
+    moe_router_topk: Annotated[Int, replace(FUNCTION, flops=True, before=2)] = Field(default=2, gt=0)
+    """Experts that compute for one token."""
+    moe_router_score_function: Annotated[Literal["softmax", "sigmoid"], replace(FUNCTION, before="softmax")] = "softmax"
+    """Scores of the experts: softmax, over those chosen for a token, or sigmoid, divided by the sum of those chosen."""
+    moe_router_pre_softmax: Annotated[Bool, replace(FUNCTION, before=False)] = False
+    """Whether the softmax is over all experts, before some are chosen: a token's weights then sum to less than 1."""
+    moe_router_num_groups: Annotated[Int | None, replace(FUNCTION, before=None)] = Field(default=None, gt=1)
+    """Groups of neighbouring experts; those of a token are chosen from its best moe_router_group_topk groups."""
+    moe_router_group_topk: Annotated[Int | None, replace(FUNCTION, before=None)] = Field(default=None, gt=0)
+    """Groups of one token. A group is as good as its two best experts together, as in DeepSeek-V3."""
+    moe_router_topk_scaling_factor: Annotated[Float, replace(FUNCTION, before=1.0)] = Field(default=1.0, gt=0)
+    """Factor of the weights with which a token's experts are summed up."""
+    moe_router_enable_expert_bias: Annotated[Bool, replace(PART, parameters=False, before=False)] = False
+    """Whether experts are chosen by their scores and a bias, which after each step moves up for those below the mean
+    load and down for the others (Wang et al. 2024, arXiv:2408.15664)."""
+    moe_router_bias_update_rate: Annotated[Float, NONE] = Field(default=1e-3, ge=0)
+    """By how much the bias moves in a step."""
+    moe_router_load_balancing_type: Annotated[Literal["none", "aux_loss", "seq_aux_loss"], NONE] = "none"
+    """Loss that evens out the load of the experts: aux_loss over a micro batch (Fedus et al. 2021, arXiv:2101.03961) or
+    seq_aux_loss over each sequence (DeepSeek-V3, arXiv:2412.19437)."""
+    moe_aux_loss_coeff: Annotated[Float, NONE] = Field(default=0.01, gt=0)
+    """Factor of the auxiliary loss."""
+    moe_z_loss_coeff: Annotated[Float | None, NONE] = Field(default=None, gt=0)
+    """Factor of the mean square of the log of the sum of exponentials of the router's logits (Zoph et al. 2022,
+    arXiv:2202.08906, equation 5); by default that loss is not added."""
     untie_embeddings_and_output_weights: Annotated[Bool, PART] = False
     """Whether the output layer has weights of its own instead of the embedding's."""
     parallel_residual: Annotated[Bool, FUNCTION] = False
@@ -136,6 +171,14 @@ class ModelSection(Section):
     """The vocabulary is padded to a multiple of this times the tensor-parallel size."""
 
     @property
+    def layers_with_experts(self) -> tuple[bool, ...]:
+        """Whether each layer has experts."""
+        first, every = self.first_k_dense_replace, self.moe_layer_freq
+        return tuple(
+            self.num_experts is not None and layer >= first and layer % every == 0 for layer in range(self.num_layers)
+        )
+
+    @property
     def head_size(self) -> int:
         """Size of one head."""
         return self.kv_channels
@@ -149,6 +192,17 @@ class ModelSection(Section):
         """Round the tokenizer's size up so that every tensor-parallel rank gets an equal, well aligned share."""
         multiple = self.make_vocab_size_divisible_by * tensor_model_parallel_size
         return -(-vocab_size // multiple) * multiple
+
+
+def dense_and_frequency(has_experts: Sequence[bool]) -> tuple[int, int] | None:
+    """Return first_k_dense_replace and moe_layer_freq of a model whose layers have experts or not; None if none fit."""
+    if not any(has_experts):
+        return None
+    for first in (0, list(has_experts).index(True)):
+        for every in range(1, len(has_experts) + 1):
+            if all(has == (layer >= first and layer % every == 0) for layer, has in enumerate(has_experts)):
+                return first, every
+    return None
 
 
 def _consequences() -> dict[str, Consequences]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from pretrain.recipe.section import Bool, Int, Section
+
+
+def _tensor_model_parallel_size(given: dict[str, Any]) -> int:
+    return int(given.get("tensor_model_parallel_size", 1))
 
 
 class ParallelSection(Section):
@@ -28,6 +32,11 @@ class ParallelSection(Section):
     overlap_p2p_comm: Bool | None = None
     """Whether stages of the interleaved schedule compute while they send and receive; by default where the backend
     can."""
+    expert_model_parallel_size: Int = Field(default=1, gt=0)
+    """Ranks that share the experts of a layer; they are ranks that have different tokens (data parallel ones, and with
+    expert_tensor_parallel_size below tensor_model_parallel_size also tensor parallel ones)."""
+    expert_tensor_parallel_size: Int = Field(gt=0, default_factory=_tensor_model_parallel_size)
+    """Ranks that share every expert; by default tensor_model_parallel_size."""
     sequence_parallel: Bool = False
     """Whether norms and dropout are split along the sequence over the tensor-parallel ranks."""
     use_distributed_optimizer: Bool = False

@@ -46,7 +46,10 @@ def _kernel(operation: str) -> Str:
 
 # Kernels of a role, each a key of its own: "norm@head". An operation's key holds for its roles that are not given.
 _OF_ROLES = {
+    "activation@expert": "Activation of the routed experts",
+    "activation@shared": "Activation of the shared experts",
     "linear@output": "Output layer",
+    "linear@router": "Logits of the router",
     "norm@head": "Norm of the queries and keys of each head",
 }
 if TYPE_CHECKING:
@@ -82,6 +85,9 @@ class KernelsSection(_RolesSection):
     bias_dropout_add: Str = _kernel("Bias, dropout and residual")
     cross_entropy: Str = _kernel("Vocabulary-parallel cross entropy")
     linear: Str = _kernel("Tensor-parallel linear")
+    grouped_linear: Str = _kernel("Linears of the experts")
+    moe_permute: Str = _kernel("Sorting of the tokens by expert")
+    router: Str = _kernel("Choice of each token's experts")
     optimizer: Str = _kernel("Adam and the gradient norm")
     collectives: Str = _kernel("Options of the process groups")
     fallback: Literal["allow", "forbid"] = "allow"

@@ -15,7 +15,7 @@ from pretrain.checkpoint.checksums import WHOLE, Share
 from pretrain.checkpoint.identity import structure
 from pretrain.errors import CheckpointError
 from pretrain.tools.convert.lazy_tensor import cast, with_rows
-from pretrain.tools.convert.model_weights import EMBEDDING, OUTPUT, FileLayout
+from pretrain.tools.convert.model_weights import EMBEDDING, EXPERT_BIAS, OUTPUT, FileLayout
 from pretrain.tools.convert.registry import WITH_LAYOUT, WRITE, read_weights
 from pretrain.tools.convert.target import require_free, write_target
 
@@ -79,7 +79,11 @@ def _as_asked(weights: ModelWeights, options: ConvertOptions) -> ModelWeights:
     if options.dtype is None:
         return weights
     dtype = DTYPES[options.dtype]
-    return replace(weights, tensors={name: cast(tensor, dtype, name) for name, tensor in weights.tensors.items()})
+    tensors = {
+        name: tensor if name.endswith(EXPERT_BIAS) else cast(tensor, dtype, name)
+        for name, tensor in weights.tensors.items()
+    }
+    return replace(weights, tensors=tensors)
 
 
 def _require_layout(options: ConvertOptions) -> None:

@@ -86,6 +86,24 @@ def joined(parts: Sequence[LazyTensor], dim: int) -> LazyTensor:
     return LazyTensor(shape, first.dtype, rows, by_rows)
 
 
+def stacked(parts: Sequence[LazyTensor]) -> LazyTensor:
+    """Return the parts, all of one shape, along a new first dimension; reading one of its rows reads one part."""
+    first = parts[0]
+    _require_alike(parts, {(part.dtype, part.shape) for part in parts})
+    shape = (len(parts), *first.shape)
+    return LazyTensor(shape, first.dtype, lambda begin, end: torch.stack([part.whole() for part in parts[begin:end]]))
+
+
+def row_of(whole: LazyTensor, number: int) -> LazyTensor:
+    """Return one row of a tensor of two dimensions or more as a tensor, of which each call of `rows` reads all."""
+    return LazyTensor(
+        whole.shape[1:],
+        whole.dtype,
+        lambda begin, end: whole.rows(number, number + 1)[0, begin:end],
+        by_rows=False,
+    )
+
+
 def part_of(whole: LazyTensor, dim: int, index: int, parts: int) -> LazyTensor:
     """Return one of so many equal parts along dimension 0 or 1."""
     if parts == 1:

@@ -32,6 +32,11 @@ def _everywhere(name: str, huggingface: Name, neox: Name = None, deepspeed: Name
     return Names(huggingface=huggingface, megatron=name, **others)
 
 
+def _experts(megatron: Name, huggingface: Name) -> Names:
+    """Return the names of a key that counts with experts alone, which GPT-NeoX and Megatron-DeepSpeed lack here."""
+    return Names(huggingface=huggingface, megatron=megatron, neox=WITHIN, deepspeed=WITHIN)
+
+
 NAMES: Mapping[str, Names] = {
     "num_layers": _everywhere("num_layers", ("num_hidden_layers", "n_layer")),
     "hidden_size": _everywhere("hidden_size", ("hidden_size", "n_embd")),
@@ -68,6 +73,23 @@ NAMES: Mapping[str, Names] = {
         huggingface="use_parallel_residual", megatron=None, neox="gpt_j_residual", deepspeed=None
     ),
     "embedding_layernorm": Names(huggingface=None, megatron=None, neox=None, deepspeed=None),
+    "num_experts": Names(
+        huggingface=("num_local_experts", "num_experts", "n_routed_experts"),
+        megatron="num_experts",
+        neox=None,
+        deepspeed=None,
+    ),
+    "moe_ffn_hidden_size": _experts("moe_ffn_hidden_size", "moe_intermediate_size"),
+    "first_k_dense_replace": _experts("moe_layer_freq", "first_k_dense_replace"),
+    "moe_layer_freq": _experts("moe_layer_freq", None),
+    "moe_shared_expert_intermediate_size": _experts("moe_shared_expert_intermediate_size", "n_shared_experts"),
+    "moe_router_topk": _experts("moe_router_topk", "num_experts_per_tok"),
+    "moe_router_score_function": _experts("moe_router_score_function", "model_type"),
+    "moe_router_pre_softmax": _experts("moe_router_pre_softmax", "norm_topk_prob"),
+    "moe_router_num_groups": _experts("moe_router_num_groups", "n_group"),
+    "moe_router_group_topk": _experts("moe_router_group_topk", "topk_group"),
+    "moe_router_topk_scaling_factor": _experts("moe_router_topk_scaling_factor", "routed_scaling_factor"),
+    "moe_router_enable_expert_bias": _experts("moe_router_enable_expert_bias", "model_type"),
 }
 
 

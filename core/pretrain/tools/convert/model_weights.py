@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pretrain.tools.convert.lazy_tensor import LazyTensor
 
 EMBEDDING, OUTPUT = "embedding.word_embeddings.weight", "output_layer.weight"
+EXPERT_BIAS = ".mlp.router.expert_bias"  # end of the name of a router's bias, which is fp32 in models of any dtype
 MAIN = "fp32_param"
 LATEST_OF_DEEPSPEED = "latest"  # file of DeepSpeed and GPT-NeoX that names the newest folder
 RELEASE = "release"  # content of Megatron-LM's LATEST, and folder, of weights that were published without an iteration
@@ -102,8 +103,7 @@ def expected_shapes(model: ModelSection, rows: int) -> dict[str, tuple[int, ...]
         shapes["embedding.position_embeddings.weight"] = (model.max_position_embeddings, hidden)
     if model.embedding_layernorm:
         shapes |= _norm("embedding_layernorm", model)
-    width = model.ffn_hidden_size
-    for number in range(model.num_layers):
+    for number, has_experts in enumerate(model.layers_with_experts):
         layer = f"decoder.layers.{number}"
         shapes |= _norm(f"{layer}.input_layernorm", model)
         qkv_bias = model.add_bias_linear or model.add_qkv_bias
@@ -116,8 +116,7 @@ def expected_shapes(model: ModelSection, rows: int) -> dict[str, tuple[int, ...]
         bias = model.add_bias_linear
         shapes |= _linear(f"{layer}.self_attention.linear_proj", hidden, heads * model.head_size, bias)
         shapes |= _norm(f"{layer}.pre_mlp_layernorm", model)
-        shapes |= _linear(f"{layer}.mlp.linear_fc1", width * (2 if model.activation == "swiglu" else 1), hidden, bias)
-        shapes |= _linear(f"{layer}.mlp.linear_fc2", hidden, width, bias)
+        shapes |= _experts(layer, model) if has_experts else _mlp(f"{layer}.mlp", model, model.ffn_hidden_size)
     shapes |= _norm("decoder.final_layernorm", model)
     if model.untie_embeddings_and_output_weights:
         shapes[OUTPUT] = (rows, hidden)
@@ -167,6 +166,23 @@ def model_section(path: Path, told: Mapping[str, Any], given: Mapping[str, Any])
         what = f"does not contain {', '.join(missing)}" if missing else f"has an invalid {invalid}"
         msg = f"{path} {what}.\nGive it as --set model.{(missing or wrong)[0]}=VALUE."
         raise CheckpointError(msg) from error
+
+
+def _mlp(name: str, model: ModelSection, width: int) -> dict[str, tuple[int, ...]]:
+    hidden, rows = model.hidden_size, width * (2 if model.activation == "swiglu" else 1)
+    up = _linear(f"{name}.linear_fc1", rows, hidden, model.add_bias_linear)
+    return up | _linear(f"{name}.linear_fc2", hidden, width, model.add_bias_linear)
+
+
+def _experts(layer: str, model: ModelSection) -> dict[str, tuple[int, ...]]:
+    """Return the router, the experts, each weight's as one of three dimensions, and the shared experts as one MLP."""
+    experts, shared = model.num_experts or 0, model.moe_shared_expert_intermediate_size
+    shapes: dict[str, tuple[int, ...]] = {f"{layer}.mlp.router.weight": (experts, model.hidden_size)}
+    if model.moe_router_enable_expert_bias:
+        shapes[f"{layer}{EXPERT_BIAS}"] = (experts,)
+    each = _mlp(f"{layer}.mlp.experts", model, model.moe_ffn_hidden_size)
+    shapes |= {name: (experts, *shape) for name, shape in each.items()}
+    return shapes | (_mlp(f"{layer}.mlp.shared_experts", model, shared) if shared else {})
 
 
 def _norm(name: str, model: ModelSection, width: int | None = None) -> dict[str, tuple[int, ...]]:

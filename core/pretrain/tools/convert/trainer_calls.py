@@ -185,8 +185,8 @@ def _part_of_rank(weights: ModelWeights, vocab_size: int, wanted: ShardedTensor)
         tensor = with_rows(with_rows(tensor, vocab_size), wanted.global_shape[0])
     first = wanted.global_offset[wanted.prepend_axis_num :]
     values = tensor.rows(first[0], first[0] + wanted.local_shape[0])
-    if len(wanted.local_shape) > 1:
-        values = values.narrow(1, first[1], wanted.local_shape[1])
+    for dim in range(1, len(wanted.local_shape)):
+        values = values.narrow(dim, first[dim], wanted.local_shape[dim])
     return values.to(wanted.dtype).contiguous()
 
 

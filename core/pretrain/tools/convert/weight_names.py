@@ -40,6 +40,7 @@ _LONGEST, _LARGEST = 60, 10**18  # bounds of a value that is written out: charac
 _LAYER = re.compile(r"layers\.(\d+)\.")
 _NO_WEIGHT = re.compile(r"(rotary_emb|rotary_pos_emb)\.inv_freq$|attention\.(bias|masked_bias)$|_extra_state")
 _SECOND_OF_MLP = (".dense_4h_to_h.weight", ".linear_fc2.weight", ".linear2.weight", ".w2.weight")
+_SECOND_OF_EXPERTS, _SECOND_OF_SHARED = ".experts.linear_fc2.weight", ".shared_experts.linear_fc2.weight"
 _DEEPEST = 20  # levels of a state dict that are looked at, fewer than Python's stack has
 _OUTPUTS = ("final_linear.weight", "lm_head.weight", "output_layer.weight")
 # settings of a recipe that Megatron-LM and its forks call by the same name
@@ -95,7 +96,12 @@ def model_of(shapes: Mapping[str, tuple[int, ...]], layers: int) -> dict[str, An
         elif name.endswith("position_embeddings.weight"):
             model["max_position_embeddings"] = shape[0]
             model["position_embedding_type"] = "learned_absolute"
-        elif name.endswith(_SECOND_OF_MLP):
+        elif name.endswith(_SECOND_OF_SHARED):
+            model["moe_shared_expert_intermediate_size"] = shape[-1]
+        elif name.endswith(_SECOND_OF_EXPERTS):
+            model["num_experts"], _, model["moe_ffn_hidden_size"] = shape[-3:]
+            model.setdefault("add_bias_linear", False)  # experts have no biases
+        elif name.endswith(_SECOND_OF_MLP) and ".experts." not in name:
             model["ffn_hidden_size"] = shape[-1]
             model["add_bias_linear"] = f"{name.removesuffix('weight')}bias" in shapes
     if "hidden_size" in model:

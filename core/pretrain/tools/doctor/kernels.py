@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from pretrain.conformance.one_result import as_function
 from pretrain.engine.kernels import Negotiation
 from pretrain.model.requests import attention_requests, kernel_requests
 from pretrain.plugins.negotiation.kernels import negotiate
 from pretrain.plugins.requests import AttentionRequest, CrossEntropyRequest, OptimizerRequest
-from pretrain.plugins.signatures import by_position
 from pretrain.tools.doctor.finding import Finding, Verdict, guarded
 from pretrain.tools.doctor.trials import TooLargeError, dropout_fault, linear_shapes, make_trial, optimizer_deviations
 
@@ -86,6 +86,9 @@ def _trials(bench: Bench, kernels: Kernels, request: Request, check: str) -> Ite
         columns = bench.recipe.padded_vocab_size(bench.vocab_size) // bench.recipe.parallel.tensor_model_parallel_size
         columns = min(columns, _MOST_COLUMNS)  # in float64 on the host too
         yield _tried(bench, check, request, kernel, linear=(bench.recipe.model.hidden_size, columns))
+    elif request.key == "linear@router":
+        shape = bench.recipe.model.hidden_size, bench.recipe.model.num_experts or 0
+        yield _tried(bench, check, request, kernel, linear=shape)
     elif request.operation == "linear":
         yield from _linears(bench, check, request, kernel)
     else:
@@ -117,7 +120,7 @@ def _tried(bench: Bench, check: str, request: Request, kernel: Any, **options: A
         trial = make_trial(request, bench.recipe, bench.limits, **options)
     except TooLargeError as reason:
         return Finding.look(check, f"not tried: {reason}")
-    kernel = by_position(request.operation, kernel)
+    kernel = as_function(request.operation, kernel)
     finding = _judged(bench, check, trial.sizes, trial.deviations(kernel, bench.device))
     if getattr(request, "dropout", 0.0):
         bench.doing(f"{check} with dropout")  # another sign of life: each of the two may take long

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from pretrain.conformance.compared_part import AttentionPart, TokenPart
+from pretrain.conformance.compared_part import EVERYTHING, AttentionPart, TokenPart
 from pretrain.conformance.comparison import adam_in_float64, both_results, oracle, random
 from pretrain.conformance.example_calls import Sizes, example_call, longer
+from pretrain.conformance.one_result import as_function
 from pretrain.conformance.tensor_error import INEXACT, TOLERANCE, relative_error
-from pretrain.plugins.requests import AttentionRequest, SoftmaxRequest
+from pretrain.plugins.requests import AttentionRequest, GroupedLinearRequest, SoftmaxRequest
 from pretrain.tools.doctor.finding import Verdict
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 SECONDS = 5.0  # time that a kernel's call, forward and backward, may take at the speed of the device's matmuls
 ORACLE_ELEMENTS = 2**23  # entries of the largest tensor that the oracle makes: 64 MiB in float64, a second on one core
+ORACLE_WEIGHTS = 2**26  # entries of the largest weight that it is given: 512 MiB
 ORACLE_FLOPS = 5e10  # operations of the oracle's matmuls: a few seconds in float64 on a core of a server
 SHARE = 0.25  # part of the free memory that a kernel's call may take
 PATIENCE, LENIENCE = 4, 2
@@ -145,6 +147,8 @@ def make_trial(
     """Return the trial of a kernel, at the shapes of the run as far as they fit."""
     if isinstance(request, AttentionRequest | SoftmaxRequest):
         return _of_scores(request, recipe, limits, stores_scores=stores_scores)
+    if isinstance(request, GroupedLinearRequest):
+        return _of_rows(request, limits)
     return _of_tokens(request, recipe, limits, linear)
 
 
@@ -171,6 +175,22 @@ def _of_scores(
     return Trial(call=call, part=part, oracle=lambda **given: kernel(**part.with_mask(given)), sizes=sizes)
 
 
+def _of_rows(request: GroupedLinearRequest, limits: ShapeLimits) -> Trial:
+    hidden, columns = request.hidden_size, request.ffn_hidden_size * (1 + request.is_gated)
+    if (entries := request.experts * hidden * columns) > ORACLE_WEIGHTS:
+        msg = f"weights of {entries} entries, over {ORACLE_WEIGHTS}, would take too long on the host in float64"
+        raise TooLargeError(msg)
+    width, flops = max(hidden, columns), 6.0 * hidden * columns
+    wanted = max(1, min(request.rows, ORACLE_ELEMENTS // width, int(ORACLE_FLOPS / flops)))
+    rows = limits.units(wanted, "a row", flops=flops, size=4.0 * OF_TOKEN * width)
+    return Trial(
+        call=example_call(request, Sizes(tokens=rows, batch=1)),
+        part=EVERYTHING,
+        oracle=oracle(request, main_grad_dtype=None),
+        sizes=f"{rows} rows of {request.rows}, {request.experts} experts, {hidden} to {columns}",
+    )
+
+
 def _of_tokens(request: Any, recipe: Recipe, limits: ShapeLimits, linear: Shape | None) -> Trial:
     operation, flops, model = request.operation, 0.0, recipe.model
     wanted, batch = model.seq_length, recipe.train.micro_batch_size
@@ -184,6 +204,10 @@ def _of_tokens(request: Any, recipe: Recipe, limits: ShapeLimits, linear: Shape 
     elif operation == "activation":
         width = request.features * (2 if request.kind == "swiglu" else 1)
         shown = f"{request.kind} of {width}"
+    elif operation == "moe_permute":
+        width, shown = request.topk * request.hidden_size, f"h {request.hidden_size}, {request.topk} experts a token"
+    elif operation == "router":
+        width, shown = request.experts, f"{request.topk} of {request.experts} experts"
     elif operation == "cross_entropy":
         width, shown = request.padded_vocab_size, f"{request.padded_vocab_size} columns"
     else:
@@ -205,7 +229,7 @@ def _of_tokens(request: Any, recipe: Recipe, limits: ShapeLimits, linear: Shape 
     return Trial(
         call=call,
         part=TokenPart(step),
-        oracle=oracle(request, **({"main_grad_dtype": None} if operation == "linear" else {})),
+        oracle=as_function(operation, oracle(request, **({"main_grad_dtype": None} if operation == "linear" else {}))),
         sizes=f"s {length}{cut}, b {batch}{compared}, {shown}",
     )
 

@@ -15,7 +15,7 @@ from pretrain.recipe.load import to_yaml
 from pretrain.report.console import Console
 from pretrain.report.environment_file import FILE as ENVIRONMENT
 from pretrain.report.environment_file import describe_environment, write_environment
-from pretrain.report.flops import parameter_count
+from pretrain.report.flops import active_text, parameter_count
 from pretrain.report.metrics import FILE as METRICS
 from pretrain.report.metrics import MetricsWriter
 from pretrain.report.plain_text import kernel_table_text
@@ -181,13 +181,14 @@ def _begin_of_part(run_dir: Path, recipe: bytes, environment: Mapping[str, Any])
 def log_head(logger: RunLogger, setup: RankSetup, table: KernelTable, run_dir: Path, remark: str) -> None:
     """Log the model, its layout over the ranks, the kernels, and what plugins have to say."""
     recipe, layout = setup.recipe, setup.layout
-    parameters = parameter_count(recipe.model, setup.padded_vocab_size)
+    rows = setup.padded_vocab_size
+    active = active_text(recipe.model, rows, lambda count: f"{count / 1e6:,.1f} M")
     lines = [
         *setup.plugins.notices,
         f"run directory: {run_dir}",
         kernel_table_text(table),
         (
-            f"{parameters / 1e6:,.1f} M parameters, {recipe.precision.dtype}; "
+            f"{parameter_count(recipe.model, rows) / 1e6:,.1f} M parameters{active}, {recipe.precision.dtype}; "
             f"{layout.world_size} rank{'s' * (layout.world_size > 1)}: "
             f"tensor {layout.tensor_model_parallel_size} x pipeline {layout.pipeline_model_parallel_size} x "
             f"data {layout.data_parallel_size}"

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from pretrain.collectives import first_problem, rank_rows
 from pretrain.engine import groups
 from pretrain.errors import TrainingError
+from pretrain.model.weights import is_replicated
 from pretrain.report.plain_text import some_of
 from pretrain.training.event import Event
 
@@ -36,7 +37,8 @@ class ReplicaCheck(Event):
         recipe, note, every = training.recipe, training.meter.logger.note, training.recipe.train.check_replicas_interval
         if every is None:
             return None
-        if training.length.layout.data_parallel_size == 1:
+        layout = training.length.layout
+        if layout.data_parallel_size == layout.expert_data_parallel_size == 1:
             note("train.check_replicas_interval has no effect: there is only one replica")
             return None
         if recipe.engine.name == "megatron" and recipe.parallel.overlap_param_gather:
@@ -44,11 +46,14 @@ class ReplicaCheck(Event):
                 "train.check_replicas_interval: parallel.overlap_param_gather gathers the weights again right before "
                 "they are compared, so only faults of that gather are found"
             )
-        return cls(training, groups.data_parallel_group(), every, saving)
+        return cls(training, (groups.data_parallel_group(), groups.expert_data_parallel_group()), every, saving)
 
-    def __init__(self, training: Training, group: dist.ProcessGroup, every: int, saving: Saving | None) -> None:
+    def __init__(
+        self, training: Training, replicas: Sequence[dist.ProcessGroup], every: int, saving: Saving | None
+    ) -> None:
+        """Take the ranks that hold the same weights, and those that hold the same experts."""
         self._engine, self._progress, self._interval = training.engine, training.progress, training.meter.interval
-        self._group, self._every, self._saving = group, every, saving
+        self._replicas, self._every, self._saving = replicas, every, saving
         self._hash = WeightHash()
 
     def after_iteration(self, due: Due) -> bool:
@@ -69,12 +74,19 @@ class ReplicaCheck(Event):
         self._progress.equal_at = iteration
 
     def _difference(self) -> str | None:
-        group = self._group
         with self._engine.replicated_weights() as weights:
-            if not _different(rank_rows(self._hash.buckets([weight for _, weight in weights]), group).tolist()):
-                return None
-            # All ranks of the group are here: weight by weight, to name them.
-            found = rank_rows(torch.stack([self._hash.one(weight) for _, weight in weights]), group).tolist()
+            experts = [named for named in weights if not is_replicated(named[1])]
+            others = [named for named in weights if is_replicated(named[1])]
+            problems = [self._compared(*pair) for pair in zip((others, experts), self._replicas, strict=True)]
+        return next(filter(None, problems), None)
+
+    def _compared(self, weights: Sequence[tuple[str, Tensor]], group: dist.ProcessGroup) -> str | None:
+        if not weights or group.size() == 1:
+            return None
+        if not _different(rank_rows(self._hash.buckets([weight for _, weight in weights]), group).tolist()):
+            return None
+        # All ranks of the group are here: weight by weight, to name them.
+        found = rank_rows(torch.stack([self._hash.one(weight) for _, weight in weights]), group).tolist()
         return describe(found, [name for name, _ in weights], dist.get_process_group_ranks(group))
 
     def _advice(self, iteration: int) -> str:

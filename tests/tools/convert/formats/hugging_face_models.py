@@ -22,6 +22,7 @@ SHAPE = {
     "max_position_embeddings": POSITIONS,
 }
 GROUPED = SHAPE | {"num_key_value_heads": 2}
+EXPERTS = GROUPED | {"num_experts_per_tok": 2, "moe_intermediate_size": 24, "head_dim": 24}
 GPT2 = {"vocab_size": VOCAB, "n_positions": POSITIONS, "n_embd": HIDDEN, "n_layer": LAYERS, "n_head": HEADS}
 NO_DROPOUT = {"embd_pdrop": 0.0, "resid_pdrop": 0.0, "attn_pdrop": 0.0}
 
@@ -30,8 +31,9 @@ def random_model(config):
     """Return a model in fp32 whose biases and norms are random, too."""
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     generator = torch.Generator().manual_seed(0)
+    biases = [bias for name, bias in model.named_buffers() if name.endswith("e_score_correction_bias")]
     with torch.no_grad():
-        for weight in model.parameters():
+        for weight in (*model.parameters(), *biases):
             weight.add_(torch.randn(weight.shape, generator=generator), alpha=0.05)
     return model
 

@@ -12,7 +12,7 @@ from pretrain.model.weights import global_names
 from pretrain.recipe import make_recipe
 from pretrain.recipe.sections.model import ModelSection
 from pretrain.tools.convert.lazy_tensor import in_memory
-from pretrain.tools.convert.model_weights import ModelWeights, expected_shapes
+from pretrain.tools.convert.model_weights import EXPERT_BIAS, ModelWeights, expected_shapes
 from tools.convert.formats.hugging_face_models import TOKENS
 
 SMALL = {
@@ -57,7 +57,9 @@ def our_logits(weights):
     section = weights.model.model_dump(exclude_unset=True) | {"make_vocab_size_divisible_by": 1}
     recipe = make_recipe(tiny.DATA | {"model": section})
     with tiny.engine_of(recipe) as engine, torch.no_grad():
-        ours = dict(global_names(engine.chunks[0].module))
+        model = engine.chunks[0].module
+        biases = ((name, bias) for name, bias in model.named_buffers() if name.endswith(EXPERT_BIAS))
+        ours = dict([*global_names(model), *biases])
         assert ours.keys() == weights.tensors.keys()
         for name, parameter in ours.items():
             parameter.copy_(weights.tensors[name].whole())

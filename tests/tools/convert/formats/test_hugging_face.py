@@ -10,6 +10,7 @@ import transformers
 
 from pretrain.tools.convert.formats import hugging_face
 from tools.convert.formats.hugging_face_models import (
+    EXPERTS,
     GPT2,
     GROUPED,
     NO_DROPOUT,
@@ -48,6 +49,20 @@ MODELS = {
     "Qwen 3": transformers.Qwen3Config(**GROUPED, head_dim=24, rope_theta=500.0),
     "StableLM": transformers.StableLmConfig(**GROUPED, use_qkv_bias=True),
     "StableLM, half of a head": transformers.StableLmConfig(**GROUPED, partial_rotary_factor=0.5, layer_norm_eps=1e-3),
+    "Mixtral": transformers.MixtralConfig(**GROUPED, num_local_experts=4, rms_norm_eps=1e-3, sliding_window=7),
+    "Qwen 3 with experts": transformers.Qwen3MoeConfig(**EXPERTS, num_experts=4, norm_topk_prob=True),
+    "Qwen 3, weights that do not sum to 1": transformers.Qwen3MoeConfig(**EXPERTS, num_experts=4),
+    "GLM-4.5": transformers.Glm4MoeConfig(
+        **EXPERTS,
+        n_routed_experts=8,
+        n_shared_experts=2,
+        n_group=4,
+        topk_group=2,
+        routed_scaling_factor=2.5,
+        use_qk_norm=True,
+        attention_bias=True,
+    ),
+    "GLM-4.5, plain": transformers.Glm4MoeConfig(**EXPERTS, n_routed_experts=4, first_k_dense_replace=0),
 }
 
 
@@ -81,3 +96,11 @@ def test_transformers_opens_without_a_word_what_is_written(saved, tmp_path, capl
     assert not any(info.values()), info
     assert isinstance(opened, type(model)) or weights.model.window_size is None  # a Mistral, which is then a Llama
     torch.testing.assert_close(logits_of(opened), logits_of(model), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("saved", ["Mixtral", "Qwen 3 with experts", "GLM-4.5"], indirect=True)
+def test_files_with_the_experts_of_a_layer_in_one_tensor_are_read(saved, tmp_path):
+    """transformers 5 holds them so, and writes them so where it is asked to."""
+    model, folder = saved
+    model.save_pretrained(tmp_path, save_original_format=False)
+    require_equal(hugging_face.read(tmp_path, {}).tensors, hugging_face.read(folder, {}).tensors)

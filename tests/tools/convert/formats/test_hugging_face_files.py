@@ -15,6 +15,7 @@ from pretrain.tools.convert.formats import hugging_face
 from pretrain.tools.convert.formats.hugging_face_config import settings_of_config
 from pretrain.tools.convert.lazy_tensor import in_memory
 from tools.convert.formats.hugging_face_models import (
+    EXPERTS,
     GPT2,
     GROUPED,
     HIDDEN,
@@ -34,6 +35,9 @@ CONFIGS = {
     "qwen2": transformers.Qwen2Config(**GROUPED),
     "qwen3": transformers.Qwen3Config(**GROUPED),
     "stablelm": transformers.StableLmConfig(**GROUPED),
+    "mixtral": transformers.MixtralConfig(**GROUPED, num_local_experts=4),
+    "qwen3_moe": transformers.Qwen3MoeConfig(**EXPERTS, num_experts=4),
+    "glm4_moe": transformers.Glm4MoeConfig(**EXPERTS, n_routed_experts=4),
 }
 
 
@@ -197,6 +201,13 @@ def test_a_config_of_pythia():
         ("qwen3", {"attention_bias": True}, "attention_bias True"),
         ("qwen3", {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1, "layer_types": None},
          "sliding_window 16"),
+        ("mixtral", {"num_local_experts": 10**12}, "1000000000000 experts"),
+        ("qwen3_moe", {"decoder_sparse_step": 2}, "decoder_sparse_step 2"),
+        ("qwen3_moe", {"use_sliding_window": True}, "use_sliding_window True"),
+        ("qwen3_moe", {"mlp_only_layers": [1]}, "mlp_only_layers [1]"),
+        ("glm4_moe", {"norm_topk_prob": False}, "norm_topk_prob False with num_experts_per_tok 2"),
+        ("glm4_moe", {"n_shared_experts": 0}, "model.moe_shared_expert_intermediate_size"),
+        ("qwen2", {"model_type": "deepseek_v3"}, "latent attention"),
         ("qwen2", {"model_type": "qwen4"}, "model_type 'qwen4'"),
         ("qwen2", {"model_type": {}}, "model_type {}"),
     ],
@@ -288,3 +299,13 @@ def test_a_torch_file_that_is_no_state_dict_is_refused(folder, tmp_path, content
     (tmp_path / "model.safetensors").unlink()
     torch.save(content, tmp_path / "pytorch_model.bin")
     assert "pytorch_model.bin " in refused(tmp_path)
+
+
+def test_the_layer_that_predicts_the_token_after_the_next_is_left_out(folder, states):
+    """GLM-4.5's files have it behind the last layer, and transformers leaves it out too."""
+    of_last = {name: weight for name, weight in states["glm4_moe"].items() if ".layers.1." in name}
+    more = {name.replace(".layers.1.", ".layers.2."): weight.clone() for name, weight in of_last.items()}
+    expected = tensors_in_memory(folder("glm4_moe"))
+    more["model.layers.2.eh_proj.weight"] = torch.ones(HIDDEN, 2 * HIDDEN)
+    require_equal(hugging_face.read(folder("glm4_moe", weights=more), {}).tensors, expected)
+    assert "unexpected model.layers.2" in refused(folder("glm4_moe", {"num_nextn_predict_layers": 0}, more))

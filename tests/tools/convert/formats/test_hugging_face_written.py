@@ -46,6 +46,20 @@ ARCHITECTURES["qwen2"] = ARCHITECTURES["llama"] | {"add_qkv_bias": True}
 ARCHITECTURES["mistral"] = ARCHITECTURES["llama"] | {"window_size": 5}
 ARCHITECTURES["stablelm"] = ARCHITECTURES["llama"] | {"normalization": "LayerNorm", "rotary_percent": 0.5}
 ARCHITECTURES["qwen3"] = ARCHITECTURES["llama"] | {"qk_layernorm": True}
+ARCHITECTURES["mixtral"] = ARCHITECTURES["llama"] | {"num_experts": 3}
+ARCHITECTURES["qwen3_moe"] = ARCHITECTURES["qwen3"] | {"num_experts": 3, "moe_ffn_hidden_size": 5}
+ARCHITECTURES["glm4_moe"] = ARCHITECTURES["llama"] | {
+    "num_experts": 4,
+    "moe_ffn_hidden_size": 5,
+    "moe_shared_expert_intermediate_size": 10,
+    "first_k_dense_replace": 1,
+    "rotary_percent": 0.5,
+    "moe_router_score_function": "sigmoid",
+    "moe_router_enable_expert_bias": True,
+    "moe_router_num_groups": 2,
+    "moe_router_group_topk": 1,
+    "moe_router_topk_scaling_factor": 2.5,
+}
 
 
 def ours(kind, dtype=torch.float32, rows=VOCAB, vocab_size=None, **more):
@@ -157,6 +171,13 @@ def test_a_large_model_is_written_in_shards_that_transformers_opens(tmp_path, mo
         ("llama", {"activation": "gelu"}, "model.activation=gelu"),
         ("qwen2", {"parallel_residual": True}, "model.parallel_residual=true"),
         ("qwen3", {"add_qkv_bias": True}, "model.add_qkv_bias=true"),
+        ("gpt2", {"num_experts": 3}, "model.num_experts=3"),
+        ("mixtral", {"moe_ffn_hidden_size": 5}, "model.moe_ffn_hidden_size=5"),
+        ("mixtral", {"moe_router_pre_softmax": True}, "model.moe_router_pre_softmax=true"),
+        ("qwen3_moe", {"first_k_dense_replace": 1}, "model.first_k_dense_replace=1"),
+        ("qwen3_moe", {"moe_layer_freq": 2}, "model.moe_layer_freq=2"),
+        ("glm4_moe", {"moe_router_enable_expert_bias": False}, "model.moe_router_enable_expert_bias=false"),
+        ("glm4_moe", {"moe_shared_expert_intermediate_size": 7}, "model.moe_shared_expert_intermediate_size=7"),
     ],
 )
 def test_a_model_that_no_architecture_has_is_refused_by_its_setting(kind, more, named):

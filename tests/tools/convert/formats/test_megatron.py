@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pretrain.errors import CheckpointError, DamageError
-from pretrain.tools.convert.formats import megatron, megatron_writer
+from pretrain.tools.convert.formats import megatron, megatron_writer, sharded
 from pretrain.tools.convert.model_weights import FileLayout
+from pretrain.tools.convert.target import write_target
 from tools.convert.formats import megatron_files
 from tools.convert.formats.hugging_face_models import GROUPED, HEADS, logits_of, random_model, require_equal
 from tools.convert.formats.megatron_files import NAMES_2019, NAMES_2022, NAMES_2024, arguments, detached, divided
@@ -206,9 +207,10 @@ def test_ranks_that_do_not_belong_together_are_refused(gpt2, tmp_path, change, n
         (lambda state: state["args"].__dict__.update(hidden_size="wide"), "hidden_size"),
         (lambda state: state["args"].__dict__.update(position_embedding_type=["rope"]), "position_embedding_type"),
         (
-            lambda state: state["args"].__dict__.update(num_experts=8, squared_relu=True),
-            "squared_relu True, num_experts",
+            lambda state: state["args"].__dict__.update(qk_l2_norm=True, squared_relu=True),
+            "squared_relu True, qk_l2_norm True",
         ),
+        (lambda state: state["args"].__dict__.update(num_experts=8), "experts .*\n.*--ckpt-format torch_dist"),
         (lambda state: state["args"].__dict__.update(apply_layernorm_1p=True), "apply_layernorm_1p"),
     ],
 )
@@ -236,6 +238,7 @@ def test_a_folder_of_another_format_is_none(tmp_path):
     ("model", "layout", "named"),
     [
         ({"parallel_residual": True}, {}, "parallel_residual"),
+        (LLAMA | {"num_experts": 2}, {}, "experts .*\n.*Convert it to torch_dist"),
         ({"embedding_layernorm": True}, {}, "embedding_layernorm"),
         ({"activation": "gelu_tanh", "add_bias_linear": False}, {}, "gelu_tanh without add_bias_linear"),
         (
@@ -250,3 +253,35 @@ def test_a_folder_of_another_format_is_none(tmp_path):
 def test_models_and_layouts_that_megatron_lm_does_not_have_are_refused(model, layout, named):
     with pytest.raises(CheckpointError, match=named):
         megatron_writer.write(random_weights(**model), FileLayout(**layout))
+
+
+EXPERTS = LLAMA | {"num_experts": 3, "moe_ffn_hidden_size": 5, "moe_shared_expert_intermediate_size": 7}
+
+
+@pytest.mark.parametrize(
+    ("model", "key", "state"),
+    [
+        ({}, "decoder.layers.mlp.experts.experts.linear_fc1", "shard_3.2_4.3"),
+        ({"first_k_dense_replace": 1}, "decoder.layers.3.mlp.experts.experts.linear_fc1", "shard_2_3"),
+    ],
+    ids=["experts in all layers", "one dense layer"],
+)
+def test_a_mixture_in_the_sharded_format_has_megatron_lms_keys_and_is_read_again(tmp_path, model, key, state):
+    bias = {"moe_router_score_function": "sigmoid", "moe_router_enable_expert_bias": True}
+    weights = random_weights(**EXPERTS, **bias, **model)
+    folder = tmp_path / "target"
+    write_target(megatron_writer.write_torch_dist(weights, FileLayout()), folder, "identity")
+    keys = sharded.index_of(folder / "iter_0000007").state_dict_metadata
+    assert {f"{key}.weight", f"{key}._extra_state/{state}"} <= keys.keys()
+    assert tuple(keys[f"{key}.weight"].size)[-3:] == (3, 10, 16)
+    again = sharded.read(folder / "iter_0000007", {})
+    require_equal(again.with_vocabulary(11).tensors, weights.tensors)
+    assert again.model == weights.model
+    described = sharded.describe(folder / "iter_0000007")
+    assert (described.model["num_experts"], described.model["moe_ffn_hidden_size"]) == (3, 5)
+
+
+def test_groups_that_megatron_core_rates_otherwise_are_refused():
+    groups = {"moe_router_num_groups": 3, "moe_router_group_topk": 2, "moe_router_score_function": "sigmoid"}
+    with pytest.raises(CheckpointError, match="moe_router_num_groups with a moe_router_topk that is not twice"):
+        megatron_writer.write_torch_dist(random_weights(**EXPERTS, **groups), FileLayout())

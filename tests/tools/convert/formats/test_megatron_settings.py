@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pretrain.errors import CheckpointError
-from pretrain.tools.convert.formats.megatron_settings import ALLOWED, VOCAB_SIZE, settings_of, vocab_size_of
+from pretrain.tools.convert.formats.megatron_settings import ALLOWED, OF_ROUTER, VOCAB_SIZE, settings_of, vocab_size_of
 
 TOLD = {
     *("num_layers", "hidden_size", "num_attention_heads", "num_query_groups", "ffn_hidden_size", "kv_channels"),
@@ -24,6 +24,8 @@ TOLD = {
         "activation_func",
     ),
     *("bias_activation_fusion", "use_te_activation_func", "window_size"),
+    *("moe_ffn_hidden_size", "moe_layer_freq", "moe_shared_expert_intermediate_size", *OF_ROUTER),
+    "moe_router_load_balancing_type",
 }
 """Fields that arguments or the weights' shapes tell us."""
 
@@ -34,15 +36,20 @@ ARGUMENTS = {
 }
 """Field of the configuration -> argument that sets it."""
 
-OF_REFUSED = r"moe_.+|dsa_.+|linear_.+|mamba_.+|use_mamba.+|mtp_loss_.+|mrope_.+"
+OF_REFUSED = r"moe_(expert_capacity|pad_expert|token_drop).+|dsa_.+|linear_.+|mamba_.+|use_mamba.+|mtp_loss_.+|mrope_.+"
 """Fields that count only with an argument, or a kind of position embedding, that is refused."""
 
-OF_TRAINING = r".*init_.+|init_method|.+_dropout|qk_clip.*|log_max_.+|calculate_per_token_loss|test_mode"
+OF_TRAINING = (
+    r"moe_(aux_loss|z_loss|input_jitter|router_bias_update).+|.*init_.+|init_method|.+_dropout|qk_clip.*|log_max_.+|"
+    r"calculate_per_token_loss|test_mode"
+)
 OF_COMPUTATION = (
     r"(fp8|fp4|recompute|cuda_graph|enable_cuda|external_cuda|inference|cp_comm|tp_only|symmetric|use_kitchen|kitchen|"
     r"fine_grained|offload|min_offloaded|persist|memory_efficient|distribute_saved|apply_rope_fusion|fused|masked_|"
     r"bias_dropout|use_fused|use_inference|flash_|batch_inv|clone_|disable_|config_logger|hetereogenous_dist|mlp_chunks|"
     r"first_last_layers_bf16|num_layers_at|attention_softmax_in|attention_backend|apply_query_key_layer|quant_recipe|"
+    r"moe_(shared_expert_overlap|router_padding|router_dtype|router_fusion|grouped_gemm|use_legacy|token_dispatcher|"
+    r"enable_|flex_|per_layer_logging|layer_recompute|permute_fusion|deepep|hybridep)|"
     r"fp32_residual|activation_func_fp8|transformer_impl).*"
 )
 """Fields of precision and kernels, by the beginnings of their names."""
@@ -125,3 +132,39 @@ def test_a_value_that_would_be_endless_as_text_is_not_written_out(name):
         settings_told({"qk_l2_norm": 10**5000})
     told = settings_told({"hidden_size": argparse.Namespace(wide=endless), "rope_theta": endless})
     assert (told["hidden_size"], told["rotary_base"]) == ("of type Namespace", "of type list")
+
+
+EXPERTS = {"num_experts": 8, "num_layers": 4}
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        ({}, {}),
+        ({"moe_layer_freq": 2}, {"moe_layer_freq": 2}),
+        ({"moe_layer_freq": [0, 1, 1, 1]}, {"first_k_dense_replace": 1, "moe_layer_freq": 1}),
+        ({"moe_layer_freq": [0, 0, 1, 0]}, {"first_k_dense_replace": 2, "moe_layer_freq": 2}),
+        ({"moe_router_num_groups": 1, "moe_router_group_topk": 1, "moe_router_topk": 4}, {"moe_router_topk": 4}),
+        ({"moe_router_topk_scaling_factor": None}, {}),
+    ],
+)
+def test_experts_are_those_of_the_arguments(args, told):
+    found = settings_of(Path("made"), EXPERTS | args, {}, takes_experts=True)
+    assert {name: value for name, value in found.items() if "moe_" in name or "dense" in name} == told
+    assert found["num_experts"] == 8
+
+
+@pytest.mark.parametrize(
+    ("args", "named"),
+    [
+        ({"moe_layer_freq": [1, 1, 0, 1]}, "experts in layers that first_k_dense_replace and moe_layer_freq"),
+        ({"moe_layer_freq": [1] * 5}, "experts in layers"),
+        ({"moe_router_load_balancing_type": ["sinkhorn"]}, "sinkhorn"),
+        ({"moe_expert_capacity_factor": 1.0}, "moe_expert_capacity_factor 1.0"),
+    ],
+)
+def test_experts_that_ours_are_not_are_refused(args, named):
+    with pytest.raises(CheckpointError, match=named):
+        settings_of(Path("made"), EXPERTS | args, {}, takes_experts=True)
+    with pytest.raises(CheckpointError, match="num_experts 8"):
+        settings_told(EXPERTS)

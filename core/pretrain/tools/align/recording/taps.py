@@ -31,6 +31,8 @@ ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     for operation, signature in SIGNATURES.items()
 }
 """Operation -> its kernel's arguments (`pretrain.plugins.signatures`)."""
+_OF_ROWS = {"grouped_linear", "router", "expert"}
+"""Operations and roles inside of a mixture of experts: their first dimension is no sequence, whose parts are kept."""
 _INSIDE_OTHERS = "softmax"
 """An operation that another one calls: its tensors are checked, but not kept; they are quadratic in the sequence."""
 
@@ -48,7 +50,7 @@ class Taps:
 
     def around(self, request: Request, kernel: Any) -> Any:
         """Return the kernel with a tap around it; see `pretrain.plugins.negotiation.kernels.negotiate`."""
-        if request.operation not in ARGUMENTS:
+        if request.operation not in ARGUMENTS or {request.operation, request.role} & _OF_ROWS:
             return kernel
         return partial(self._call, request, kernel)
 

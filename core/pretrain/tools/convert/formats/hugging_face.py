@@ -32,6 +32,7 @@ NAME = "Hugging Face"
 CONFIG = "config.json"
 _NAMES = ("model.safetensors", "pytorch_model.bin")  # the weights as one file; shards are listed in NAME.index.json
 INDEX = ".index.json"
+_MOST_NEXT = 8  # layers that predict tokens after the next; the published models have one
 TOKENIZER_FILES = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json", "merges.txt"),
     *("added_tokens.json", "tokenizer.model", "chat_template.jinja"),
@@ -124,7 +125,8 @@ def read(folder: Path, given: Mapping[str, Any]) -> ModelWeights | None:
         msg = f"{folder / CONFIG} describes a {family.architecture}, which cannot have {', '.join(misfits)}.\n"
         msg += "Correct the file, or the values of --set."
         raise CheckpointError(msg)
-    stored = _stored(folder, name, family)
+    stored = _without_next_tokens(_stored(folder, name, family), config)
+    stored = family.one_by_one(stored, model)
     rows = _vocabulary(folder, config, family, stored)
     weights = ModelWeights(
         path=folder,
@@ -156,6 +158,16 @@ def _stored(folder: Path, name: str, family: Architecture) -> dict[str, LazyTens
         msg = f"{folder} holds {some_of(twice)} under two names.\nKeep one of them."
         raise CheckpointError(msg)
     return dict(zip(names, stored.values(), strict=True))
+
+
+def _without_next_tokens(stored: Mapping[str, LazyTensor], config: Mapping[str, Any]) -> dict[str, LazyTensor]:
+    """Leave out GLM's layers behind the last, which predict the token after the next, as transformers does."""
+    last, more = config.get("num_hidden_layers"), config.get("num_nextn_predict_layers")
+    if config["model_type"] != "glm4_moe" or type(last) is not int or type(more) is not int:
+        return dict(stored)
+    layers = range(last, last + min(more, _MOST_NEXT))
+    begins = tuple(f"model.layers.{number}." for number in layers)
+    return {name: tensor for name, tensor in stored.items() if not name.startswith(begins)}
 
 
 def _require_weights(file: Path, found: Mapping[Any, Any], before: Collection[str]) -> None:
@@ -191,6 +203,10 @@ def _imported(
         found = f"{folder / CONFIG} says {model.num_layers} layers, but the files hold only {len(stored)} weights"
         msg = f"{found}.\nCopy the files again."
         raise CheckpointError(msg)
+    if (model.num_experts or 0) > len(stored):
+        found = f"{folder / CONFIG} says {model.num_experts} experts, but the files hold only {len(stored)} weights"
+        msg = f"{found}.\nCopy the files again."
+        raise CheckpointError(msg)
     shapes = model_weights.expected_shapes(model, rows)
     [embedding], [output] = family.names(EMBEDDING), family.names(OUTPUT)
     if output in stored and OUTPUT not in shapes:  # files of torch have both names of a tied embedding
@@ -203,7 +219,11 @@ def _imported(
         msg += "Copy the files again. If config.json is wrong, correct it by --set model.KEY=VALUE."
         raise CheckpointError(msg)
     return {
-        ours: family.imported(ours, _of_one_dtype(folder, {name: stored[name] for name in family.names(ours)}), model)
+        ours: family.imported(
+            ours,
+            _of_one_dtype(folder, {name: stored[name] for name in family.names(ours, model.num_experts or 0)}),
+            model,
+        )
         for ours in shapes
     }
 

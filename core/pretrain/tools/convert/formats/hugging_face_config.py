@@ -1,10 +1,9 @@
 """Settings of a model in Hugging Face's config.json, as transformers 4 and 5 write it.
 
-Names and defaults are those of configuration_gpt2.py, configuration_gpt_neox.py, configuration_llama.py,
-configuration_mistral.py, configuration_qwen2.py, configuration_qwen3.py and configuration_stablelm.py in
-transformers/models; transformers 5 keeps what rope needs in `rope_parameters` (modeling_rope_utils.py,
-convert_rope_params_to_dict), 4 in `rope_theta`, `rope_scaling` and `partial_rotary_factor`. A window has as many keys
-as ours, the token's own among them: key > query - sliding_window (sliding_window_overlay in masking_utils.py).
+Names and defaults are those of models/MODEL_TYPE/configuration_MODEL_TYPE.py in transformers; transformers 5 keeps what
+rope needs in `rope_parameters` (modeling_rope_utils.py, convert_rope_params_to_dict), 4 in `rope_theta`, `rope_scaling`
+and `partial_rotary_factor`. A window has as many keys as ours, the token's own among them: key > query - sliding_window
+(sliding_window_overlay in masking_utils.py).
 """
 
 from __future__ import annotations
@@ -37,6 +36,13 @@ NAMES = {
     "rotary_percent": ("partial_rotary_factor", "rotary_pct"),
     "parallel_residual": ("use_parallel_residual",),
     "padded_vocab_size": ("vocab_size",),
+    "num_experts": ("num_local_experts", "num_experts", "n_routed_experts"),
+    "moe_ffn_hidden_size": ("moe_intermediate_size",),
+    "moe_router_topk": ("num_experts_per_tok",),
+    "first_k_dense_replace": ("first_k_dense_replace",),
+    "moe_router_num_groups": ("n_group",),
+    "moe_router_group_topk": ("topk_group",),
+    "moe_router_topk_scaling_factor": ("routed_scaling_factor",),
 }
 _SIZES = ("num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size", "max_position_embeddings")
 # setting of a recipe -> its name among the parameters of rope_type llama3
@@ -92,7 +98,21 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
         "layernorm_epsilon": 1e-5,
         "rotary_percent": 0.25,
     },
+    "mixtral": _LLAMA
+    | {"max_position_embeddings": 4096 * 32, "num_query_groups": 8, "layernorm_epsilon": 1e-5, "rotary_base": 1e6}
+    | {"num_experts": 8, "moe_router_topk": 2},
+    "qwen3_moe": _LLAMA
+    | {"max_position_embeddings": 32768, "num_query_groups": 4, "qk_layernorm": True}
+    | {"num_experts": 128, "moe_ffn_hidden_size": 768, "moe_router_topk": 8},
+    "glm4_moe": _LLAMA
+    | {"max_position_embeddings": 131072, "num_query_groups": 8, "layernorm_epsilon": 1e-5, "rotary_percent": 0.5}
+    | {"num_experts": 128, "moe_ffn_hidden_size": 1408, "moe_router_topk": 8, "first_k_dense_replace": 1}
+    | {"moe_router_score_function": "sigmoid", "moe_router_enable_expert_bias": True},
 }
+_NOT_BUILT = dict.fromkeys(
+    ("deepseek_v2", "deepseek_v3", "kimi_k2"),
+    "whose attention has keys and values of a low rank (multi-head latent attention), which is not built here",
+)
 
 
 def settings_of_config(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -141,9 +161,22 @@ def _of_kind(kind: str, config: Mapping[str, Any], model: dict[str, Any]) -> dic
         found["add_bias_linear"] = True
     if kind == "stablelm":
         found["add_qkv_bias"] = config.get("use_qkv_bias", False)
-    if kind == "mistral":
-        found["window_size"] = config.get("sliding_window", 4096)
+    if kind in {"mistral", "mixtral"}:
+        found["window_size"] = config.get("sliding_window", 4096 if kind == "mistral" else None)
+    if kind == "qwen3_moe":
+        found["moe_router_pre_softmax"] = config.get("norm_topk_prob") is not True
+    if kind == "glm4_moe":
+        found |= _of_glm(config, model)
     return found | _scaling(config, model)
+
+
+def _of_glm(config: Mapping[str, Any], model: dict[str, Any]) -> dict[str, Any]:
+    if config.get("n_group", 1) == 1:
+        for name in ("moe_router_num_groups", "moe_router_group_topk"):
+            model.pop(name, None)
+    found = {name: config[theirs] for name, theirs in _SWITCHES_OF_GLM.items() if theirs in config}
+    shared, each = config.get("n_shared_experts", 1), model.get("moe_ffn_hidden_size")
+    return found | ({"moe_shared_expert_intermediate_size": shared * each} if _are_ints(shared, each) else {})
 
 
 def _scaling(config: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
@@ -156,8 +189,9 @@ def _scaling(config: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, A
     return {"use_rope_scaling": True} | {ours: found[name] for ours, name in SCALING.items() if name in found}
 
 
+_SWITCHES_OF_GLM = {"qk_layernorm": "use_qk_norm", "add_qkv_bias": "attention_bias"}
 # by model_type: settings that must have this value, which is transformers' default
-_ONLY: dict[str, dict[str, bool]] = {
+_ONLY: dict[str, dict[str, Any]] = {
     "gpt2": {
         "scale_attn_weights": True,
         "scale_attn_by_inverse_layer_idx": False,
@@ -167,6 +201,7 @@ _ONLY: dict[str, dict[str, bool]] = {
     "gpt_neox": {"attention_bias": True},
     "qwen3": {"attention_bias": False},
     "stablelm": {"qk_layernorm": False},
+    "qwen3_moe": {"attention_bias": False, "decoder_sparse_step": 1, "use_sliding_window": False},
 }
 _KEY = "(model."  # before the setting of ours that replaces what is refused
 _NEEDED = ("rope_scaling_factor", "rope_low_freq_factor", "rope_high_freq_factor")
@@ -176,7 +211,8 @@ def require_known(path: Path, config: Mapping[str, Any], given: Mapping[str, Any
     """Require that our settings can express all that a config.json says of what the model computes."""
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in _DEFAULTS:
-        msg = f"{path} has model_type {shown(kind)}, which is not supported.\nSupported are: {', '.join(_DEFAULTS)}."
+        why = _NOT_BUILT.get(kind, "which is not supported") if isinstance(kind, str) else "which is not supported"
+        msg = f"{path} has model_type {shown(kind)}, {why}.\nSupported are: {', '.join(_DEFAULTS)}."
         raise CheckpointError(msg)
     if wrong := [*_refused_of_kind(kind, config, given), *_refused_rope(config, given), *_windows(kind, config, given)]:
         to_do = "Recipes have no such setting: it cannot be converted."
@@ -191,11 +227,16 @@ def _refused_of_kind(kind: str, config: Mapping[str, Any], given: Mapping[str, A
         key = _activation_key(kind)
         yield f"{key} {shown(config[key])} (model.activation)"
     for name, value in _ONLY.get(kind, {}).items():
-        if config.get(name, value) is not value:
+        if type(given_value := config.get(name, value)) is not type(value) or given_value != value:
             yield f"{name} {shown(config[name])}"
     biases = [config.get(name) or False for name in ("attention_bias", "mlp_bias")]
     if kind == "llama" and biases not in ([False] * 2, [True] * 2) and "add_bias_linear" not in given:
         yield f"attention_bias {shown(biases[0])} with mlp_bias {shown(biases[1])} (model.add_bias_linear)"
+    if kind == "qwen3_moe" and config.get("mlp_only_layers"):
+        yield f"mlp_only_layers {shown(config['mlp_only_layers'])}"
+    topk, norm = settings_of_config(config).get("moe_router_topk"), config.get("norm_topk_prob", True)
+    if kind == "glm4_moe" and norm is not (topk != 1):  # ours divides the scores by their sum if there are several
+        yield f"norm_topk_prob {shown(norm)} with num_experts_per_tok {shown(topk)}"
     if config.get("quantization_config"):
         yield "quantization_config (weights that are quantized)"
 
@@ -227,16 +268,15 @@ def _windows(kind: str, config: Mapping[str, Any], given: Mapping[str, Any]) -> 
 def _window(kind: str, config: Mapping[str, Any]) -> Any:
     """Return how many positions only some layers see; None is all.
 
-    Mistral's window is that of all layers, and a setting of ours. Qwen 2's and 3's holds with use_sliding_window from
+    The window of all layers, as Mistral has, is a setting of ours. Qwen 2's and 3's holds with use_sliding_window from
     layer max_window_layers on. Layers of other kinds, of which a config has a list, see an unknown number.
     """
     layers = config.get("layer_types")
     first, number = config.get("max_window_layers", 28), config.get("num_hidden_layers")
     if isinstance(layers, list) and any(each != "full_attention" for each in layers):
         return config.get("sliding_window") or "of its own"
-    is_used = False
-    if kind in {"qwen2", "qwen3"} and config.get("use_sliding_window") and not isinstance(layers, list):
-        is_used = not (_are_ints(first, number) and first >= number)
+    is_used = kind in {"qwen2", "qwen3"} and config.get("use_sliding_window") and not isinstance(layers, list)
+    is_used = is_used and not (_are_ints(first, number) and first >= number)
     return config.get("sliding_window", 4096) if is_used else None
 
 
@@ -294,25 +334,59 @@ def _with_rope(kind: str, model: ModelSection) -> dict[str, Any]:
             "rotary_emb_base": model.rotary_base,
             **_written_rope(model, {"partial_rotary_factor": model.rotary_percent}),
         }
+    of_rope = {"partial_rotary_factor": model.rotary_percent} if kind in {"stablelm", "glm4_moe"} else {}
     return common | {
         "num_key_value_heads": model.num_query_groups,
         "head_dim": model.kv_channels,
         ("layer_norm_eps" if kind == "stablelm" else "rms_norm_eps"): model.layernorm_epsilon,
         "rope_theta": model.rotary_base,
         **_of_llamas_kin(kind, model),
-        **_written_rope(model, {"partial_rotary_factor": model.rotary_percent} if kind == "stablelm" else {}),
+        **_written_experts(kind, model),
+        **_written_rope(model, of_rope),
+        **of_rope,
     }
 
 
 def _of_llamas_kin(kind: str, model: ModelSection) -> dict[str, Any]:
-    """Return what one model_type has."""
+    """Return what dense model types have, and Mixtral's window."""
     match kind:
         case "llama":
             return {"attention_bias": model.add_bias_linear, "mlp_bias": model.add_bias_linear}
-        case "mistral":
+        case "mistral" | "mixtral":
             return {"sliding_window": model.window_size}
         case "stablelm":
-            return {"use_qkv_bias": model.add_qkv_bias, "partial_rotary_factor": model.rotary_percent}
+            return {"use_qkv_bias": model.add_qkv_bias}
+        case _:
+            return {}
+
+
+def _written_experts(kind: str, model: ModelSection) -> dict[str, Any]:
+    chosen = {"num_experts_per_tok": model.moe_router_topk}
+    match kind:
+        case "mixtral":
+            return chosen | {"num_local_experts": model.num_experts}
+        case "qwen3_moe":
+            return chosen | {
+                "num_experts": model.num_experts,
+                "moe_intermediate_size": model.moe_ffn_hidden_size,
+                "norm_topk_prob": not model.moe_router_pre_softmax,
+                "decoder_sparse_step": 1,
+                "mlp_only_layers": [],
+                "attention_bias": False,
+            }
+        case "glm4_moe":
+            return chosen | {
+                "n_routed_experts": model.num_experts,
+                "moe_intermediate_size": model.moe_ffn_hidden_size,
+                "n_shared_experts": (model.moe_shared_expert_intermediate_size or 0) // model.moe_ffn_hidden_size,
+                "first_k_dense_replace": model.first_k_dense_replace,
+                "n_group": model.moe_router_num_groups or 1,
+                "topk_group": model.moe_router_group_topk or 1,
+                "routed_scaling_factor": model.moe_router_topk_scaling_factor,
+                "norm_topk_prob": model.moe_router_topk > 1,
+                "num_nextn_predict_layers": 0,
+                **{theirs: getattr(model, ours) for ours, theirs in _SWITCHES_OF_GLM.items()},
+            }
         case _:
             return {}
 

@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, Any
 from pretrain.errors import CheckpointError
 from pretrain.report.plain_text import some_of
 from pretrain.tools.convert import model_weights, rank_parts, weight_names
-from pretrain.tools.convert.formats.megatron_settings import qkv_order, schedule_of, settings_of, vocab_size_of
+from pretrain.tools.convert.formats.megatron_settings import (
+    is_mixture,
+    qkv_order,
+    schedule_of,
+    settings_of,
+    vocab_size_of,
+)
 from pretrain.tools.convert.lazy_tensor import equal_to
 from pretrain.tools.convert.model_weights import EMBEDDING, OUTPUT, RELEASE, CheckpointSummary, FileLayout, ModelWeights
 from pretrain.tools.convert.rank_parts import lacking, merged, mixed_files
@@ -153,8 +159,10 @@ def read(folder: Path, given: Mapping[str, Any]) -> ModelWeights | None:
     args = weight_names.args_of(first)
     ranks = _all_ranks(folder, names, args)
     tensor, stages = max(rank.tensor for rank in ranks) + 1, max(rank.stage for rank in ranks) + 1
-    if any(rank.expert for rank in ranks):
-        raise rank_parts.not_ours(folder, "a mixture of experts (num_experts)")
+    if is_mixture(args):
+        msg = f"{folder} has experts (num_experts) in files of one rank each, which are not read.\n"
+        msg += "Load it in the Megatron-LM that wrote it, and save it with --ckpt-format torch_dist."
+        raise CheckpointError(msg)
     states = {(rank.stage, rank.tensor): first if rank is ranks[0] else _state(rank.file) for rank in ranks}
     rank_parts.require_one_save([(rank.file, states[rank.stage, rank.tensor]) for rank in ranks])
     is_untied = {**args, **given}.get("untie_embeddings_and_output_weights")

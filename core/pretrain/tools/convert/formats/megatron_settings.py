@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pretrain.errors import CheckpointError
+from pretrain.recipe.sections.model import dense_and_frequency
 from pretrain.tools.convert import rank_parts, weight_names
 from pretrain.tools.convert.rank_parts import gate_last, is_gated, merged, not_ours
 from pretrain.tools.convert.weight_names import bounded, plain
@@ -39,6 +40,13 @@ _RENAMED = {
     "rope_scaling_factor": "rope_scaling_factor",
     "make_vocab_size_divisible_by": "make_vocab_size_divisible_by",
 }
+OF_ROUTER = (
+    *("moe_router_topk", "moe_router_score_function", "moe_router_pre_softmax", "moe_router_num_groups"),
+    *("moe_router_group_topk", "moe_router_topk_scaling_factor", "moe_router_enable_expert_bias"),
+)
+_OF_GROUPS = ("moe_router_num_groups", "moe_router_group_topk")
+_RATED = 2  # experts by which a group is rated
+GROUPS = "moe_router_num_groups with a moe_router_topk that is not twice moe_router_group_topk"
 _NORMS = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"}
 _POSITIONS = {"learned_absolute": "learned_absolute", "absolute": "learned_absolute", "rope": "rope", "rotary": "rope"}
 # PositionEmbeddingType of bigscience's Megatron-DeepSpeed (megatron/enums.py), from 1
@@ -57,10 +65,21 @@ VOCAB_SIZE = "pretrain_vocab_size"  # argument of this program alone: tokens of 
 
 
 def settings_of(
-    path: Path, args: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], *, orders_gate: bool = False
+    path: Path,
+    args: Mapping[str, Any],
+    shapes: Mapping[str, tuple[int, ...]],
+    *,
+    orders_gate: bool = False,
+    takes_experts: bool = False,
 ) -> dict[str, Any]:
-    """Return the settings that arguments and whole shapes tell; with `orders_gate` the caller reorders a last gate."""
-    if wrong := [name for name, allowed in ALLOWED.items() if not _is_allowed(name, args.get(name), allowed)]:
+    """Return the settings that arguments and whole shapes tell.
+
+    With `orders_gate` the caller reorders a last gate; with `takes_experts` the arguments may be of megatron-core's
+    experts, whose name num_experts Megatron-DeepSpeed has for DeepSpeed's.
+    """
+    known = {"num_experts"} if takes_experts and is_mixture(args) else set()
+    refused = {name: allowed for name, allowed in ALLOWED.items() if name not in known}
+    if wrong := [name for name, allowed in refused.items() if not _is_allowed(name, args.get(name), allowed)]:
         raise not_ours(path, ", ".join(f"{name} {bounded(args[name])}" for name in wrong))
     if _gate_is_last(args) and not orders_gate:
         raise not_ours(path, "glu_activation swiglu, whose gate is last")
@@ -73,8 +92,45 @@ def settings_of(
     if told["embedding_layernorm"] and told.get("layernorm_epsilon", _OF_EMBEDDING) != _OF_EMBEDDING:
         epsilon = bounded(told["layernorm_epsilon"])
         raise not_ours(path, f"layernorm_epsilon {epsilon}, but {_OF_EMBEDDING} in the embedding's norm")
+    told |= _experts(path, args) if takes_experts else {}
     positions = _positions(path, args, shapes)
     return told | ({} if positions is None else {"position_embedding_type": positions})
+
+
+def groups_agree(model: ModelSection) -> bool:
+    """Say whether megatron-core chooses the same groups of experts as ours.
+
+    It rates a group by its best moe_router_topk // moe_router_group_topk experts (group_limited_topk in
+    megatron/core/transformer/moe/moe_utils.py), ours by its best 2.
+    """
+    best = model.moe_router_group_topk
+    return model.moe_router_num_groups is None or best is None or model.moe_router_topk // best == _RATED
+
+
+def _experts(path: Path, args: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of experts among the arguments; {} for a model without them."""
+    if not is_mixture(args):
+        return {}
+    balancing = args.get("moe_router_load_balancing_type")
+    if balancing == "sinkhorn" or (isinstance(balancing, list) and "sinkhorn" in balancing):
+        raise not_ours(path, "moe_router_load_balancing_type sinkhorn, by which other experts are chosen")
+    names = ("num_experts", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size", *OF_ROUTER)
+    told = {name: plain(args[name]) for name in names if args.get(name) is not None}
+    if told.get("moe_router_num_groups", 1) == 1:
+        told = {name: value for name, value in told.items() if name not in _OF_GROUPS}
+    frequency = args.get("moe_layer_freq")
+    if not isinstance(frequency, list):
+        return told | ({} if frequency is None else {"moe_layer_freq": plain(frequency)})
+    found = dense_and_frequency([each == 1 for each in frequency]) if len(frequency) == args.get("num_layers") else None
+    if found is None:
+        raise not_ours(path, "experts in layers that first_k_dense_replace and moe_layer_freq do not describe")
+    return told | dict(zip(("first_k_dense_replace", "moe_layer_freq"), found, strict=True))
+
+
+def is_mixture(args: Mapping[str, Any]) -> bool:
+    """Say whether arguments of Megatron-LM are of a model with experts."""
+    experts = args.get("num_experts")
+    return isinstance(experts, int) and experts > 1
 
 
 def schedule_of(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -148,7 +204,9 @@ ALLOWED: dict[str, tuple[Any, ...]] = dict.fromkeys(
         *("mtp_num_layers", "attention_output_gate", "is_hybrid_model", "use_mup", "softmax_scale"),
         *("heterogeneous_layers_config_path", "heterogeneous_layers_config_encoded_json"),
         *("activation_func_clamp_value", "glu_linear_offset", "experimental_attention_variant"),
-        *("retro_add_retriever", "num_experts_switch"),
+        *("retro_add_retriever", "num_experts_switch", "moe_shared_expert_gate", "moe_latent_size"),
+        *("moe_router_topk_limited_devices", "moe_router_force_load_balancing", "moe_apply_probs_on_input"),
+        "moe_expert_capacity_factor",
     ),
     (False, 0, 0.0),
 ) | {

@@ -22,10 +22,18 @@ import torch
 
 from pretrain.checkpoint.folder import FORMAT, LATEST, folder_name, tracked
 from pretrain.checkpoint.identity import structure
-from pretrain.checkpoint.sharded_format import BACKEND, COMMON, sharded_name
+from pretrain.checkpoint.sharded_format import BACKEND, COMMON, is_stacked, sharded_name
+from pretrain.errors import CheckpointError
 from pretrain.tools.convert.file_writers import Entry, ShardedFile, TorchFile, write_index
 from pretrain.tools.convert.formats.megatron import FILE
-from pretrain.tools.convert.formats.megatron_settings import VOCAB_SIZE, require_none, rests_on_ranks
+from pretrain.tools.convert.formats.megatron_settings import (
+    GROUPS,
+    OF_ROUTER,
+    VOCAB_SIZE,
+    groups_agree,
+    require_none,
+    rests_on_ranks,
+)
 from pretrain.tools.convert.model_keys import not_held
 from pretrain.tools.convert.model_weights import EMBEDDING, OUTPUT, RELEASE, dtype_name
 from pretrain.tools.convert.rank_parts import part_of_rank
@@ -43,7 +51,6 @@ _VERSION = 3.0
 _ROPE_SCALING = {"rope_low_freq_factor": 1.0, "rope_high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 _OFF = ("rotary_interleaved", "apply_layernorm_1p", "squared_relu", "openai_gelu", "data_parallel_random_init")
 _FILES_OF_GPT2BPE = {"vocab.json", "merges.txt"}
-_LINEAR = ("self_attention.linear_qkv", "self_attention.linear_proj", "mlp.linear_fc1", "mlp.linear_fc2")
 # content of metadata.json (CheckpointingConfig of megatron-core)
 _BACKENDS = {"sharded_backend": "torch_dist", "sharded_backend_version": 1}
 BACKEND_JSON = json.dumps(_BACKENDS | {"common_backend": "torch", "common_backend_version": 1}).encode()
@@ -52,6 +59,10 @@ BACKEND_JSON = json.dumps(_BACKENDS | {"common_backend": "torch", "common_backen
 def write(weights: ModelWeights, layout: FileLayout) -> Target:
     """Return the files of a checkpoint of Megatron-LM."""
     model = weights.model
+    if model.num_experts is not None:
+        msg = f"{weights.path} has experts (model.num_experts), which are not written into files of one rank each.\n"
+        msg += "Convert it to torch_dist, which Megatron-LM reads too."
+        raise CheckpointError(msg)
     _require_possible(model, layout)
     padded = weights.padded_for(layout.tensor)
     folder, latest = _place_of(weights.iteration)
@@ -85,6 +96,7 @@ def _require_possible(model: ModelSection, layout: FileLayout) -> None:
             **not_held("megatron", model),
             "activation gelu_tanh without add_bias_linear": is_tanh and not model.add_bias_linear,
             f"use_rope_scaling with other than {scaling}": model.use_rope_scaling and differs,
+            GROUPS: not groups_agree(model),
         },
         stages | rests_on_ranks(model, layout.tensor),
     )
@@ -95,7 +107,7 @@ def _of_stage(weights: ModelWeights, stage: int, stages: int) -> dict[str, str]:
     size = weights.model.num_layers // stages
     names = {}
     for ours in weights.tensors:
-        stored, layer = sharded_name(ours)
+        stored, layer = sharded_name(ours, weights.model.layers_with_experts)
         if layer is not None and layer // size == stage:
             names[stored.replace("layers.", f"layers.{layer % size}.", 1)] = ours
         elif layer is None and stage == (0 if ours.startswith("embedding") else stages - 1):
@@ -133,7 +145,7 @@ def args_for(weights: ModelWeights, layout: FileLayout) -> argparse.Namespace:
         swiglu=model.activation == "swiglu",
         bias_gelu_fusion=model.activation == "gelu_tanh",
         window_size=None if model.window_size is None else (model.window_size - 1, 0),
-        num_experts=None,
+        **_of_experts(model),
         vocab_size=weights.vocab_size,
         **{VOCAB_SIZE: weights.vocab_size},
         padded_vocab_size=weights.rows,
@@ -147,6 +159,19 @@ def args_for(weights: ModelWeights, layout: FileLayout) -> argparse.Namespace:
         consumed_valid_samples=0,
         iteration=weights.iteration or 0,
     )
+
+
+def _of_experts(model: ModelSection) -> dict[str, Any]:
+    if model.num_experts is None:
+        return {"num_experts": None}
+    same = ("num_experts", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size", *OF_ROUTER)
+    has_experts = model.layers_with_experts
+    return {name: getattr(model, name) for name in same} | {
+        "moe_layer_freq": 1 if all(has_experts) else list(map(int, has_experts)),
+        "moe_router_load_balancing_type": model.moe_router_load_balancing_type,
+        "expert_model_parallel_size": 1,
+        "expert_tensor_parallel_size": 1,
+    }
 
 
 def write_pretrain(weights: ModelWeights, layout: FileLayout) -> Target:  # noqa: ARG001  the format has no layout
@@ -192,14 +217,43 @@ def _target(weights: ModelWeights, folder: str, common: dict[str, Any], latest: 
 def _files(weights: ModelWeights, folder: str) -> list[ShardedFile]:
     """Return a file for each layer, and one for each of the other weights."""
     layers: dict[int | None, list[Entry]] = {}
+    has_experts = weights.model.layers_with_experts
     for name, tensor in weights.tensors.items():
-        key, layer = sharded_name(name)
-        layers.setdefault(layer, []).append(Entry(key, layer, weights.model.num_layers, tensor))
+        key, layer = sharded_name(name, has_experts)
+        place = layer if is_stacked(has_experts) else None
+        layers.setdefault(layer, []).append(Entry(key, place, weights.model.num_layers, tensor))
     files: list[ShardedFile] = []
     for layer, entries in layers.items():
         groups = [entries] if layer is not None else [[entry] for entry in entries]
         for group in groups:
-            shard = f"_extra_state/shard_{layer}_{weights.model.num_layers}"  # Transformer Engine's scales of FP8
-            states = [] if layer is None else [f"decoder.layers.{linear}.{shard}" for linear in _LINEAR]
-            files.append(ShardedFile(f"{folder}/__0_{len(files)}.distcp", tuple(group), tuple(states)))
+            states = () if layer is None else _extra_states(weights.model, layer)
+            files.append(ShardedFile(f"{folder}/__0_{len(files)}.distcp", tuple(group), states))
     return files
+
+
+def _extra_states(model: ModelSection, layer: int) -> tuple[str, ...]:
+    """Return the keys of a layer's states of Transformer Engine's linear layers (scales of FP8).
+
+    megatron-core appends the place in the layers, and of an expert's state in the experts (ShardedObject.unique_key).
+    """
+    has_experts = model.layers_with_experts
+    begin, places = (
+        ("decoder.layers.", [(layer, model.num_layers)])
+        if is_stacked(has_experts)
+        else (f"decoder.layers.{layer}.", [])
+    )
+    of_mlp = {"mlp": [places]}
+    if has_experts[layer]:
+        experts = model.num_experts or 0
+        of_mlp = {"mlp.experts.experts": [[*places, (number, experts)] for number in range(experts)]}
+        of_mlp |= {"mlp.shared_experts": [places]} if model.moe_shared_expert_intermediate_size else {}
+    linears = {f"self_attention.{name}": [places] for name in ("linear_qkv", "linear_proj")}
+    linears |= {f"{mlp}.{name}": shards for mlp, shards in of_mlp.items() for name in ("linear_fc1", "linear_fc2")}
+    return tuple(
+        f"{begin}{linear}._extra_state/{_shard(shard)}" for linear, shards in linears.items() for shard in shards
+    )
+
+
+def _shard(places: list[tuple[int, int]]) -> str:
+    offsets, sizes = zip(*(places or [(0, 1)]), strict=True)
+    return f"shard_{'.'.join(map(str, offsets))}_{'.'.join(map(str, sizes))}"

@@ -27,16 +27,24 @@ from pretrain.checkpoint import sharded_format
 from pretrain.engine.optimizers.adam import STATES
 from pretrain.errors import CheckpointError, DamageError
 from pretrain.tools.convert import model_weights, weight_names
-from pretrain.tools.convert.formats.megatron_settings import schedule_of, settings_of, vocab_size_of
+from pretrain.tools.convert.formats.megatron_settings import (
+    GROUPS,
+    groups_agree,
+    schedule_of,
+    settings_of,
+    vocab_size_of,
+)
 from pretrain.tools.convert.lazy_tensor import LazyTensor
 from pretrain.tools.convert.model_weights import (
     EMBEDDING,
+    EXPERT_BIAS,
     MAIN,
     CheckpointSummary,
     FileLayout,
     ModelWeights,
     OptimizerState,
 )
+from pretrain.tools.convert.rank_parts import not_ours
 from pretrain.tools.convert.stored import damaged, embedded_tensor
 
 if TYPE_CHECKING:
@@ -169,11 +177,14 @@ def read(folder: Path, given: Mapping[str, Any]) -> ModelWeights | None:
     samples = weight_names.whole_number(args, "consumed_train_samples")
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
     rows = shapes.get(EMBEDDING, (0,))[0]
-    told = content.settings if is_ours else settings_of(folder, args, shapes)
+    told = content.settings if is_ours else settings_of(folder, args, shapes, takes_experts=True)
+    model = model_weights.model_section(folder, told, given)
+    if not (is_ours or groups_agree(model)):
+        raise not_ours(folder, GROUPS)
     weights = ModelWeights(
         path=folder,
         format=content.format,
-        model=model_weights.model_section(folder, told, given),
+        model=model,
         tensors=tensors,
         vocab_size=common["model"].get("vocab_size") if is_ours else vocab_size_of(args, rows),
         iteration=sharded_format.iteration_told(common),
@@ -200,7 +211,8 @@ def _optimizer_of(
         if key.startswith(_PREFIX) and state in _STATES:
             tensors |= {f"{_STATES[state]}.{name}": part for name, part in _by_layer(rest, tensor)}
     steps = {int(step) for step in _steps(common.get("optimizer"), _DEEPEST)}
-    if len(steps) != 1 or any(f"{moment}.{name}" not in tensors for name in weights for moment in STATES):
+    trained = [name for name in weights if not name.endswith(EXPERT_BIAS)]
+    if len(steps) != 1 or any(f"{moment}.{name}" not in tensors for name in trained for moment in STATES):
         return None
     return OptimizerState(tensors=tensors, step=steps.pop(), loss_scaler=_loss_scaler(common.get("optimizer")))
 

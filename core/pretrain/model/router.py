@@ -1,0 +1,115 @@
+"""The router of a layer with experts, the losses that even out their load, and the load."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from megatron.core.transformer.module import MegatronModule
+from megatron.core.transformer.moe.moe_utils import MoEAuxLossAutoScaler
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from pretrain.model.weights import PARTIAL
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from pretrain.plugins.signatures import LinearFn, RouterFn
+    from pretrain.recipe import Recipe
+
+LOSSES = ("load_balancing_loss", "z_loss")
+
+
+class Router(MegatronModule):
+    """Chooses the experts of each token; every rank has the whole router, and routes its own tokens.
+
+    `load` and `losses` add up what the micro-batches of a training step had, until `pretrain.engine.experts` takes it.
+    """
+
+    expert_bias: Tensor | None
+
+    def __init__(self, recipe: Recipe, config: Any, *, linear: LinearFn, choose: RouterFn, group: Any) -> None:
+        super().__init__(config=config)
+        model = recipe.model
+        self.model, self.linear, self.choose, self.tp_group = model, linear, choose, group
+        self.weight = nn.Parameter(torch.empty(model.num_experts or 0, model.hidden_size))
+        setattr(self.weight, PARTIAL, config.sequence_parallel)
+        bias = torch.zeros(model.num_experts or 0) if model.moe_router_enable_expert_bias else None
+        self.register_buffer("expert_bias", bias)
+        self.load = torch.zeros(model.num_experts or 0, dtype=torch.int64)
+        self.losses = torch.zeros(len(LOSSES))
+        # By token, gradients are sums that are divided by the step's tokens: a loss counts as often as it has tokens.
+        self.weighs_by_tokens = recipe.train.calculate_per_token_loss
+
+    def forward(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the weights, fp32 [n, E], and the choice, bool [n, E], for [s, b, h] with n = s b tokens."""
+        logits = self._logits(hidden).flatten(0, 1)
+        bias = self.expert_bias
+        weights, chosen = self.choose(logits, bias)
+        if self.training and torch.is_grad_enabled():  # once under recomputation, whose first pass has no gradients
+            self.load += chosen.detach().sum(dim=0)
+            weights = self._with_losses(weights, logits, hidden.shape[1])
+        return weights, chosen
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        if hidden.dtype == torch.float32:
+            return self.linear(hidden, self.weight)
+        # Computed again in the backward pass, since the fp32 copy would stay until then, twice the size of `hidden`.
+        again: Callable[..., Any] = checkpoint
+        logits: Tensor = again(self._in_fp32, hidden, self.weight, use_reentrant=False, preserve_rng_state=False)
+        return logits
+
+    def _in_fp32(self, hidden: Tensor, weight: Tensor) -> Tensor:
+        return self.linear(hidden.float(), weight.float())
+
+    def _with_losses(self, weights: Tensor, logits: Tensor, samples: int) -> Tensor:
+        """Return the weights with this rank's part of the losses, whose gradients start in the backward pass."""
+        tokens = logits.shape[0] * self.tp_group.size()
+        for number, loss in enumerate((self._load_balancing(logits, samples), self._z(logits, tokens))):
+            if loss is None:
+                continue
+            self.losses[number] += loss.detach()
+            scaled = loss * tokens if self.weighs_by_tokens else loss
+            weights = MoEAuxLossAutoScaler.apply(weights, scaled)
+        return weights
+
+    def _load_balancing(self, logits: Tensor, samples: int) -> Tensor | None:
+        """Return E / (k n^2) sum_i f_i P_i times its coefficient.
+
+        f_i counts the tokens of expert i and P_i sums its scores, which sum to 1 for a token, over the n tokens of the
+        micro-batch; with seq_aux_loss over those of a sequence, and the mean of all sequences. As in megatron-core's
+        `switch_load_balancing_loss_func` and `compute_routing_scores_for_aux_loss`, neither groups nor the bias count.
+        """
+        kind, model = self.model.moe_router_load_balancing_type, self.model
+        if kind == "none":
+            return None
+        scores = logits.softmax(dim=-1)
+        if model.moe_router_score_function == "sigmoid":
+            scores = logits.sigmoid()
+            scores = scores / (scores.sum(dim=-1, keepdim=True) + 1e-20)
+        best = torch.zeros_like(scores).scatter_(1, scores.detach().topk(model.moe_router_topk, dim=-1).indices, 1.0)
+        sequences = samples if kind == "seq_aux_loss" else 1
+        counts, sums = (x.view(-1, sequences, x.shape[-1]).sum(dim=0) for x in (best, scores))
+        if self.tp_group.size() > 1:
+            dist.all_reduce(counts, group=self.tp_group)
+        tokens = logits.shape[0] * self.tp_group.size() // sequences
+        factor = model.moe_aux_loss_coeff * scores.shape[-1] / (model.moe_router_topk * tokens**2 * sequences)
+        loss: Tensor = (counts * sums).sum() * factor
+        return loss
+
+    def _z(self, logits: Tensor, tokens: int) -> Tensor | None:
+        coefficient = self.model.moe_z_loss_coeff
+        return None if coefficient is None else logits.logsumexp(dim=-1).square().sum() * (coefficient / tokens)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Router:
+        """Keep the bias, the load and the losses in their dtypes, whichever that of the model is."""
+        bias = self.expert_bias
+        super()._apply(fn, recurse)
+        device = self.weight.device
+        self.expert_bias = None if bias is None else bias.to(device)
+        self.load, self.losses = self.load.to(device), self.losses.to(device)
+        return self
