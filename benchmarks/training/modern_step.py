@@ -2,8 +2,8 @@
 
     python -m benchmarks.training.modern_step [--rounds 7] [--threads 2]
 
-pretrain, Hugging Face's LlamaForCausalLM and MixtralForCausalLM, and plain megatron-core's GPTModel with its local spec;
-the last has no mixture without Transformer Engine (its router reads a name that is not bound). AdamW, gradients clipped
+pretrain, Hugging Face's LlamaForCausalLM and MixtralForCausalLM, and megatron-core's GPTModel with its local spec; the
+last has no mixture without Transformer Engine (its router reads a name that is not bound). AdamW, gradients clipped
 to 1, no dropout. Each in a process of its own takes a step in turn, and the ratios are taken round by round, as in
 `train_step`.
 """

@@ -283,7 +283,7 @@ ELSEWHERE = {
         "schedule.override_opt_param_scheduler",
         "schedule.use_checkpoint_opt_param_scheduler",
     ),
-    "pretrain.model.requests": ("precision.fp16_lm_cross_entropy", "kernels.*"),
+    "pretrain.model.requests": ("model.window_size", "precision.fp16_lm_cross_entropy", "kernels.*"),
     "pretrain.engine.groups": ("parallel.distributed_timeout_minutes",),
     "pretrain.engine.deepspeed.host_adam": ("engine.zero.offload_optimizer.cpu_adam",),
     "pretrain.engine.build": ("engine.name", "engine.deepspeed_config"),

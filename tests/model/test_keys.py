@@ -42,6 +42,7 @@ OTHER = {
     "add_bias_linear": ("false", ()),
     "add_qkv_bias": ("true", ("model.add_bias_linear=false",)),
     "qk_layernorm": ("true", ()),
+    "window_size": ("5", ()),
     "num_experts": ("4", ("model.add_bias_linear=false",)),
     "moe_ffn_hidden_size": ("64", EXPERTS),
     "first_k_dense_replace": ("1", EXPERTS),

@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from engine.layouts import LLAMA, NEOX, QWEN
+from engine.layouts import LLAMA, NEOX, QWEN, WINDOW
 from engine.tiny import tiny
 from pretrain.recipe.sections.model import CONSEQUENCES
 from pretrain.tools.convert import model_keys
@@ -22,7 +22,10 @@ from pretrain.tools.convert.model_weights import FileLayout
 EXPERTS = (*LLAMA, "model.num_experts=4", "model.moe_shared_expert_intermediate_size=64")
 MODELS = [
     tiny(*overrides).model
-    for overrides in ((), NEOX, LLAMA, (*QWEN, "model.num_query_groups=2"), ("model.num_query_groups=2",), EXPERTS)
+    for overrides in (
+        *((), NEOX, LLAMA, (*QWEN, "model.num_query_groups=2", *WINDOW), ("model.num_query_groups=2",)),
+        EXPERTS,
+    )
 ]
 
 

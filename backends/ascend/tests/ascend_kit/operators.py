@@ -26,7 +26,9 @@ def call(name, *arguments, **options):
     return globals()[name](**{key: value for key, value in given.items() if key in known})
 
 
-def npu_fusion_attention(query, key, value, head_num, input_layout, atten_mask, scale, keep_prob, sparse_mode):
+def npu_fusion_attention(
+    query, key, value, head_num, input_layout, atten_mask, scale, keep_prob, pre_tockens, next_tockens, sparse_mode
+):
     assert input_layout == "SBH"
     assert all(x.is_contiguous() and x.dim() == 3 and x.dtype == query.dtype for x in (query, key, value))
     assert 0 < keep_prob <= 1
@@ -35,10 +37,15 @@ def npu_fusion_attention(query, key, value, head_num, input_layout, atten_mask, 
     q, k, v = (x.unflatten(-1, (-1, size)).permute(1, 2, 0, 3).float() for x in (query, key, value))
     k, v = (x.repeat_interleave(head_num // k.shape[1], 1) for x in (k, v))
     scores = q @ k.mT * scale
-    if sparse_mode == 2:
+    assert sparse_mode == 4 or (pre_tockens, next_tockens) == (2**31 - 1, 2**31 - 1)
+    if sparse_mode in {2, 4}:
         # By numpy: the conformance kit would count torch.equal as a host wait of the kernel.
         assert (atten_mask.numpy() == torch.ones(2048, 2048, dtype=torch.bool).triu(1).numpy()).all()
-        masked = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+        distance = torch.arange(scores.shape[-1]) - torch.arange(scores.shape[-2])[:, None]
+        masked = distance > 0
+        if sparse_mode == 4:
+            assert scores.shape[-2] == scores.shape[-1]
+            masked = (distance > next_tockens) | (distance < -pre_tockens)
     elif sparse_mode == 1:
         b, n, sq, sk = scores.shape
         assert atten_mask.shape in {(b, n, sq, sk), (b, 1, sq, sk), (1, 1, sq, sk), (sq, sk)}

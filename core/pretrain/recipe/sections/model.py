@@ -108,6 +108,9 @@ class ModelSection(Section):
     Qwen 2."""
     qk_layernorm: Annotated[Bool, replace(PART, before=False)] = False
     """Whether the queries and keys of each head are normalized before rope, as in Qwen 3."""
+    window_size: Annotated[Int | None, replace(FUNCTION, flops=True, before=None)] = Field(default=None, gt=0)
+    """Number of keys that a token sees at most, its own included, as sliding_window of Mistral, and 1 more than the
+    first of Megatron-LM's --window-size; by default all."""
     num_experts: Annotated[Int | None, replace(SIZE, before=None)] = Field(default=None, gt=1)
     """Experts of a layer, each an MLP, of which a router chooses some for every token; by default there is one MLP."""
     moe_ffn_hidden_size: Annotated[Int, replace(SIZE, before=ANY)] = Field(gt=0, default_factory=_as("ffn_hidden_size"))

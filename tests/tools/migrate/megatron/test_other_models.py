@@ -18,7 +18,7 @@ STEPS = "--train-iters 10"
     "arguments",
     [
         *("--attention-mask-type general", "--random-ltd", "--lora-r 8", "--freeze-all-layers"),
-        *("--window-size 4,0", "--post-norm", "--geglu"),
+        *("--window-size 4,1", "--post-norm", "--geglu"),
     ],
 )
 def test_another_model_has_to_be_accepted(arguments):

@@ -54,6 +54,12 @@ def num_query_groups(recipe: Recipe) -> Answer:
     return Answer((given("group_query_attention"), given("num_query_groups", groups)))
 
 
+def window_size(recipe: Recipe) -> Answer:
+    """Return the window: the keys before a token's own, and none after it."""
+    window = recipe.model.window_size
+    return NOTHING if window is None else Answer((given("window_size", f"{window - 1},0"),))
+
+
 def attention_softmax_in_fp32(recipe: Recipe) -> Answer:
     """Return the flag of the softmax's dtype; a fused one would compute in fp32."""
     if recipe.model.attention_softmax_in_fp32:
@@ -179,6 +185,7 @@ FUNCTIONS: Mapping[str, Function] = {
     "model.ffn_hidden_size": ffn_hidden_size,
     "model.kv_channels": _kv_channels,
     "model.num_query_groups": num_query_groups,
+    "model.window_size": window_size,
     "model.attention_softmax_in_fp32": attention_softmax_in_fp32,
     "kernels.attention": _attention,
     "tokenizer.type": tokenizer_type,
