@@ -285,8 +285,8 @@ class LinkTimer:
 def groups_of(recipe: Recipe, world_size: int) -> Mapping[str, Groups]:
     """Return the groups by their kind: all ranks, tensor, data, those that share experts; without those of one rank."""
     # Ranks are numbered as megatron-core does (parallel_state.initialize_model_parallel, order tp-cp-ep-dp-pp): tensor
-    # ranks are neighbours, then data-parallel ones, then stages; neighbours share experts. A kind that is all ranks again
-    # is left out too, where the same collectives would be timed.
+    # ranks are neighbours, then data-parallel ones, then stages; neighbours share experts. A kind that is all ranks
+    # again is left out too, where the same collectives would be timed.
     parallel = recipe.parallel
     tensor, stages = parallel.tensor_model_parallel_size, parallel.pipeline_model_parallel_size
     experts = 1
