@@ -10,7 +10,13 @@ import sys
 from pathlib import Path
 
 BENCHMARKS = (
-    *("training.train_step", "training.bridge_cost", "training.startup", "training.startup_weights"),
+    *(
+        "training.train_step",
+        "training.modern_step",
+        "training.bridge_cost",
+        "training.startup",
+        "training.startup_weights",
+    ),
     *("training.cpu_kernels", "zero.zero_step", "zero.zero_memory"),
     *("data.data_index", "data.data_build", "data.data_loading", "training.checkpoint_checksums"),
     *(

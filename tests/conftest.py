@@ -18,7 +18,7 @@ from pretrain.cpu.backend import CpuBackend
 DTYPE = re.compile(r"(-weights \w+)?-(fp32|bf16|fp16)]$")
 LONG, LONGEST = re.compile(r"-[sq](2112|8192)-"), re.compile(r"-[sq]8192-")
 ONE_IN = {
-    "backends/cuda/tests/kernels": 24,  # in Triton's interpreter
+    "backends/cuda/tests/kernels": 48,  # in Triton's interpreter
     "tests/checkpoint/test_damage.py": 3,
     "tests/checkpoint/test_storage.py": 5,
     "tests/cpu/test_conformance.py": 6,

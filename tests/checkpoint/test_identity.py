@@ -17,6 +17,8 @@ from recipe.smallest import SMALLEST
 LATER = (
     *("add_qkv_bias", "use_rope_scaling", "rope_scaling_factor", "rope_low_freq_factor", "rope_high_freq_factor"),
     "original_max_position_embeddings",
+    *(name for name in ModelSection.model_fields if "moe_" in name and name in structure(make_recipe(SMALLEST).model)),
+    *("num_experts", "first_k_dense_replace"),
 )
 
 
@@ -69,6 +71,7 @@ def test_weights_do_not_fit_another_bias_or_another_rope(override, named):
 OF_THE_TRAINING = {
     *("seq_length", "hidden_dropout", "attention_dropout"),
     *("init_method", "init_method_std", "output_layer_init_method"),
+    *("moe_router_bias_update_rate", "moe_router_load_balancing_type", "moe_aux_loss_coeff", "moe_z_loss_coeff"),
     *("apply_query_key_layer_scaling", "attention_softmax_in_fp32", "make_vocab_size_divisible_by"),
 }
 

@@ -74,21 +74,17 @@ def test_strict_writes_nothing_then(folder, arguments):
 
 def test_another_model_is_refused_unless_it_is_accepted(folder):
     """The whole recipe says later what it lacks, and how many parameters the source's program trains."""
-    arguments = "--num-experts 8 --moe-router-topk 2 --softmax-type learnable --position-embedding-type mrope"
+    arguments = "--multi-latent-attention --softmax-type learnable --position-embedding-type mrope"
     error = refused("train.sh", "--args", arguments)
     assert error.splitlines()[0] == (
-        "--num-experts (--args): the model has no experts: every token passes one MLP in each layer."
+        "--multi-latent-attention (--args): keys and values come from projections of their own, not from latents."
     )
-    assert "Give --accept num_experts,softmax_type,position_embedding_type to write it anyway." in error
-    found = run("train.sh", "--args", "--num-experts 8 --qk-layernorm", "--accept", "num-experts")
+    assert "Give --accept multi_latent_attention,softmax_type,position_embedding_type to write it anyway." in error
+    arguments = "--num-experts 8 --qk-layernorm --disable-bias-linear --moe-expert-capacity-factor 2"
+    found = run("train.sh", "--args", arguments, "--accept", "moe-expert-capacity-factor")
     assert found.exit_code == 3, found.exception
     head = found.stdout.partition("model:")[0]
-    assert "# Not supported: --num-experts (--args): the model has no experts" in head
-    assert "# The source trains 566,528 parameters, this recipe 102,272, without those of the vocabulary." in head
-    assert (
-        "--moe-router-topk (--args): it belongs to num_experts"
-        in run("train.sh", "--args", "--num-experts 8 --moe-router-topk 2", "--accept", "num_experts").stderr
-    )
+    assert "# Not supported: --moe-expert-capacity-factor (--args): no token is dropped" in head
     assert "--accept num_expert: no setting of this name is refused" in refused("train.sh", "--accept", "num_expert")
     assert folder.exists()
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from conformance import wrong_experts as experts
 from pretrain.cpu.backend import CpuBackend
-from pretrain.plugins import hookimpl
+from pretrain.plugins import CONTRACT, hookimpl
 from pretrain.plugins.backend import Memory, PointToPoint
 from pretrain.plugins.offer import Offer
 from pretrain.plugins.requests import Mask
@@ -35,6 +35,8 @@ class WrongBackend(CpuBackend):
 
 
 class WrongKernels:
+    CONTRACT = CONTRACT
+
     @hookimpl
     def pretrain_backend(self):
         return WrongBackend()
@@ -59,7 +61,12 @@ class WrongKernels:
         def ignores_dropout(query, key, value, mask=None, *, training=True):
             return Attention(replace(request, dropout=0.0))(query, key, value, mask)
 
-        return [offer("ignores_mask", ignores_mask), offer("ignores_dropout", ignores_dropout)]
+        window = request.window and request.window + 1  # as many keys before the query's own, and that one too
+        return [
+            offer("ignores_mask", ignores_mask),
+            offer("ignores_dropout", ignores_dropout),
+            offer("sees_one_more", Attention(replace(request, window=window))),
+        ]
 
     @hookimpl
     def pretrain_norm(self, request):

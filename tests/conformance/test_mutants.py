@@ -15,6 +15,7 @@ CAUGHT = {
     "own_noise": "TestSoftmax::test_repeats_when_deterministic",
     "ignores_mask": "TestAttention::test_agrees_with_float64",
     "ignores_dropout": "TestAttention::test_dropout",
+    "sees_one_more": "TestAttention::test_sees_a_window",
     "no_epsilon": "TestNorm::test_adds_epsilon",
     "in_16_bits": "TestNorm::test_accumulates_half_precision_in_fp32",
     "keeps_the_last_call": "TestCallOrder::test_the_call_made_last_goes_backward_first",
@@ -50,7 +51,7 @@ CAUGHT = {
 PAIRS = ["local_sum", "does_not_wait"]
 """Those that are caught by two ranks."""
 
-ENOUGH = {"ignores_mask": "d16-s33"}
+ENOUGH = {"ignores_mask": "d16-s33", "sees_one_more": "window"}
 """Mutant -> which cases of its test are enough to run, where not all of them are run."""
 
 

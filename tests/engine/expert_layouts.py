@@ -10,6 +10,7 @@ from engine.layouts import (
     PER_TOKEN,
     PP,
     RECOMPUTE,
+    SAVED_AT,
     SELECTIVE,
     SP,
     TP,
@@ -46,14 +47,15 @@ WHOLE = ("parallel.expert_tensor_parallel_size=1",)
 TP_SP = (*TP, *SP)
 
 EXPERTS_TWO_RANKS = {
-    "EP, ZeRO-1": Case(DEEPSEEK, (*EP, *ZERO1), saves="of-EP", last=STEPS),
+    "EP, ZeRO-1": Case(DEEPSEEK, (*EP, *ZERO1), saves="of-EP"),
     "by sequence, per token, TP with whole experts, EP": Case(
-        (*BY_SEQUENCE, *PER_TOKEN), (*TP_SP, *EP, *WHOLE), last=STEPS
+        (*BY_SEQUENCE, *PER_TOKEN), (*TP_SP, *EP, *WHOLE), last=SAVED_AT
     ),
-    "EP -> TP with whole experts": Case(DEEPSEEK, (*TP_SP, *WHOLE), loads="of-EP", last=STEPS),
-    "EP -> PP": Case(DEEPSEEK, PP, loads="of-EP", last=STEPS),
 }
 EXPERTS_TWO_RANKS_FULL = {
+    "EP, ZeRO-1, longer": Case(DEEPSEEK, (*EP, *ZERO1), last=STEPS),
+    "EP -> TP with whole experts": Case(DEEPSEEK, (*TP_SP, *WHOLE), loads="of-EP", last=STEPS),
+    "EP -> PP": Case(DEEPSEEK, PP, loads="of-EP", last=STEPS),
     "EP": Case(MIXTRAL, EP, last=STEPS, saves="of-EP-alone"),
     "EP -> EP, ZeRO-1": Case(MIXTRAL, (*EP, *ZERO1), loads="of-EP-alone", last=STEPS),
     "DP": Case(MIXTRAL, (), last=STEPS),

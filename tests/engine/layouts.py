@@ -63,7 +63,8 @@ DOCUMENTS = (*MASKED, "data.reset_position_ids=true", "data.eod_mask_loss=true")
 PER_TOKEN = ("train.calculate_per_token_loss=true",)
 DOCUMENTS_PER_TOKEN = (*DOCUMENTS, *PER_TOKEN)
 QWEN_PER_TOKEN = (*QWEN, *PER_TOKEN)
-QWEN3_AND_2 = (*QWEN3, "model.add_qkv_bias=true")
+WINDOW = ("model.window_size=9",)
+QWEN3_AND_2 = (*QWEN3, "model.add_qkv_bias=true", *WINDOW)
 ACCUMULATED = ("train.micro_batch_size=1",)
 BF16 = ("precision.dtype=bf16",)
 BF16_SUMS = (*BF16, "precision.grad_reduce_in_fp32=false")
@@ -117,14 +118,14 @@ TWO_RANKS = _shallow(
         "TP": Case(GPT2, TP, saves="of-TP"),
         "PP": Case(GPT2, PP, saves="of-PP"),
         "DP, ZeRO-1 overlapped": Case(GPT2, (*ZERO1, *OVERLAP_BOTH, *ACCUMULATED), saves="of-ZeRO-1"),
-        "documents, DP, a micro-batch without loss": Case((*DOCUMENTS, *ACCUMULATED), (), last=SAVED_AT),
         "Qwen, TP, sequence parallel": Case(QWEN3_AND_2, (*TP, *SP), last=SAVED_AT),
-        "bf16, DP, ZeRO-1": Case(BF16, ZERO1, last=SAVED_AT),
         "TP -> PP": Case(GPT2, PP, loads="of-TP"),
         "ZeRO-1 -> ZeRO-1 and TP": Case(GPT2, (*ZERO1, *TP), loads="of-ZeRO-1"),
     }
 )
 TWO_RANKS_FULL = {
+    "documents, DP, a micro-batch without loss": Case((*DOCUMENTS, *ACCUMULATED), (), last=SAVED_AT),
+    "bf16, DP, ZeRO-1": Case(BF16, ZERO1, last=SAVED_AT),
     "per token, DP, ZeRO-1 overlapped": Case(
         PER_TOKEN, (*ZERO1, *OVERLAP_BOTH, *DDP_BUCKETS, *ACCUMULATED), last=SAVED_AT
     ),
@@ -226,7 +227,7 @@ DEEPSPEED_TWO_RANKS = _shallow(
         "stage 1, overlapped": Case(GPT2, (*STAGE[1], *ZERO_OVERLAP, *SMALL_BUCKETS, *ACCUMULATED), saves="of-stage-1"),
         "NeoX, stage 3, TP, sequence parallel": Case(NEOX, (*STAGE[3], *TP, *SP), last=SAVED_AT),
         "bf16, stage 3": Case(BF16, STAGE[3], last=SAVED_AT, saves="of-bf16"),
-        "Qwen 3, stage 1, TP": Case(QWEN3, (*STAGE[1], *TP), last=SAVED_AT),
+        "Qwen 3 with a window, stage 1, TP": Case((*QWEN3, *WINDOW), (*STAGE[1], *TP), last=SAVED_AT),
         "stage 3 -> 1, TP": Case(GPT2, (*STAGE[1], *TP), loads="of-stage-3"),
     }
 )

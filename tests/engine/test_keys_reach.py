@@ -24,6 +24,7 @@ MODEL, DDP, OPTIMIZER, DEEPSPEED, ADAM = (
     "DeepSpeed",
     "DeepSpeed's Adam",
 )
+EXPERTS = ("model.num_experts=4", "model.add_bias_linear=false")
 BF16, FP16 = ("precision.dtype=bf16",), ("precision.dtype=fp16",)
 SHARDED = ("parallel.use_distributed_optimizer=true",)
 STAGES = ("model.num_layers=8", "parallel.pipeline_model_parallel_size=2")
@@ -163,6 +164,16 @@ ROWS = [
         (*SHARDED, "parallel.overlap_grad_reduce=true"),
         {DDP: {"overlap_param_gather": True}, OPTIMIZER: {"overlap_param_gather": True}},
     ),
+    ("model.num_experts=8", EXPERTS[1:], {MODEL: {"num_moe_experts": 8}}),
+    ("model.moe_ffn_hidden_size=96", EXPERTS, {MODEL: {"moe_ffn_hidden_size": 96}}),
+    ("model.first_k_dense_replace=1", EXPERTS, {MODEL: {"moe_layer_freq": [0, 1, 1, 1]}}),
+    ("model.moe_layer_freq=3", EXPERTS, {MODEL: {"moe_layer_freq": [1, 0, 0, 1]}}),
+    ("parallel.expert_model_parallel_size=2", EXPERTS, {MODEL: {"expert_model_parallel_size": 2}}),
+    (
+        "parallel.expert_tensor_parallel_size=1",
+        (*EXPERTS, "parallel.tensor_model_parallel_size=2", "parallel.sequence_parallel=true"),
+        {MODEL: {"expert_tensor_parallel_size": 1}},
+    ),
     ("recompute.granularity=selective", (), {MODEL: {"recompute_granularity": "selective"}}),
     ("recompute.method=block", (*FULL, "recompute.num_layers=2"), {MODEL: {"recompute_method": "block"}}),
     ("recompute.num_layers=2", FULL, {MODEL: {"recompute_num_layers": 2}}),
@@ -225,6 +236,22 @@ ELSEWHERE = {
         "model.rope_high_freq_factor",
         "model.original_max_position_embeddings",
     ),
+    "pretrain.model.experts": ("model.moe_shared_expert_intermediate_size",),
+    "pretrain.model.router": (
+        "model.moe_router_load_balancing_type",
+        "model.moe_aux_loss_coeff",
+        "model.moe_z_loss_coeff",
+    ),
+    "pretrain.engine.experts": ("model.moe_router_bias_update_rate",),
+    "pretrain.model.requests, of the router": (
+        "model.moe_router_topk",
+        "model.moe_router_score_function",
+        "model.moe_router_pre_softmax",
+        "model.moe_router_num_groups",
+        "model.moe_router_group_topk",
+        "model.moe_router_topk_scaling_factor",
+        "model.moe_router_enable_expert_bias",
+    ),
     "pretrain.model.weights": ("model.init_method", "model.init_method_std", "model.output_layer_init_method"),
     "pretrain.data": ("tokenizer.*", "data.*"),
     "pretrain.training": (
@@ -256,7 +283,7 @@ ELSEWHERE = {
         "schedule.override_opt_param_scheduler",
         "schedule.use_checkpoint_opt_param_scheduler",
     ),
-    "pretrain.model.requests": ("precision.fp16_lm_cross_entropy", "kernels.*"),
+    "pretrain.model.requests": ("model.window_size", "precision.fp16_lm_cross_entropy", "kernels.*"),
     "pretrain.engine.groups": ("parallel.distributed_timeout_minutes",),
     "pretrain.engine.deepspeed.host_adam": ("engine.zero.offload_optimizer.cpu_adam",),
     "pretrain.engine.build": ("engine.name", "engine.deepspeed_config"),

@@ -31,6 +31,7 @@ def test_two_ranks_train_as_one(name, two_ranks):
     check(two_ranks[name], TWO_RANKS[name])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", FOUR_RANKS)
 def test_four_ranks_train_as_one(name, four_ranks):
     check(four_ranks[name], FOUR_RANKS[name])

@@ -18,7 +18,7 @@ def losses(weights, recipe, vocab_size, tokens, labels, mask=None, of_routers=No
         vocab_size: columns of the logits from here on do not exist.
         tokens: [b, s].
         labels: [b, s].
-        mask: [b, 1, s, s], True where a token must not look; causal by default.
+        mask: [b, 1, s, s], True where a token must not look; by default causal, with the model's window.
         of_routers: list to which each router's auxiliary losses are added.
     """
     model = recipe.model
@@ -28,7 +28,10 @@ def losses(weights, recipe, vocab_size, tokens, labels, mask=None, of_routers=No
     if model.position_embedding_type == "learned_absolute":
         x = x + weights["embedding.position_embeddings.weight"][: tokens.shape[1]]
     if mask is None:
-        mask = torch.ones(tokens.shape[1], tokens.shape[1]).triu(1).bool()
+        before = torch.arange(tokens.shape[1])[:, None] - torch.arange(tokens.shape[1])  # the query
+        mask = before < 0
+        if model.window_size is not None:  # Beltagy et al. 2020, arXiv 2004.05150, as Jiang et al. 2023, 2310.06825
+            mask = mask | (before >= model.window_size)
     for number in range(model.num_layers):
         name = f"decoder.layers.{number}"
         attended = attention(norm(x, weights, f"{name}.input_layernorm", model), weights, name, model, mask)

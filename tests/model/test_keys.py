@@ -15,6 +15,10 @@ from pretrain.report.flops import flops_per_sequence, parameter_count
 
 ROPE = ("model.position_embedding_type=rope",)
 SCALED = (*ROPE, "model.use_rope_scaling=true", "model.original_max_position_embeddings=16")
+EXPERTS = ("model.num_experts=4", "model.add_bias_linear=false", "model.ffn_hidden_size=96")
+SIGMOID = (*EXPERTS, "model.moe_router_score_function=sigmoid")
+GROUPS = (*EXPERTS, "model.moe_router_num_groups=2", "model.moe_router_group_topk=2")
+BALANCED = (*EXPERTS, "model.moe_router_load_balancing_type=aux_loss")
 OTHER = {
     "num_layers": ("2", ()),
     "hidden_size": ("128", ("model.kv_channels=16", "model.ffn_hidden_size=96")),
@@ -38,6 +42,23 @@ OTHER = {
     "add_bias_linear": ("false", ()),
     "add_qkv_bias": ("true", ("model.add_bias_linear=false",)),
     "qk_layernorm": ("true", ()),
+    "window_size": ("5", ()),
+    "num_experts": ("4", ("model.add_bias_linear=false",)),
+    "moe_ffn_hidden_size": ("64", EXPERTS),
+    "first_k_dense_replace": ("1", EXPERTS),
+    "moe_layer_freq": ("2", EXPERTS),
+    "moe_shared_expert_intermediate_size": ("64", EXPERTS),
+    "moe_router_topk": ("3", EXPERTS),
+    "moe_router_score_function": ("sigmoid", EXPERTS),
+    "moe_router_pre_softmax": ("true", EXPERTS),
+    "moe_router_num_groups": ("4", (*EXPERTS[1:], "model.num_experts=8", *GROUPS[3:])),
+    "moe_router_group_topk": ("1", GROUPS),
+    "moe_router_topk_scaling_factor": ("2.5", EXPERTS),
+    "moe_router_enable_expert_bias": ("true", SIGMOID),
+    "moe_router_bias_update_rate": ("0.5", (*SIGMOID, "model.moe_router_enable_expert_bias=true")),
+    "moe_router_load_balancing_type": ("aux_loss", EXPERTS),
+    "moe_aux_loss_coeff": ("0.5", BALANCED),
+    "moe_z_loss_coeff": ("0.5", EXPERTS),
     "untie_embeddings_and_output_weights": ("true", ()),
     "parallel_residual": ("true", ()),
     "embedding_layernorm": ("true", ()),
@@ -71,7 +92,8 @@ def built():
             with tiny.engine_world(plugins.backend):
                 parts = engine_parts(recipe, plugins, tiny.VOCAB_SIZE, torch.device("cpu"), print)
                 engine = ForwardOnlyEngine(parts)
-                shapes = {name: tuple(weight.shape) for name, weight in engine.models[0].named_parameters()}
+                named = (*engine.models[0].named_parameters(), *engine.models[0].named_buffers())
+                shapes = {name: tuple(weight.shape) for name, weight in named if not name.endswith("inv_freq")}
                 for weight in engine.models[0].parameters():
                     weight.data = torch.randn(weight.shape, generator=generator) / 4
                 known[overrides] = recipe, shapes, engine.next_token_logits(tuple(range(7, 23)))[:256], counted
@@ -88,7 +110,8 @@ def test_a_key_does_what_it_declares(built, key):
     declared = CONSEQUENCES[key]
     if key != "make_vocab_size_divisible_by":  # rows without a token, which checkpoints leave out
         assert (shapes != other_shapes) == declared.shapes_weights
-        assert sum(map(elements, other_shapes.values())) == other_parameters, "parameter_count is not the model's"
+        counted = sum(elements(shape) for name, shape in other_shapes.items() if not name.endswith("expert_bias"))
+        assert counted == other_parameters, "parameter_count is not the model's"
     if shapes == other_shapes:
         assert torch.allclose(logits, other_logits, rtol=0, atol=1e-5) != declared.changes_function
     assert (parameters != other_parameters) == declared.parameters

@@ -7,7 +7,7 @@ import torch
 
 from engine import tiny
 from engine.expert_layouts import BY_SEQUENCE, MIXTRAL
-from engine.layouts import LLAMA, NEOX, QWEN, QWEN3
+from engine.layouts import LLAMA, NEOX, QWEN, QWEN3, WINDOW
 from model import plain
 
 SMALL = ("model.num_layers=3", "train.global_batch_size=4", "optimizer.clip_grad=0")
@@ -32,6 +32,10 @@ MODELS = {
     "Qwen, parallel residual": (*QWEN, "model.parallel_residual=true"),
     "Qwen 3": QWEN3,
     "QK layer norm": ("model.qk_layernorm=true", "model.position_embedding_type=rope"),
+    "window": (*LLAMA, *WINDOW),
+    "window, softmax kernel": (*WINDOW, "kernels.attention=softmax"),
+    "window, triangle kernel": (*WINDOW, "kernels.attention=triangle", "kernels.triangle_block_size=8"),
+    "window as long as the sequence": ("model.window_size=32",),
     "Mixtral": (*MIXTRAL, "train.micro_batch_size=4"),
     "Mixtral, softmax first, one expert": (
         *MIXTRAL,

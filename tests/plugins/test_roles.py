@@ -1,4 +1,4 @@
-"""A role has a kernel of its own; without one in the recipe it follows its operation."""
+"""A role has a kernel of its own; without one in the recipe it follows its operation. Windows of older plugins."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import torch
 
 from engine import tiny
 from engine.layouts import LLAMA, QWEN3
+from pretrain.conformance.examples import attention
 from pretrain.errors import KernelError
 from pretrain.model.requests import kernel_requests
 from pretrain.plugins.contract import keep
@@ -14,6 +15,7 @@ from pretrain.plugins.host.manager import load
 from pretrain.plugins.negotiation.choosing import choose
 from pretrain.plugins.negotiation.kernels import negotiate
 from pretrain.plugins.offer import Decline, Offer
+from pretrain.plugins.requests import Mask
 
 
 def chosen(*overrides):
@@ -58,3 +60,18 @@ def test_a_plugin_of_an_older_contract_declines_a_role():
     assert keep(offer, head, (1, 2)) == Decline(
         name="theirs", reason="written for contract 1.2, which has no role head"
     )
+
+
+def test_a_plugin_of_an_older_contract_declines_a_window():
+    (window,) = (
+        each for each in kernel_requests(tiny.tiny("model.window_size=9"), "cpu", 300) if each.key == "attention"
+    )
+    offer = Offer(name="theirs", build=lambda built: print)
+    assert keep(offer, window, (1, 3)) is offer
+    assert keep(offer, window, (1, 2)).reason == "written for contract 1.2, which has no window 9"
+
+
+@pytest.mark.parametrize("changed", [{"mask": Mask.ARBITRARY}, {"mask": Mask.NONE}, {"window": 0}])
+def test_a_window_is_of_a_causal_mask(changed):
+    with pytest.raises(ValueError, match="a window is at least 1, and needs mask causal"):
+        attention(**{"window": 9} | changed)

@@ -27,6 +27,10 @@ SAMPLES = "train.train_samples=5000"
             "model.rope_scaling_factor: 0.5 must be at least 1.",
         ),
         (
+            ["model.window_size=8", "data.reset_attention_mask=true"],
+            "model.window_size: given together with data.reset_attention_mask; choose one.",
+        ),
+        (
             ["model.apply_query_key_layer_scaling=true", "model.attention_softmax_in_fp32=false"],
             "model.attention_softmax_in_fp32: must be true with model.apply_query_key_layer_scaling.",
         ),

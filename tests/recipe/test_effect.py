@@ -10,6 +10,8 @@ from pretrain.recipe.checks.effect import without_effect
 
 VALUES = {
     "kernels.rotary": "mine",
+    "model.moe_router_score_function": "sigmoid",
+    "model.moe_router_load_balancing_type": "aux_loss",
     "kernels.norm@head": "mine",
     "kernels.grouped_linear": "mine",
     "kernels.moe_permute": "mine",
@@ -41,6 +43,8 @@ SWITCHES = {
     "checkpoint.async_save",
     "data.reset_position_ids",
     "model.add_qkv_bias",
+    "model.moe_router_pre_softmax",
+    "model.moe_router_enable_expert_bias",
     "model.use_rope_scaling",
 }
 

@@ -34,6 +34,25 @@ def test_a_step_accumulates_what_one_pass_cannot_hold(make):
     assert lay_out(make(), 2).num_microbatches(8) == 2
 
 
+EXPERTS = ("model.num_experts=4", "model.add_bias_linear=false")
+
+
+def test_ranks_that_do_not_share_experts_hold_equal_ones(make):
+    whole = "parallel={tensor_model_parallel_size: 2, sequence_parallel: true, expert_tensor_parallel_size: 1}"
+    assert lay_out(make(*EXPERTS, "parallel.expert_model_parallel_size=2"), 4).expert_data_parallel_size == 2
+    assert lay_out(make(*EXPERTS, whole), 4).expert_data_parallel_size == 4
+
+
+def test_ranks_that_cannot_hold_the_experts_are_refused(make):
+    with pytest.raises(RecipeError) as caught:
+        lay_out(make(*EXPERTS, "parallel.expert_model_parallel_size=4"), 2)
+    assert str(caught.value).splitlines() == [
+        "recipe: 2 ranks cannot hold expert_model_parallel_size 4 x expert_tensor_parallel_size 1 x "
+        "pipeline_model_parallel_size 1 = 4.",
+        "Start a multiple of 4 ranks, or change these keys of section parallel.",
+    ]
+
+
 def test_ranks_that_do_not_fit_are_refused(make):
     with pytest.raises(RecipeError) as caught:
         lay_out(make(TENSOR_4), 6)

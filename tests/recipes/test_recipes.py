@@ -43,7 +43,7 @@ def path(request):
 def test_the_documented_recipes_exist():
     assert {path.stem for path in RECIPES} >= {
         *("quickstart", "gpt2-345m", "gpt3", "neox20b"),
-        *("gpt2-345m-zero3", "tiny-rampup", "gpt3-80gb", "llama3-8b", "qwen3-1.7b"),
+        *("gpt2-345m-zero3", "tiny-rampup", "gpt3-80gb", "llama3-8b", "qwen3-1.7b", "tinyllama-quickstart"),
         *("mixtral-8x7b", "qwen3-30b-a3b"),
     }
 
@@ -91,6 +91,13 @@ def test_quickstart_runs_on_any_small_number_of_ranks():
     assert 8e6 < layers + recipe.tokenizer.vocab_size * recipe.model.hidden_size < 12e6
 
 
+def test_tinyllama_has_the_proportions_and_the_text_of_its_models():
+    recipe, quickstart = load_recipe(FOLDER / "tinyllama-quickstart.yml"), load_recipe(FOLDER / "quickstart.yml")
+    model = recipe.model
+    assert (model.ffn_hidden_size / model.hidden_size, model.layernorm_epsilon, model.rotary_base) == (2.75, 1e-5, 1e4)
+    assert (recipe.data, recipe.train, recipe.optimizer) == (quickstart.data, quickstart.train, quickstart.optimizer)
+
+
 def test_gpt3_has_175_billion_parameters_and_a_batch_of_1536_on_one_replica():
     recipe = load_recipe(FOLDER / "gpt3.yml")
     model = recipe.model
@@ -133,7 +140,7 @@ def test_settings_in_a_recipes_comments_are_valid(path):
 
 
 def test_the_sections_of_a_recipe_that_came_from_elsewhere_say_from_where(path):
-    if path.stem == "quickstart":
+    if path.stem in {"quickstart", "tinyllama-quickstart", "moe-quickstart"}:
         return
     sections = re.split(r"\n(?=\w+:)", path.read_text(encoding="utf-8"))[1:]
     unexplained = [section.partition(":")[0] for section in sections if "#" not in section]
@@ -250,7 +257,8 @@ def _flat(recipe):
 
 def test_a_target_is_stated_where_a_loss_is_known():
     targets = {path.stem: load_recipe(path).evaluation.target_loss for path in RECIPES}
-    assert {name for name, target in targets.items() if target} == {"quickstart", "gpt2-345m", "gpt2-345m-zero3"}
+    measured = {"quickstart", "tinyllama-quickstart", "moe-quickstart"}
+    assert {name for name, target in targets.items() if target} == {*measured, "gpt2-345m", "gpt2-345m-zero3"}
     readme = (FOLDER.parent / "README.md").read_text(encoding="utf-8").replace("\n", " ")
     assert [name for name, target in targets.items() if target and f"{name} {target:g} (" not in readme] == []
 

@@ -134,6 +134,12 @@ def test_grouped_queries_and_gated_mlps_by_hand():
     assert flops_per_sequence(LLAMA3_8B, 128256) == 3 * 8192 * (32 * layer + 1_050_673_152)
 
 
+def test_a_window_counts_as_many_keys_for_each_token_as_it_has():
+    whole = model(1, 8, 2, 4)
+    counts = [flops_per_sequence(whole.model_copy(update={"window_size": window}), 10) for window in (3, 4, 9, None)]
+    assert counts[1] == counts[2] == counts[3] == counts[0] + 3 * 4 * (4 * 1 * 8)
+
+
 def test_heads_may_be_wider_than_their_share():
     wide = model(1, 8, 2, 4, kv_channels=16)
     # qkv 2 x 8 x 96, projection 2 x 32 x 8, mlp 4 x 8 x 32, square 4 x 4 x 32, logits 2 x 8 x 10

@@ -12,8 +12,13 @@ from report.test_tensorboard import curves
 
 
 def numbers():
-    """Return a value for each metric, a different one."""
-    return {name: 1.0 + place for place, name in enumerate(NAMES)}
+    """Return a value for each metric, a different one; a list of one layer where they are lists."""
+    of_rows = enumerate(METRICS, 1)
+    return {metric.name: place * 1.0 if metric.over_layers is None else [place * 1.0] for place, metric in of_rows}
+
+
+def tag_of(metric):
+    return metric.tensorboard.name if metric.over_layers is None else f"{metric.tensorboard.name}/layer 1"
 
 
 @pytest.mark.parametrize(
@@ -51,7 +56,7 @@ def test_the_log_line_has_the_parts_of_all_rows(train_record):
 def test_tensorboard_has_the_tags_of_all_rows(train_record, tmp_path):
     with closing(TensorBoard(tmp_path, warn=pytest.fail)) as board:
         board.train(train_record(**numbers()))
-    tags = {metric.tensorboard.name: numbers()[metric.name] for metric in METRICS if metric.tensorboard}
+    tags = {tag_of(metric): metric.number(numbers()[metric.name]) for metric in METRICS if metric.tensorboard}
     assert {tag: value for tag, ((_, value),) in curves(tmp_path).items()} == tags
 
 

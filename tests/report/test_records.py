@@ -1,5 +1,6 @@
 import math
 
+from pretrain.report.metric_table import console_parts
 from pretrain.report.metrics import EvalRecord, EventRecord
 
 TRAIN_KEYS = [
@@ -46,6 +47,13 @@ def test_an_event_has_its_numbers_and_the_text_that_was_shown():
 def test_values_that_are_not_finite_become_null(train_record):
     line = train_record(lm_loss=math.nan, grad_norm=math.inf).to_json()
     assert (line["lm_loss"], line["grad_norm"]) == (None, None)
+
+
+def test_a_list_has_a_number_for_each_layer_and_null_where_there_is_none(train_record):
+    record = train_record(moe_most_loaded=[math.nan, 1.5, 1.25], moe_z_loss=[math.nan, 0.5, 0.25])
+    line = record.to_json()
+    assert (line["moe_most_loaded"], line["moe_z_loss"]) == ([None, 1.5, 1.25], [None, 0.5, 0.25])
+    assert {"experts' load up to 1.50", "z loss 0.3750"} <= set(console_parts(record.metrics))
 
 
 def test_an_evaluation_line():

@@ -1,3 +1,4 @@
+import math
 import time
 from contextlib import closing
 
@@ -19,6 +20,7 @@ def curves(folder):
 
 def test_scalars_have_megatrons_names(tmp_path, train_record):
     record = train_record(loss_scale=1024.0, mfu=0.5, memory_peak_bytes=7, params_norm=2.0, num_zeros_in_grad=3)
+    record.metrics["moe_most_loaded"] = [math.nan, 1.5, 1.25]  # the first layer has no experts
     with closing(TensorBoard(tmp_path, warn=pytest.fail)) as board:
         board.train(record)
         board.evaluation(EvalRecord.of("valid", 10, 2.0), 80)
@@ -33,6 +35,8 @@ def test_scalars_have_megatrons_names(tmp_path, train_record):
         "loss-scale": 1024,
         "params-norm": 2,
         "num-zeros": 3,
+        "moe-most-loaded/layer 2": 1.5,
+        "moe-most-loaded/layer 3": 1.25,
         "iteration-time": 0.5,
         "throughput": 7,
         "samples-per-second": 16,

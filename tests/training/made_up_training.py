@@ -10,6 +10,7 @@ import torch
 
 from pretrain.checkpoint import storage
 from pretrain.checkpoint.folder import CheckpointFolder
+from pretrain.engine.experts import NOT_MEASURED
 from pretrain.engine.protocol import Step
 from pretrain.recipe.layout import lay_out
 from pretrain.report.flops import Speedometer
@@ -41,7 +42,7 @@ class FakeEngine:
         loss = torch.tensor(torch.nan if broken else 5 - 0.1 * number)
         skipped = number in self.skips
         norm = None if skipped else torch.tensor(1.5)
-        return Step(loss=loss, grad_norm=norm, skipped=skipped, metrics={"num_zeros_in_grad": None})
+        return Step(loss=loss, grad_norm=norm, skipped=skipped, metrics={"num_zeros_in_grad": None, **NOT_MEASURED})
 
     def advance_schedule(self, samples):
         self.learning_rate += samples

@@ -17,7 +17,8 @@ from pretrain.recipe import load_recipe
 from pretrain_ascend import plugin
 
 RECIPES = sorted((Path(__file__).parents[3] / "recipes").glob("*.yml"))
-LEFT_TO_THE_REFERENCE = {"bias_dropout_add", "linear"}
+LEFT_TO_THE_REFERENCE = {"bias_dropout_add", "linear", "router"}
+OF_EXPERTS = {"grouped_linear", "moe_permute"}
 OPERATIONS = {hook.removeprefix("pretrain_") for hook in HOOKS if hook != "pretrain_backend"} - LEFT_TO_THE_REFERENCE
 DEVICES = ("Ascend910B3", "Ascend910_9391", "Ascend910A", "Ascend950DT")
 VARIANTS = ("", "train.deterministic_mode=true", "data.reset_attention_mask=true", "precision={dtype: bf16}")
@@ -78,7 +79,7 @@ def test_operations_left_to_the_reference_have_no_hook(operation):
 def test_every_hook_answers_for_every_recipe_on_every_chip(seen):
     answered = {(recipe, device, operation) for recipe, _, device, operation, answers in seen if answers}
     asked = {(recipe, device, operation) for recipe, _, device, operation, _ in seen}
-    assert {operation for *_, operation in asked} >= OPERATIONS
+    assert {operation for *_, operation in asked} >= OPERATIONS - OF_EXPERTS
     assert {row for row in asked - answered if row[-1] in OPERATIONS} == set()
 
 

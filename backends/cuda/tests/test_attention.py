@@ -51,6 +51,12 @@ def test_dropout_leaves_flash_attn_2_and_what_is_made_of_it(name):
     assert offered(on(name, dropout=0.1)) == ["flash_attn_2", "sdpa_flash", *FLASH]
 
 
+@pytest.mark.parametrize(("name", "first"), [(A100, []), (H100, ["flash_attn_3"]), (B200, [])])
+@pytest.mark.usefixtures("everything_installed")
+def test_a_window_leaves_flash_attn_2_and_3_and_a_mask(name, first):
+    assert offered(on(name, window=9)) == [*first, "flash_attn_2", "sdpa_efficient"]
+
+
 @pytest.mark.usefixtures("everything_installed")
 def test_cudnn_comes_first_of_torchs_kernels_only_where_torch_has_it_so(monkeypatch):
     monkeypatch.setattr("torch.backends.cudnn.version", lambda: 91500)

@@ -115,6 +115,7 @@ class AttentionPart:
             changed["query_groups"] = len(self.groups)
         if self._needs_mask:
             changed["mask"] = Mask.ARBITRARY
+            changed |= {"window": None} if isinstance(self.request, AttentionRequest) else {}
         return replace(self.request, **changed)
 
     def with_mask(self, given: dict[str, Any]) -> dict[str, Any]:
@@ -122,7 +123,10 @@ class AttentionPart:
         if not self._needs_mask:
             return given
         queries, keys = self._lengths
-        masked = torch.arange(keys) > self.queries[:, None] + keys - queries
+        last = self.queries[:, None] + keys - queries
+        masked = torch.arange(keys) > last
+        if isinstance(self.request, AttentionRequest) and self.request.window is not None:
+            masked |= torch.arange(keys) <= last - self.request.window
         return given | {"mask": masked[None, None]}
 
     def narrow(self, name: str, x: Any) -> Any:

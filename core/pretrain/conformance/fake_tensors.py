@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -38,6 +39,7 @@ TOLERANCE, SLACK = 0.05, 64 * BLOCK
 FIRST = (
     examples.attention(BF16, groups=2, length=65, size=16),
     examples.attention(FP32, Mask.ARBITRARY, dropout=0.5),
+    examples.attention(BF16, length=65, window=20),
     examples.softmax(BF16),
     examples.softmax(FP32, Mask.KEY_PADDING),
     examples.norm(BF16, "LayerNorm"),
@@ -154,6 +156,7 @@ def _peak_of_device(subject: Subject, kernel: Callable[..., Tensor], call: Examp
         grads = gradients(kernel(**given, **call.constants), given)
         peak = memory().peak or 0
         del grads, given
+        time.sleep(0.01)  # autograd's thread frees what a backward pass in Python has kept, once it may run Python
     return peak - before
 
 

@@ -90,4 +90,6 @@ def _tiled(request: AttentionRequest, name: str, kind: str) -> Offer | Decline:
 def _sdpa(request: AttentionRequest) -> Offer | Decline:
     if request.dropout > 0:
         return Decline(name="sdpa", kind="flash", reason="no dropout in CPU flash attention")
+    if request.window is not None:
+        return Decline(name="sdpa", kind="flash", reason=f"window {request.window}; torch's attention has none")
     return Offer(name="sdpa", kind="flash", build=lambda _: Sdpa(request), provider=TORCH)

@@ -9,7 +9,7 @@ import torch
 
 from pretrain.cpu.dropout import DropoutMask
 from pretrain.reference.accumulation import accumulation_dtype, add_batched_matmul
-from pretrain.reference.attention import by_group, scaled_matmul, ungrouped
+from pretrain.reference.attention import by_group, first_key, scaled_matmul, ungrouped
 from pretrain.reference.softmax import causal
 
 if TYPE_CHECKING:
@@ -46,15 +46,18 @@ class _Plan:
     divisor: float
     dropout_mask: DropoutMask | None
     stores: bool
+    window: int | None
 
     @property
     def whole_scale(self) -> float:
         """Total factor of query times key."""
         return self.scale * self.divisor
 
-    def tiles(self, length: int) -> Iterator[tuple[int, int]]:
-        """Return the begin and end of every tile's queries; its keys are all those before the end."""
-        return ((start, min(start + self.rows, length)) for start in range(0, length, self.rows))
+    def tiles(self, length: int) -> Iterator[tuple[int, int, slice]]:
+        """Return the begin and end of every tile's queries, and its keys: those before the end that a query sees."""
+        for start in range(0, length, self.rows):
+            end = min(start + self.rows, length)
+            yield start, end, slice(first_key(start, self.window), end)
 
 
 class Tiled:
@@ -73,6 +76,7 @@ class Tiled:
             scale=request.scale / divisor,
             divisor=divisor,
             dropout_mask=DropoutMask(request.dropout) if request.dropout else None,
+            window=request.window,
             stores=stores,
         )
 
@@ -97,10 +101,10 @@ class _Tiled(torch.autograd.Function):
         ctx.plan, ctx.generator_state = plan, torch.get_rng_state() if dropout_mask and not plan.stores else None
         context = query.new_empty(query.shape)
         saved = []
-        for start, end in plan.tiles(query.shape[0]):
-            weights = _weights(by_group(query[start:end], plan.groups), keys[:, :end], end - start, plan)
+        for start, end, seen in plan.tiles(query.shape[0]):
+            weights = _weights(by_group(query[start:end], plan.groups), keys[:, seen], end - start, plan)
             dropped = dropout_mask.draw(weights.shape) if dropout_mask else None
-            rows = torch.bmm(_kept(weights, dropped, plan), values[:, :end])
+            rows = torch.bmm(_kept(weights, dropped, plan), values[:, seen])
             context[start:end] = ungrouped(rows, context[start:end].shape)
             if stores:
                 saved += [weights, dropped]
@@ -116,23 +120,27 @@ class _Tiled(torch.autograd.Function):
         grad_keys, grad_values = (torch.zeros(x.shape, dtype=accumulation_dtype(x.dtype)) for x in (keys, values))
         grad_query, grad_context = torch.empty_like(query), grads[0].reshape(query.shape)
         stored = zip(saved[::2], saved[1::2], strict=True) if plan.stores else _recomputed(ctx, query, keys)
-        for (start, end), (weights, dropped) in zip(plan.tiles(query.shape[0]), stored, strict=True):
+        for (start, end, seen), (weights, dropped) in zip(plan.tiles(query.shape[0]), stored, strict=True):
             grad_rows = by_group(grad_context[start:end], plan.groups)
-            add_batched_matmul(grad_values[:, :end], _kept(weights, dropped, plan).transpose(1, 2), grad_rows)
-            grad_weights = _kept(torch.bmm(grad_rows, values[:, :end].transpose(1, 2)), dropped, plan)
+            add_batched_matmul(grad_values[:, seen], _kept(weights, dropped, plan).transpose(1, 2), grad_rows)
+            grad_weights = _kept(torch.bmm(grad_rows, values[:, seen].transpose(1, 2)), dropped, plan)
             grad_scores = torch._softmax_backward_data(grad_weights, weights, -1, weights.dtype)  # noqa: SLF001
             rows = by_group(query[start:end], plan.groups)
-            add_batched_matmul(grad_keys[:, :end], grad_scores.transpose(1, 2), rows, plan.whole_scale)
-            grad_rows = scaled_matmul(grad_scores, keys[:, :end], plan.whole_scale)
+            add_batched_matmul(grad_keys[:, seen], grad_scores.transpose(1, 2), rows, plan.whole_scale)
+            grad_rows = scaled_matmul(grad_scores, keys[:, seen], plan.whole_scale)
             grad_query[start:end] = ungrouped(grad_rows, grad_query[start:end].shape)
         return grad_query, _as_input(grad_keys, key), _as_input(grad_values, value), None, None
 
 
 def _weights(rows: Tensor, keys: Tensor, queries: int, plan: _Plan) -> Tensor:
-    """Return softmax(scale * rows keys^T) [b * g, (n / g) * queries, keys]; only the tile's own square is masked."""
+    """Return softmax(scale * rows keys^T) [b * g, (n / g) * queries, keys].
+
+    Without a window only the tile's own square is masked.
+    """
     scores = scaled_matmul(rows, keys.transpose(1, 2), plan.scale)
     by_query = scores.view(-1, queries, scores.shape[-1])  # [b * n, queries, keys]
-    by_query[..., -queries:].masked_fill_(causal(queries, queries, scores.device), -torch.inf)
+    masked = by_query[..., -queries:] if plan.window is None else by_query
+    masked.masked_fill_(causal(queries, masked.shape[-1], scores.device, plan.window), -torch.inf)
     if plan.divisor != 1:
         return torch.softmax(scores.to(accumulation_dtype(scores.dtype)).mul_(plan.divisor), dim=-1).to(scores.dtype)
     return torch.softmax(scores, dim=-1, out=scores)
@@ -144,8 +152,8 @@ def _recomputed(ctx: Any, query: Tensor, keys: Tensor) -> Iterator[tuple[Tensor,
     dropout_mask, generator = None, None
     if ctx.generator_state is not None:
         dropout_mask, generator = plan.dropout_mask, torch.Generator().set_state(ctx.generator_state)
-    for start, end in plan.tiles(query.shape[0]):
-        weights = _weights(by_group(query[start:end], plan.groups), keys[:, :end], end - start, plan)
+    for start, end, seen in plan.tiles(query.shape[0]):
+        weights = _weights(by_group(query[start:end], plan.groups), keys[:, seen], end - start, plan)
         yield weights, dropout_mask.draw(weights.shape, generator) if dropout_mask else None
 
 

@@ -27,6 +27,7 @@ class ExpertLoad:
         """Find the routers of this rank's model chunks."""
         self._model, self._device = recipe.model, device
         self._layers = [layer for layer, has in enumerate(self._model.layers_with_experts) if has]
+        self._places = torch.tensor(self._layers, device=device)
         self._routers = {
             self._layers.index(layer.layer_number - 1): module
             for model in models
@@ -49,14 +50,22 @@ class ExpertLoad:
             if counts and router.expert_bias is not None:
                 self._move(router.expert_bias, load[place])
         self.clear()
-        means = losses.mean(dim=0) / (num_microbatches * replicas)
-        relative = load / load.double().mean(dim=1, keepdim=True)
+        balance, z = (losses / (num_microbatches * replicas)).unbind(dim=1)
+        relative = load * load.shape[1] / load.sum(dim=1, keepdim=True)
         return {
-            "moe_load_balancing_loss": None if self._model.moe_router_load_balancing_type == "none" else means[0],
-            "moe_z_loss": None if self._model.moe_z_loss_coeff is None else means[1],
-            "moe_most_loaded": relative.max(),
-            "moe_least_loaded": relative.min(),
+            "moe_load_balancing_loss": None
+            if self._model.moe_router_load_balancing_type == "none"
+            else self._by_layer(balance),
+            "moe_z_loss": None if self._model.moe_z_loss_coeff is None else self._by_layer(z),
+            "moe_most_loaded": self._by_layer(relative.amax(dim=1)),
+            "moe_least_loaded": self._by_layer(relative.amin(dim=1)),
         }
+
+    def _by_layer(self, values: Tensor) -> Tensor:
+        """Return fp32 [layers of the model], nan for those without experts."""
+        everywhere = torch.full((self._model.num_layers,), torch.nan, device=self._device)
+        everywhere[self._places] = values
+        return everywhere
 
     def clear(self) -> None:
         """Forget what was counted."""

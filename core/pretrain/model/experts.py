@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 class MixtureOfExperts(MegatronModule):
     """In place of a layer's MLP.
 
-    megatron-core's MoELayer needs Transformer Engine or CUDA's grouped_gemm, and megatron-core 0.16.1 sums gradients
-    and losses of experts wrongly in some layouts (docs/design.md lists them); this one is on the negotiated kernels.
+    On the negotiated kernels; docs/design.md says why megatron-core's MoELayer is not used.
     """
 
     def __init__(self, config: Any, submodules: Any, *, recipe: Recipe, kernels: Kernels, planned: bool) -> None:

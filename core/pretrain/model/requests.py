@@ -59,12 +59,13 @@ def attention_requests(
     in_fp32 = model.attention_softmax_in_fp32 or model.apply_query_key_layer_scaling
     common = _common(recipe, device_type, device_name)
     heads = model.num_attention_heads // tensor
+    is_all = model.window_size is None or model.window_size >= model.seq_length
     softmax = SoftmaxRequest(
         **common,
         heads=heads,
         queries=model.seq_length,
         keys=model.seq_length,
-        mask=attention_mask(recipe),
+        mask=attention_mask(recipe) if is_all else Mask.ARBITRARY,  # attention with stored weights masks the window
         scale=divisor,
         in_fp32=in_fp32,
     )
@@ -81,6 +82,7 @@ def attention_requests(
         score_divisor=divisor,
         softmax_in_fp32=in_fp32,
         block_size=recipe.kernels.triangle_block_size,
+        window=None if is_all else model.window_size,
     )
     return softmax, attention
 

@@ -110,6 +110,15 @@ class AttentionRequest(Request):
     """As `SoftmaxRequest.in_fp32`; a fused kernel that accumulates in fp32 fulfils it."""
     block_size: int = 512
     """Rows of one block of the "triangle" kind."""
+    window: int | None = field(default=None, metadata={"since": (1, 3)})
+    """Keys that a query sees at most, its own included; None: all. Only with `Mask.CAUSAL`: query i then sees keys from
+    i + (keys - queries) - window + 1 to i + (keys - queries)."""
+
+    def __post_init__(self) -> None:
+        """Refuse a window that no kernel would look at: any other mask holds it."""
+        if self.window is not None and (self.mask is not Mask.CAUSAL or self.window < 1):
+            msg = f"window {self.window} with mask {self.mask}; a window is at least 1, and needs mask {Mask.CAUSAL}"
+            raise ValueError(msg)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -36,7 +36,7 @@ _IDLE = ": no effect here; "
 
 _ABSENT = {
     "version": "a recipe has no version: its keys are those of this pretrain (pretrain --version). Delete the line.",
-    "moe": "mixtures of experts are not supported: the model has one MLP in each layer.",
+    "moe": "experts are keys of section model, num_experts and those that begin with moe_; DeepSpeed's are not here.",
     "wandb": "not supported: nothing is sent to a service; metrics.jsonl and TensorBoard have the metrics.",
 }
 """Sections and keys that a recipe of another program has at its top."""

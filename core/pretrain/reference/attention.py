@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 from torch.nn import functional as F  # noqa: N812  torch's own alias
 
-from pretrain.plugins.requests import SoftmaxRequest
+from pretrain.plugins.requests import Mask, SoftmaxRequest
 from pretrain.reference.softmax import Softmax, causal, masked_softmax
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Attention:
         """Make a kernel; `softmax` multiplies by the request's score divisor, and `matmul` is of queries and keys."""
         self.softmax = softmax or Softmax(softmax_request(request))
         self.matmul = matmul or scaled_matmul
-        self.groups, self.dropout = request.query_groups, request.dropout
+        self.groups, self.dropout, self.window = request.query_groups, request.dropout, request.window
         self.scale = request.scale / request.score_divisor  # the softmax multiplies by the divisor
 
     def __call__(
@@ -42,6 +42,8 @@ class Attention:
         queries, batch, heads, _ = query.shape
         grouped = by_group(query, self.groups)
         scores = self.matmul(grouped, by_group(key, self.groups).transpose(1, 2), self.scale)
+        if self.window is not None and mask is None:  # as `softmax_request` says
+            mask = causal(queries, key.shape[0], query.device, self.window)[None, None]
         weights = self.softmax(scores.view(batch, heads, queries, -1), mask)
         weights = F.dropout(weights, self.dropout, training=training)
         context = torch.bmm(weights.reshape(scores.shape), by_group(value, self.groups))
@@ -49,7 +51,7 @@ class Attention:
 
 
 def softmax_request(request: AttentionRequest) -> SoftmaxRequest:
-    """Return the request for the attention's softmax; its scale undoes the score divisor."""
+    """Return the request for the attention's softmax: its scale undoes the score divisor, its mask holds the window."""
     return SoftmaxRequest(
         device_type=request.device_type,
         dtype=request.dtype,
@@ -57,7 +59,7 @@ def softmax_request(request: AttentionRequest) -> SoftmaxRequest:
         heads=request.heads,
         queries=request.seq_length,
         keys=request.seq_length,
-        mask=request.mask,
+        mask=request.mask if request.window is None else Mask.ARBITRARY,
         scale=request.score_divisor,
         in_fp32=request.softmax_in_fp32,
     )
@@ -91,15 +93,21 @@ def to_context(x: Tensor) -> Tensor:
     return x.permute(2, 0, 1, 3).reshape(s, b, n * d)
 
 
+def first_key(query: int, window: int | None) -> int:
+    """Return the first key that a query sees under a causal mask, by their numbers."""
+    return 0 if window is None else max(0, query - window + 1)
+
+
 BlockSoftmax: TypeAlias = "Callable[[Tensor, Tensor], Tensor]"
-BlockMask: TypeAlias = "Callable[[int, int, torch.device], Tensor]"
+BlockMask: TypeAlias = "Callable[[int, int, torch.device, int | None], Tensor]"
+"""Type of `causal`."""
 
 
 class CausalBlocks:
     """An `AttentionFn` for causal masks: a block of queries uses only the keys up to its own last row.
 
-    Of G x G blocks G (G + 1) / 2 are computed and stored. The last block may be shorter than the others, and shapes may
-    change between calls. Keys and values of a block are views.
+    Of G x G blocks G (G + 1) / 2 are computed and stored, with a window those that it reaches. The last block may be
+    shorter than the others, and shapes may change between calls. Keys and values of a block are views.
     """
 
     def __init__(
@@ -129,16 +137,19 @@ class CausalBlocks:
             msg = f"triangle: {query.shape[0]} queries, {key.shape[0]} keys; needs equally many, and no mask tensor"
             raise ValueError(msg)
         keys, values = by_group(key, self.request.query_groups), by_group(value, self.request.query_groups)
-        start, blocks = 0, []
+        end, blocks = 0, []
         for rows in torch.split(query, self.request.block_size):
-            start += rows.shape[0]
-            blocks.append(self._block(rows, keys[:, :start], values[:, :start], training=training))
+            begin = first_key(end, self.request.window)
+            begin -= begin % self.request.block_size  # whole blocks: few shapes, which the kernels of a device take
+            end += rows.shape[0]
+            blocks.append(self._block(rows, keys[:, begin:end], values[:, begin:end], training=training))
         return torch.cat(blocks)
 
     def _block(self, query: Tensor, keys: Tensor, values: Tensor, *, training: bool) -> Tensor:
         rows, batch, heads, _ = query.shape
         scores = self.matmul(by_group(query, self.request.query_groups), keys.transpose(1, 2), self.scale)
-        weights = self.softmax(scores.view(batch, heads, rows, -1), self.mask(rows, keys.shape[1], query.device))
+        masked = self.mask(rows, keys.shape[1], query.device, self.request.window)
+        weights = self.softmax(scores.view(batch, heads, rows, -1), masked)
         weights = F.dropout(weights, self.request.dropout, training=training)
         return to_context(torch.bmm(weights.reshape(scores.shape), values).view(batch, heads, rows, -1))
 

@@ -80,8 +80,7 @@ def permutation(request: MoePermuteRequest) -> MoePermutation:
     def permute(tokens: Tensor, routing_map: Tensor, probs: Tensor) -> tuple[Tensor, Tensor, Order]:
         order = order_of(routing_map, request.topk)
         rows: Tensor = _Copies.apply(tokens, order)  # type: ignore[no-untyped-call]
-        weights: Tensor = _Weights.apply(probs, order)  # type: ignore[no-untyped-call]
-        return rows, weights, order
+        return rows, weights_of_rows(probs, order.rows_of_token, order.experts_of_token), order
 
     def unpermute(rows: Tensor, order: Order, tokens: int) -> Tensor:  # noqa: ARG001  the order has their number
         total: Tensor = _Sums.apply(rows, order)  # type: ignore[no-untyped-call]
@@ -96,14 +95,24 @@ def order_of(routing_map: Tensor, topk: int) -> Order:
     Nothing is sorted, no shape depends on values, and nothing waits for the device.
     """
     tokens, experts = routing_map.shape
-    which = torch.arange(1, topk + 1, device=routing_map.device).expand(tokens, topk).contiguous()
-    # The j-th True of a token is where its count reaches j.
-    experts_of_token = torch.searchsorted(routing_map.cumsum(dim=1), which)
+    experts_of_token = experts_of_tokens(routing_map, topk)
     row_of_pair = routing_map.t().reshape(-1).cumsum(dim=0).view(experts, tokens).t() - 1
     rows_of_token = row_of_pair.gather(1, experts_of_token)
     copies = torch.arange(tokens * topk, device=routing_map.device)
     copy_of_row = torch.empty_like(copies).scatter_(0, rows_of_token.reshape(-1), copies)
     return Order(token_of_row=copy_of_row // topk, rows_of_token=rows_of_token, experts_of_token=experts_of_token)
+
+
+def experts_of_tokens(routing_map: Tensor, topk: int) -> Tensor:
+    """Return the experts of each token, int64 [n, k], ascending."""
+    which = torch.arange(1, topk + 1, device=routing_map.device).expand(len(routing_map), topk).contiguous()
+    return torch.searchsorted(routing_map.cumsum(dim=1), which)  # the j-th is where the count of True reaches j
+
+
+def weights_of_rows(probs: Tensor, rows_of_token: Tensor, experts_of_token: Tensor) -> Tensor:
+    """Return the weight of each row, fp32 [n k], for probs [n, E]; differentiable."""
+    weights: Tensor = _Weights.apply(probs, rows_of_token, experts_of_token)  # type: ignore[no-untyped-call]
+    return weights
 
 
 def _sum_of_rows(rows: Tensor, rows_of_token: Tensor) -> Tensor:
@@ -139,19 +148,18 @@ class _Sums(torch.autograd.Function):
 
 class _Weights(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, probs: Tensor, order: Order) -> Tensor:
-        ctx.save_for_backward(order.rows_of_token, order.experts_of_token)
+    def forward(ctx: Any, probs: Tensor, rows_of_token: Tensor, experts_of_token: Tensor) -> Tensor:
+        ctx.save_for_backward(rows_of_token, experts_of_token)
         ctx.like = (probs.shape, probs.dtype)
-        of_token = probs.gather(1, order.experts_of_token)
-        places = order.rows_of_token.reshape(-1)
-        return torch.empty_like(of_token).view(-1).scatter_(0, places, of_token.view(-1))
+        of_token = probs.gather(1, experts_of_token)
+        return torch.empty_like(of_token).view(-1).scatter_(0, rows_of_token.reshape(-1), of_token.view(-1))
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         rows_of_token, experts_of_token = ctx.saved_tensors
         shape, dtype = ctx.like
         of_token = grads[0].index_select(0, rows_of_token.reshape(-1)).view_as(rows_of_token)
-        return of_token.new_zeros(shape, dtype=dtype).scatter_(1, experts_of_token, of_token), None
+        return of_token.new_zeros(shape, dtype=dtype).scatter_(1, experts_of_token, of_token), None, None
 
 
 class GroupedLinear:

@@ -33,9 +33,14 @@ def masked_positions(kind: Mask, mask: Tensor | None, scores: Tensor) -> Tensor 
     return mask
 
 
-def causal(queries: int, keys: int, device: torch.device) -> Tensor:
-    """Return bool [queries, keys], True where key j is after query i: j > i + keys - queries."""
-    return torch.ones(queries, keys, dtype=torch.bool, device=device).triu_(keys - queries + 1)
+def causal(queries: int, keys: int, device: torch.device, window: int | None = None) -> Tensor:
+    """Return bool [queries, keys], True where key j is after query i, or before its `AttentionRequest.window`.
+
+    That is j > i + keys - queries, or j <= i + keys - queries - window.
+    """
+    whole = torch.ones(queries, keys, dtype=torch.bool, device=device)
+    after = whole.triu(keys - queries + 1)
+    return after if window is None else after.logical_or_(whole.tril_(keys - queries - window))
 
 
 class Softmax:

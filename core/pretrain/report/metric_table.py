@@ -5,12 +5,14 @@ CONTRIBUTING.md says how to add one. Every row says of every output whether it h
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 Values = Mapping[str, Any]  # value of each metric of the table by its name; None where there is none
 
@@ -54,6 +56,15 @@ class Metric:
     tensorboard: Tag | None
     figure: Figure | None
     optional: bool  # the key is left out where there is no value; it is null otherwise
+    # Of a value that is a list, with a number for each layer or nan: its number for the log line and the chart.
+    over_layers: Callable[[Sequence[float]], float] | None = None
+
+    def number(self, value: Any) -> Any:
+        """Return the one number, or word, of a value as a record or a line of metrics.jsonl has it."""
+        if self.over_layers is None or value is None:
+            return value
+        numbers = [each for each in value if each is not None and math.isfinite(each)]
+        return self.over_layers(numbers) if numbers else None
 
 
 _SHORTEST_STEP = 0.1
@@ -196,38 +207,43 @@ METRICS = (
     ),
     Metric(
         name="moe_load_balancing_loss",
-        help="Auxiliary loss with its coefficient, the mean over the layers with experts and the micro-batches of the "
-        "interval's last iteration; with `model.moe_router_load_balancing_type`.",
+        help="A list with the auxiliary loss of each layer, with its coefficient, the mean over the micro-batches of "
+        "the interval's last iteration, null for a layer without experts; with "
+        "`model.moe_router_load_balancing_type`. The log line has the mean over the layers, and TensorBoard a curve "
+        "for each.",
         console=Line(62, "balance loss {:.4f}"),
         tensorboard=Tag("moe-load-balancing-loss", over_samples=True),
         figure=None,
         optional=True,
+        over_layers=fmean,
     ),
     Metric(
         name="moe_z_loss",
-        help="Loss of the router's logits with its coefficient, a mean as the one before; with "
-        "`model.moe_z_loss_coeff`.",
+        help="The same of the loss of the router's logits; with `model.moe_z_loss_coeff`.",
         console=Line(63, "z loss {:.4f}"),
         tensorboard=Tag("moe-z-loss", over_samples=True),
         figure=None,
         optional=True,
+        over_layers=fmean,
     ),
     Metric(
         name="moe_most_loaded",
-        help="Tokens of the expert that has the most, over the mean of its layer's experts, in the interval's last "
-        "iteration; the largest of all layers.",
+        help="A list with the load of each layer's fullest expert in the interval's last iteration, its tokens over "
+        "the mean of the layer's experts: 1 where all have as many. The log line and the chart have the largest.",
         console=Line(64, "experts' load up to {:.2f}"),
         tensorboard=Tag("moe-most-loaded", over_samples=True),
         figure=Figure(55, "load of the fullest expert (times the mean)", from_zero=True),
         optional=True,
+        over_layers=max,
     ),
     Metric(
         name="moe_least_loaded",
-        help="The same of the expert that has the fewest tokens; the smallest of all layers.",
+        help="The same of the expert with the fewest tokens.",
         console=None,
         tensorboard=Tag("moe-least-loaded", over_samples=True),
         figure=None,
         optional=True,
+        over_layers=min,
     ),
     Metric(
         name="slowest_rank",
@@ -271,7 +287,8 @@ def checked(values: Values) -> Values:
 
 def console_parts(values: Values) -> list[str]:
     """Return the metrics' parts of the log line."""
-    lines = [(metric.console, values[metric.name]) for metric in METRICS if metric.console is not None]
+    shown = [metric for metric in METRICS if metric.console is not None]
+    lines = [(metric.console, metric.number(values[metric.name])) for metric in shown if metric.console is not None]
     parts: list[str | None] = []
     for line, value in sorted(lines, key=lambda line: line[0].place):
         if callable(line.text):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pretrain.report.metric_table import Values
 
 
-Scalar = str | int | float | None
+Scalar = str | int | float | list[float | None] | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,7 +85,9 @@ class EventRecord:
 Record = TrainRecord | EvalRecord | EventRecord
 
 
-def _finite(value: Scalar) -> Scalar:
+def _finite(value: Scalar) -> Any:
+    if isinstance(value, list):
+        return [_finite(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

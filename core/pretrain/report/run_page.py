@@ -13,7 +13,7 @@ import yaml
 from pretrain.errors import RunError
 from pretrain.report import environment_file, metrics
 from pretrain.report.html import charts, framed, legend, section, table, write_page
-from pretrain.report.metric_table import NAMES, figures
+from pretrain.report.metric_table import METRICS, figures
 from pretrain.report.metrics import duration, number
 from pretrain.report.svg import COLOURS, ChartLine, chart
 
@@ -37,10 +37,11 @@ class RunData:
 
     def curve(self, key: str) -> list[Point]:
         """Return a metric over iterations, None where a line has no value; ValueError without a row of the table."""
-        if key not in NAMES:
+        metric = next((metric for metric in METRICS if metric.name == key), None)
+        if metric is None:
             msg = f"report/metric_table.py has no row {key}"
             raise ValueError(msg)
-        return [(line["iteration"], line.get(key)) for line in self.train]
+        return [(line["iteration"], metric.number(line.get(key))) for line in self.train]
 
     def evaluated(self, split: str) -> list[Point]:
         """Return the loss of a split over iterations; the last one if an iteration has several."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -52,7 +53,11 @@ class TensorBoard:
         for metric in METRICS:
             if tag := metric.tensorboard:
                 samples = record.consumed_samples if tag.over_samples else None
-                self._add(tag.name, record.metrics[metric.name], record.iteration, samples)
+                value = record.metrics[metric.name]
+                if metric.over_layers is None:
+                    self._add(tag.name, value, record.iteration, samples)
+                for number, of_layer in enumerate(value or () if metric.over_layers else (), 1):
+                    self._add(f"{tag.name}/layer {number}", of_layer, record.iteration, samples)
 
     def evaluation(self, record: EvalRecord, consumed_samples: int) -> None:
         """Add loss and perplexity of one split."""
@@ -80,7 +85,7 @@ class TensorBoard:
             )
 
     def _add(self, tag: str, value: float | None, iteration: int, samples: int | None = None) -> None:
-        if value is None:
+        if value is None or math.isnan(value):
             return
         self._iterations.add(tag, value, iteration)
         if samples is not None:

@@ -53,6 +53,7 @@ def change_tensor(folder, change, **wanted):
 QKV = {"position": 2, "module": "self_attention.linear_qkv", "name": "output", "backward": False}
 
 
+@pytest.mark.full
 def test_a_difference_between_kernels_is_not_blamed_on_one(usual, copy):
     change_tensor(copy, lambda x: 1.001 * x, **QKV)
 
@@ -68,6 +69,7 @@ def test_a_difference_between_kernels_is_not_blamed_on_one(usual, copy):
     assert "every kernel agrees with float64" in lines[1]
 
 
+@pytest.mark.full
 def test_one_wrong_token_is_seen(usual, copy):
     def one_token(x):
         x[5, 1] += 1e-4
@@ -80,7 +82,7 @@ def test_one_wrong_token_is_seen(usual, copy):
     assert outcome.first.what.endswith("linear_qkv, worst token")
 
 
-@pytest.mark.parametrize("number", [torch.nan, torch.inf])
+@pytest.mark.parametrize("number", [torch.nan, pytest.param(torch.inf, marks=pytest.mark.full)])
 def test_a_number_that_is_not_finite_differs(usual, copy, number):
     change_tensor(copy, lambda x: x.fill_(number), **QKV)
 
@@ -130,6 +132,7 @@ def test_other_trainings_are_an_error_that_names_the_key(usual, tmp_path, overri
         outcome_of(usual, other)
 
 
+@pytest.mark.full
 def test_other_weights_are_an_error_that_names_them(usual, tmp_path):
     other = record(tmp_path / "other", "model.init_method_std=0.03")
     edit(other / "recording.json", lambda manifest: manifest["recipe"]["model"].update(init_method_std=0.02))
@@ -223,6 +226,7 @@ def test_a_large_checkpoint_is_read_layer_by_layer_and_each_tensor_once(usual, m
     assert {place for key, place in read if key == "decoder.layers.mlp.linear_fc1.weight"} == {0, 1, 2, 3}
 
 
+@pytest.mark.full
 def test_the_states_of_two_steps_are_kept(usual):
     recording = Recording.open(usual)
     step = deepcopy(recording.ranks[0])

@@ -18,7 +18,7 @@ def tapped(kernel, operation):
     taps = Taps(checking=False)
     taps.visits = SimpleNamespace(current=Visit(ModulePlace(1, "m"), micro_batch=0, batch_first=False, again=True))
     taps.sink = SimpleNamespace(tick=lambda: 0, add=lambda *_, **__: None)
-    return taps.around(SimpleNamespace(operation=operation, key=operation), kernel)
+    return taps.around(SimpleNamespace(operation=operation, role="", key=operation), kernel)
 
 
 def test_a_kernel_may_call_its_parameters_what_it_likes():

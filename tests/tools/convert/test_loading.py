@@ -12,7 +12,7 @@ from megatron.core.dist_checkpointing.mapping import ShardedTensor
 
 from engine import tiny
 from engine.expert_layouts import DEEPSEEK, MIXTRAL
-from engine.layouts import GPT2, LLAMA, NEOX, QWEN, QWEN3, STAGE, ZERO1
+from engine.layouts import GPT2, LLAMA, NEOX, QWEN, QWEN3, STAGE, WINDOW, ZERO1
 from pretrain.checkpoint import storage
 from pretrain.checkpoint.folder import CheckpointFolder
 from pretrain.checkpoint.starting_checkpoint import require_start
@@ -33,7 +33,8 @@ MODELS = {
     "Llama": LLAMA,
     "Qwen": QWEN,
     "Qwen 3": QWEN3,
-    "Qwen 3 of Megatron-LM": QWEN3,
+    "Qwen 3 of Megatron-LM": (*QWEN3, *WINDOW),
+    "Mistral": (*LLAMA, *WINDOW),
     "Mixtral": MIXTRAL,
     "GLM-4.5": (*DEEPSEEK, "model.moe_shared_expert_intermediate_size=96"),  # twice an expert's, as it can say
     "GLM-4.5 of Megatron-LM": (*DEEPSEEK, "model.moe_router_topk=4"),  # where both choose the same groups
@@ -44,6 +45,7 @@ FORMATS = {
     "Llama": ConvertOptions(format="torch_dist"),
     "Qwen": ConvertOptions(format="huggingface"),
     "Qwen 3": ConvertOptions(format="huggingface"),
+    "Mistral": ConvertOptions(format="huggingface"),
     "Qwen 3 of Megatron-LM": ConvertOptions(format="megatron", layout=FileLayout(tensor=2)),
     "Mixtral": ConvertOptions(format="torch_dist"),
     "GLM-4.5": ConvertOptions(format="huggingface"),

@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from engine.layouts import LLAMA, NEOX, QWEN
+from engine.layouts import LLAMA, NEOX, QWEN, WINDOW
 from engine.tiny import tiny
 from pretrain.recipe.sections.model import CONSEQUENCES
 from pretrain.tools.convert import model_keys
@@ -22,7 +22,10 @@ from pretrain.tools.convert.model_weights import FileLayout
 EXPERTS = (*LLAMA, "model.num_experts=4", "model.moe_shared_expert_intermediate_size=64")
 MODELS = [
     tiny(*overrides).model
-    for overrides in ((), NEOX, LLAMA, (*QWEN, "model.num_query_groups=2"), ("model.num_query_groups=2",), EXPERTS)
+    for overrides in (
+        *((), NEOX, LLAMA, (*QWEN, "model.num_query_groups=2", *WINDOW), ("model.num_query_groups=2",)),
+        EXPERTS,
+    )
 ]
 
 
@@ -59,6 +62,8 @@ def test_a_program_without_a_key_refuses_a_model_that_needs_it():
     for program in get_args(Program):
         assert not_held(program, model)["embedding_layernorm"]
         assert not not_held(program, tiny(*LLAMA).model)["embedding_layernorm"]
+    for program, has_none in (("neox", True), ("deepspeed", True), ("megatron", False), ("huggingface", False)):
+        assert not_held(program, tiny(*EXPERTS).model).get("num_experts", False) == has_none
 
 
 def test_a_key_without_a_row_is_an_error(monkeypatch):

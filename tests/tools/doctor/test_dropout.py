@@ -38,6 +38,7 @@ def at(rate):
         ("attention", ()),
         ("attention", ("model.seq_length=256",)),
         ("attention", ("data.reset_attention_mask=true",)),
+        ("attention", ("model.window_size=9", "model.seq_length=256")),
     ],
 )
 def test_the_reference_is_right(operation, overrides, dtype):

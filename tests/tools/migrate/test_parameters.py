@@ -56,13 +56,23 @@ def test_of_a_model_that_the_formula_does_not_count_nothing_is_said(other):
     assert not any(notice.startswith("The source trains") for notice in found.notices)
 
 
+EXPERTS = f"{ROPE} --disable-bias-linear --num-experts 4 --moe-ffn-hidden-size 24"
+
+
 @pytest.mark.parametrize(
-    ("arguments", "is_told"),
-    [("", True), ("--moe-layer-freq 1", True), ("--moe-layer-freq 2", False), ("--qk-layernorm", True)],
+    "arguments",
+    [
+        *("", "--moe-layer-freq 2", "--moe-layer-freq '([0]*1+[1]*3)'", "--qk-layernorm"),
+        "--moe-shared-expert-intermediate-size 48",
+        "--first-k-dense-replace 1 --moe-layer-freq 1 --n-shared-experts 2",
+    ],
 )
-def test_experts_are_counted_where_every_layer_has_them(arguments, is_told):
-    found = migrated(f"--train-iters 5 --num-experts 4 {arguments}", accepted=frozenset({"num_experts"}))
-    assert any(notice.startswith("The source trains") for notice in found.notices) is is_told
+def test_a_mixture_has_the_parameters_of_its_recipe(arguments):
+    found = migrated(f"{EXPERTS} {arguments} --train-iters 5")
+    (line,) = [notice for notice in found.notices if notice.startswith("The source trains")]
+    count = f"{parameter_count(found.recipe.model, 0):,}"
+    assert line == f"The source trains {count} parameters, this recipe {count}, without those of the vocabulary."
+    assert found.recipe.model.num_experts == 4
 
 
 def test_without_sizes_nothing_is_counted():

@@ -55,7 +55,7 @@ def test_an_unknown_flag_is_named_and_does_not_change_the_family():
 
 
 def test_a_flag_of_which_only_the_beginning_is_known_tells_no_version():
-    assert choose(words_of("--data-impl mmap --moe-router-topk 2")).unknown == ()
+    assert choose(words_of("--data-impl mmap --moe-permute-fusion")).unknown == ()
 
 
 def test_a_short_flag_is_unknown_too():

@@ -6,7 +6,7 @@ import pytest
 
 from training.safeguards import guarded_ranks
 
-pytestmark = [pytest.mark.ranks, pytest.mark.usefixtures("forked_python")]
+pytestmark = [pytest.mark.full, pytest.mark.ranks, pytest.mark.usefixtures("forked_python")]
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,6 @@ def test_an_update_that_is_skipped_leaves_everything_as_a_batch_that_is_left_out
     check_skip(seen, case)
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("case", guarded_ranks.ROLLBACKS_FULL)
 def test_so_it_is_in_further_layouts_and_engines(seen_further, case):
     check(seen_further, case)

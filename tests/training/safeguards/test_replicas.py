@@ -80,6 +80,7 @@ def test_whatever_differs_is_told_in_one_sentence_or_two(hashes):
 @pytest.mark.parametrize("overlaps", [False, True])
 def test_a_gather_right_before_the_comparison_is_told_at_the_start(make, monkeypatch, overlaps):
     monkeypatch.setattr(replicas.groups, "data_parallel_group", lambda: None)
+    monkeypatch.setattr(replicas.groups, "expert_data_parallel_group", lambda: None)
     zero = ("parallel={use_distributed_optimizer: true, overlap_grad_reduce: true, overlap_param_gather: true}",)
     recipe, notes = make("train.check_replicas_interval=5", *zero * overlaps), []
     meter = SimpleNamespace(logger=SimpleNamespace(note=notes.append), interval=None)

@@ -13,6 +13,7 @@ import torch
 
 from pretrain.checkpoint import generators
 from pretrain.checkpoint.contents import Loaded
+from pretrain.engine.experts import NOT_MEASURED
 from pretrain.engine.protocol import Step
 from pretrain.errors import TrainingError
 from pretrain.training.progress import Progress
@@ -42,7 +43,7 @@ class Engine(FakeEngine):
         withheld = keep_update is not None and not keep_update(loss)
         if not withheld:
             self.learned.append(number)
-        unmeasured = {"num_zeros_in_grad": None}
+        unmeasured = {"num_zeros_in_grad": None, **NOT_MEASURED}
         return Step(loss=loss, grad_norm=torch.tensor(1.0), skipped=False, withheld=withheld, metrics=unmeasured)
 
     def parameters_norm(self):

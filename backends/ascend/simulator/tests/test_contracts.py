@@ -14,6 +14,11 @@ def mask(*shape):
     return given(*shape, dtype=torch.bool)
 
 
+def grouped(x, weight, counts, group_type):
+    options = {"group_list": torch.tensor(counts, device="npu"), "group_type": group_type, "group_list_type": 1}
+    return NPU.npu_grouped_matmul([x], [weight], split_item=3, **options)
+
+
 FORBIDDEN = {
     "fixed_triu_mask": lambda: NPU.npu_scaled_masked_softmax(given(1, 1, 32, 32), mask(1, 1, 32, 32), 1, True),
     "33 rows": lambda: NPU.npu_scaled_masked_softmax(given(1, 1, 33, 32), mask(1, 1, 33, 32)),
@@ -38,6 +43,17 @@ FORBIDDEN = {
         given(2, 3), torch.tensor([0, 3], device="npu")
     ),
     "target is torch.int32": lambda: NPU.npu_cross_entropy_loss(given(2, 3), given(2, dtype=torch.int32)),
+    "6 rows are listed; x has 5": lambda: grouped(given(5, 8), given(2, 8, 4), [3, 3], 0),
+    "a weight of (3, 8, 4)": lambda: grouped(given(5, 8), given(3, 8, 4), [3, 2], 0),
+    "x is not transposed": lambda: grouped(given(8, 5), given(5, 4), [3, 2], 2),
+    "x torch.float16, weight torch.float32": lambda: grouped(
+        given(5, 8), given(2, 8, 4, dtype=torch.float32), [3, 2], 0
+    ),
+    "indices of (4,)": lambda: NPU.npu_moe_token_permute(given(4, 8), torch.arange(4, device="npu")),
+    "sorted_indices is torch.int64": lambda: NPU.npu_moe_token_unpermute(given(4, 8), torch.arange(4, device="npu")),
+    "8 weights for 4 rows": lambda: NPU.npu_moe_token_unpermute(
+        given(4, 8), torch.arange(4, device="npu", dtype=torch.int32), given(4, 2)
+    ),
     "4 words": lambda: NPU.npu_get_float_status(torch.zeros(4, device="npu")),
 }
 

@@ -45,7 +45,9 @@ def _fusion(request: AttentionRequest) -> Offer | Decline:
 
 def _sdpa(request: AttentionRequest) -> Offer | Decline:
     reason = _fusion_limits(request)
-    if request.head_size > LARGEST_SDPA_HEAD:
+    if request.window is not None:
+        reason = reason or f"window {request.window}; torch's attention has none"
+    elif request.head_size > LARGEST_SDPA_HEAD:
         reason = reason or f"head size {request.head_size}; at most {LARGEST_SDPA_HEAD}"
     elif request.dtype is torch.float32 and request.head_size % 4:
         reason = reason or f"head size {request.head_size} in float32; only multiples of 4"

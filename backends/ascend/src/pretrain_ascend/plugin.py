@@ -1,6 +1,6 @@
 """Hooks of the ascend backend. Each operation has a file of its own, which is imported on its first request.
 
-linear and bias_dropout_add have no hook: the reference serves, and their files say why.
+linear, bias_dropout_add and router have no hook: the reference serves, and their files say why.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
         AttentionRequest,
         CollectivesRequest,
         CrossEntropyRequest,
+        GroupedLinearRequest,
+        MoePermuteRequest,
         NormRequest,
         OptimizerRequest,
         Request,
@@ -67,6 +69,18 @@ def pretrain_activation(request: ActivationRequest) -> Answer:
 @hookimpl
 def pretrain_cross_entropy(request: CrossEntropyRequest) -> Answer:
     """CANN's kernel, for a vocabulary that is not split."""
+    return _answers(request)
+
+
+@hookimpl
+def pretrain_grouped_linear(request: GroupedLinearRequest) -> Answer:
+    """CANN's grouped matmul."""
+    return _answers(request)
+
+
+@hookimpl
+def pretrain_moe_permute(request: MoePermuteRequest) -> Answer:
+    """CANN's fused permutation."""
     return _answers(request)
 
 

@@ -6,6 +6,8 @@ documentation of the operator asks for; a call that does not raises. They say no
 
 from __future__ import annotations
 
+import inspect
+
 import torch
 from torch.nn import functional as F  # noqa: N812
 
@@ -16,21 +18,17 @@ calls = []
 
 
 def call(name, *arguments, **options):
-    """Replace `pretrain_ascend.kernels.operators.call`."""
+    """Replace `pretrain_ascend.kernels.operators.call`; what a function below has not is at its default."""
     given = [schemas.bind(release, name, arguments, options) for release in schemas.RELEASES][-1]
     calls.append((name, given))
-    return globals()[name](**{key: value for key, value in given.items() if key not in UNUSED})
+    known = inspect.signature(globals()[name]).parameters
+    assert options.keys() <= known.keys()
+    return globals()[name](**{key: value for key, value in given.items() if key in known})
 
 
-UNUSED = {
-    *("pse", "padding_mask", "pre_tockens", "next_tockens", "inner_precise", "prefix", "actual_seq_qlen"),
-    *("actual_seq_kvlen", "gen_mask_parallel", "sync", "softmax_layout", "sink", "dropout_mask", "seed", "offset"),
-    *("weight", "ignore_index", "label_smoothing", "lse_square_scale_for_zloss", "return_zloss", "rotate", "mode"),
-}
-"""Arguments that this backend leaves at their defaults."""
-
-
-def npu_fusion_attention(query, key, value, head_num, input_layout, atten_mask, scale, keep_prob, sparse_mode):
+def npu_fusion_attention(
+    query, key, value, head_num, input_layout, atten_mask, scale, keep_prob, pre_tockens, next_tockens, sparse_mode
+):
     assert input_layout == "SBH"
     assert all(x.is_contiguous() and x.dim() == 3 and x.dtype == query.dtype for x in (query, key, value))
     assert 0 < keep_prob <= 1
@@ -39,10 +37,15 @@ def npu_fusion_attention(query, key, value, head_num, input_layout, atten_mask, 
     q, k, v = (x.unflatten(-1, (-1, size)).permute(1, 2, 0, 3).float() for x in (query, key, value))
     k, v = (x.repeat_interleave(head_num // k.shape[1], 1) for x in (k, v))
     scores = q @ k.mT * scale
-    if sparse_mode == 2:
+    assert sparse_mode == 4 or (pre_tockens, next_tockens) == (2**31 - 1, 2**31 - 1)
+    if sparse_mode in {2, 4}:
         # By numpy: the conformance kit would count torch.equal as a host wait of the kernel.
         assert (atten_mask.numpy() == torch.ones(2048, 2048, dtype=torch.bool).triu(1).numpy()).all()
-        masked = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+        distance = torch.arange(scores.shape[-1]) - torch.arange(scores.shape[-2])[:, None]
+        masked = distance > 0
+        if sparse_mode == 4:
+            assert scores.shape[-2] == scores.shape[-1]
+            masked = (distance > next_tockens) | (distance < -pre_tockens)
     elif sparse_mode == 1:
         b, n, sq, sk = scores.shape
         assert atten_mask.shape in {(b, n, sq, sk), (b, 1, sq, sk), (1, 1, sq, sk), (sq, sk)}
@@ -98,6 +101,33 @@ def npu_cross_entropy_loss(input, target, reduction):  # noqa: A002
     assert input.is_contiguous()
     assert (input.dim(), target.dim(), target.dtype) == (2, 1, torch.int64)
     return F.cross_entropy(input, target, reduction="none"), None, None, None
+
+
+def npu_grouped_matmul(x, weight, group_list, split_item, group_type, group_list_type):
+    (x,), (weight,) = x, weight
+    assert (split_item, group_list_type, group_list.dtype) == (3, 1, torch.int64)
+    assert group_type in {0, 2}
+    assert x.dtype == weight.dtype
+    with torch.utils._python_dispatch._disable_current_modes():  # a device reads the counts itself
+        counts = group_list.tolist()
+        if group_type == 0:
+            return [torch.cat([a @ b for a, b in zip(x.split(counts), weight, strict=True)])]
+        assert x.stride(0) == 1
+        pairs = zip(x.split(counts, 1), weight.split(counts), strict=True)
+        return [torch.stack([a @ b if a.shape[1] else torch.full_like(a @ b, torch.nan) for a, b in pairs])]
+
+
+def npu_moe_token_permute(tokens, indices):
+    assert indices.dtype == torch.int32
+    assert tokens.is_contiguous()
+    order = indices.flatten().argsort(stable=True)
+    return tokens[order // indices.shape[1]], order.argsort().int()
+
+
+def npu_moe_token_unpermute(permuted_tokens, sorted_indices, probs):
+    assert sorted_indices.dtype == torch.int32
+    of_token = permuted_tokens[sorted_indices.long()].view(*probs.shape, -1)
+    return (of_token * probs.unsqueeze(-1)).sum(1)
 
 
 status = torch.zeros(8, dtype=torch.int32)

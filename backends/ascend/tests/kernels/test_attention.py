@@ -84,6 +84,7 @@ def test_the_first_generation_has_no_fp32_matmuls(name):
         (on(A2, dropout=1.0), "fusion_attention", "dropout 1.0; only from 0 to below 1"),
         (on(A2, torch.float64), "sdpa", "dtype float64; only float32, float16, bfloat16"),
         (on(A2, mask=Mask.KEY_PADDING), "triangle_fused", "mask key_padding; only causal"),
+        (on(A2, window=9), "sdpa", "window 9; torch's attention has none"),
         (on(A2, block=48), "triangle_fused", "48 queries, 48 keys; only multiples of 32 from 32 to 4096"),
         (on(A2, length=40, block=64), "triangle_fused", "40 queries, 40 keys; only multiples of 32 from 32 to 4096"),
         (on("Ascend310P3"), "sdpa", "the chip family of 'Ascend310P3' is not known; only chips of known families"),
@@ -125,6 +126,13 @@ def test_fusion_attention_is_causal_by_one_compressed_mask(stand_ins):
     ((_, given),) = stand_ins
     assert (given["sparse_mode"], given["keep_prob"]) == (2, 1.0)
     assert given["atten_mask"] is attention_masks.compressed_causal(torch.empty(0))
+
+
+def test_fusion_attention_has_a_window_by_the_keys_before_a_querys_own(stand_ins):
+    request = on(A2, torch.float32, length=70, window=9)
+    assert_agrees(FusionAttention(request), oracle(request), inputs(request), torch.device("cpu"))
+    ((_, given),) = stand_ins
+    assert (given["sparse_mode"], given["pre_tockens"], given["next_tockens"]) == (4, 8, 0)
 
 
 @pytest.mark.parametrize("heads", [1, 4])

@@ -168,6 +168,35 @@ def test_the_curve_is_the_cpus(train, on_the_cpu, layout, monkeypatch):
     assert environment["kernels"]["backend"] == BACKEND
 
 
+EXPERTS = (
+    "model.add_bias_linear=false",
+    "model.num_experts=4",
+    "model.moe_shared_expert_intermediate_size=32",
+    "model.moe_router_score_function=sigmoid",
+    "model.moe_router_enable_expert_bias=true",
+    "model.moe_router_load_balancing_type=seq_aux_loss",
+    "checkpoint.save=false",
+)
+EXPERT_LAYOUTS = {
+    "experts on two ranks": ("parallel.expert_model_parallel_size=2", ZERO_1),
+    "experts whole on tensor ranks": (
+        TENSOR,
+        "parallel.sequence_parallel=true",
+        "parallel.expert_tensor_parallel_size=1",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "layout", [pytest.param(name, marks=[pytest.mark.full] * ("whole" in name)) for name in EXPERT_LAYOUTS]
+)
+def test_experts_have_the_curve_of_the_cpu(train, layout):
+    alone = train("cpu", f"cpu, {layout}", EXPERTS)[0]
+    records, _ = train(BACKEND, layout, (*EXPERTS, *EXPERT_LAYOUTS[layout]), ranks=2)
+    assert curve(records) == pytest.approx(curve(alone), rel=1e-5)
+    assert [record["moe_most_loaded"] for record in records] == [record["moe_most_loaded"] for record in alone]
+
+
 @pytest.mark.full
 def test_an_interleaved_pipeline_of_two_stages_has_the_curve_of_one_rank(train):
     """Both ways to the same rank: messages of one batch could be confused."""

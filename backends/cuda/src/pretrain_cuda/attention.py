@@ -10,6 +10,7 @@ from pretrain.plugins.requests import Mask
 from pretrain_cuda.devices import BLACKWELL, HOPPER, architecture_of
 from pretrain_cuda.kernels import sdpa, transformer_engine, triton_requirements
 from pretrain_cuda.kernels.flash_attn import FLASH_2, FLASH_3, FLASH_4
+from pretrain_cuda.kernels.flash_limits import no_window
 
 if TYPE_CHECKING:
     from pretrain.plugins.offer import Decline, Offer
@@ -48,6 +49,8 @@ def _triangle(request: AttentionRequest) -> Offer | Decline:
         reason = f"mask {request.mask}; only {Mask.CAUSAL}"
     elif not 0 <= request.dropout < LARGEST_DROPOUT:
         reason = f"dropout {request.dropout}; only below {LARGEST_DROPOUT}"
+    else:
+        reason = no_window(request) or reason
 
     def build(_: object) -> Any:
         return import_module("pretrain_cuda.kernels.triangle").Triangle(request)  # imports triton

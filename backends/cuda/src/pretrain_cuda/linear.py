@@ -43,7 +43,7 @@ def answers(request: LinearRequest) -> Answer:
 def _unsupported_reason(request: LinearRequest) -> str:
     main = request.main_grad_dtype
     if main is None:
-        return "no gradient accumulation fusion is asked for"
+        return "no gradient accumulation fusion is asked for; only that"
     if request.dtype not in (*_HALF, torch.float32) or (main is not torch.float32 and main is not request.dtype):
         return f"dtype {request.dtype} into {main}; only fp16, bf16 and fp32 into fp32 or into themselves"
     if main is not torch.float32 and request.dtype not in _HALF:

@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend
 from kit import fake_flash_attn
 from kit.interpreted import Interpreted
 from kit.interpreted import pretrain_backend as device_backend
-from pretrain.plugins import hookimpl
+from pretrain.plugins import CONTRACT, hookimpl
 from pretrain.plugins.offer import Decline, Offer
 from pretrain.plugins.requests import Mask
 from pretrain_cuda.attention import answers
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 class Hooks:
     """A backend with one way to answer."""
+
+    CONTRACT = CONTRACT
 
     def __init__(
         self,
@@ -69,6 +71,8 @@ def _flash_attn(request):
 def _transformer_engine(request):
     if request.mask not in (Mask.NONE, Mask.CAUSAL):
         return Decline(name="transformer_engine", reason=f"mask {request.mask}")
+    if request.window is not None:
+        return Decline(name="transformer_engine", reason=f"window {request.window}")
     return Offer(name="transformer_engine", build=lambda _: DotProductAttention(request))
 
 

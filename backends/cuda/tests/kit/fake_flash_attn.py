@@ -27,9 +27,9 @@ def flash_attn_func(
     return_attn_probs=False,
 ):
     """flash-attn 2: the result is laid out as the query is (torch::empty_like in flash_api.cpp)."""
-    assert (window_size, softcap, alibi_slopes, return_attn_probs) == ((-1, -1), 0.0, None, False)
+    assert (softcap, alibi_slopes, return_attn_probs) == (0.0, None, False)
     _record(q, k, v, dropout_p=dropout_p, softmax_scale=softmax_scale, causal=causal, deterministic=deterministic)
-    return torch.empty_like(q).copy_(_attend(q, k, v, softmax_scale, causal, dropout_p))
+    return torch.empty_like(q).copy_(_attend(q, k, v, softmax_scale, causal, dropout_p, window_size))
 
 
 def flash_attn_3_func(
@@ -53,7 +53,7 @@ def flash_attn_3_func(
 ):
     """flash-attn 3."""
     _record(q, k, v, softmax_scale=softmax_scale, causal=causal, deterministic=deterministic)
-    return torch.empty_like(q).copy_(_attend(q, k, v, softmax_scale, causal))
+    return torch.empty_like(q).copy_(_attend(q, k, v, softmax_scale, causal, window=window_size))
 
 
 def flash_attn_4_func(
@@ -93,13 +93,18 @@ def _record(q, k, v, **settings):
     CALLS.append(tensors | settings)
 
 
-def _attend(q, k, v, scale, causal, dropout=0.0):
-    """q [b, sq, hq, d], k and v [b, sk, hk, d]; the scores stay in fp32, and a row without a key is zero."""
+def _attend(q, k, v, scale, causal, dropout=0.0, window=(-1, -1)):
+    """q [b, sq, hq, d], k and v [b, sk, hk, d]; the scores stay in fp32, and a row without a key is zero.
+
+    A window is the number of keys before a query's own, and of those after it, which a causal mask sets to 0.
+    """
     queries, keys, shared = q.shape[1], k.shape[1], q.shape[2] // k.shape[2]
     k, v = (x.repeat_interleave(shared, dim=2) for x in (k, v))
     scores = torch.einsum("bqhd,bkhd->bhqk", q.float(), k.float()) * scale
     if causal:
         after = torch.ones(queries, keys, dtype=torch.bool, device=q.device).triu(keys - queries + 1)
+        if window[0] >= 0:
+            after |= torch.ones_like(after).tril(keys - queries - window[0] - 1)
         scores = scores.masked_fill(after, torch.finfo(torch.float32).min)
     weights = torch.softmax(scores, dim=-1)
     if causal:

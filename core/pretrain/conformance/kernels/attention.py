@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from pretrain.conformance.cases import run_with
+from pretrain.conformance.cases import Case, run_with
 from pretrain.conformance.comparison import assert_agrees, assert_repeats, forward_backward, oracle, random
 from pretrain.conformance.example_calls import documents, example_mask, mask_with_empty_rows
 from pretrain.conformance.examples import DTYPES, attention
@@ -16,10 +16,12 @@ from pretrain.conformance.kernels.attention_inputs import (
     ANY,
     OWN_KEYS,
     SHAPES,
+    WINDOWS,
     each,
     inputs,
     long,
     one_projection,
+    outside,
     parts,
 )
 from pretrain.conformance.kernels.dropout import assert_dropout_rate, assert_independent, generator_of
@@ -45,6 +47,9 @@ class AttentionDropout:
     @run_with(
         [
             *(case for mask in Mask for case in each(mask, LONG_ENOUGH, dropout=0.25)),
+            Case(
+                tuple(attention(dtype, **shape, dropout=0.25, window=37) for shape in LONG_ENOUGH for dtype in DTYPES)
+            ),
             long(mask=Mask.CAUSAL, dropout=0.25),
         ]
     )
@@ -72,7 +77,7 @@ class AttentionDropout:
         whole = undropped / (1 - asked.dropout)
         assert_near(weights, whole.where(kept, 0), asked.dtype, "weights that are kept")
         assert_dropout_rate(asked.dropout, kept[undropped > 0])
-        if mask is None:
+        if mask is None and asked.window is None:
             assert_independent(kept)
         grad = random(*actual["output"].shape, dtype=asked.dtype, seed=7)
         expected = forward_backward(
@@ -118,7 +123,7 @@ def _softmax(given: dict[str, Tensor], asked: AttentionRequest, mask: Tensor | N
     query, key = given["query"].double(), given["key"].double().repeat_interleave(shared, dim=2)
     scores = torch.einsum("qbnd,kbnd->bnqk", query, key) * asked.scale
     if asked.mask is Mask.CAUSAL:
-        mask = torch.ones(scores.shape[2:], dtype=torch.bool).triu(1)
+        mask = outside(asked)
     return torch.softmax(scores if mask is None else scores.masked_fill(mask, -torch.inf), dim=-1)
 
 
@@ -147,6 +152,13 @@ class TestAttention(AttentionDropout):
         mask = example_mask(asked.mask, asked.micro_batch_size, asked.seq_length, asked.seq_length)
         # One token alone: the gradients of query and key are differences of equal terms.
         assert_agrees(built, expected, inputs(asked), subject.device, constants={"mask": mask}, floor=1.0)
+
+    @run_with(Case(tuple(attention(dtype, **shape) for dtype in reversed(DTYPES))) for shape in WINDOWS)
+    def test_sees_a_window(self, subject: Subject, kernel: Kernel, asked: AttentionRequest) -> None:
+        """A query sees the window's number of keys, itself included: against a mask that holds the window."""
+        expected = oracle(replace(asked, window=None, mask=Mask.ARBITRARY))
+        built, mask = subject.build(kernel, asked), outside(asked)[None, None]
+        assert_agrees(built, partial(expected, mask=mask), inputs(asked), subject.device, floor=1.0)
 
     @run_with([long(size=64, length=8192)])
     def test_agrees_over_4096_tokens(self, subject: Subject, kernel: Kernel, asked: AttentionRequest) -> None:

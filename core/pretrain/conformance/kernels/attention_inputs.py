@@ -40,6 +40,13 @@ def parts(projection: Tensor, request: AttentionRequest) -> dict[str, Tensor]:
     return {"query": query.reshape(*query.shape[:2], -1, size), "key": key, "value": value}
 
 
+def outside(request: AttentionRequest) -> Tensor:
+    """Return bool [s, s], True where a query does not see a key under its causal mask, or its window."""
+    before = torch.arange(request.seq_length)[:, None] - torch.arange(request.seq_length)  # the query
+    is_after = before < 0
+    return is_after if request.window is None else is_after | (before >= request.window)
+
+
 def _shape(length: int, heads: int, groups: int, size: int, block: int) -> dict[str, Any]:
     return {"length": length, "heads": heads, "groups": groups, "size": size, "block": block}
 
@@ -58,6 +65,13 @@ SHAPES = [
     _shape(64, 2, 2, 256, 64),
 ]
 """Odd lengths and heads; heads of 64, 80, 96, 128, 192 and 256; blocks that are multiples of 32, and others."""
+
+WINDOWS = [
+    *(_shape(33, 4, 2, 16, 16) | {"window": window} for window in (1, 16, 32)),
+    _shape(150, 2, 2, 64, 32) | {"window": 47},
+    _shape(160, 2, 2, 128, 32) | {"window": 33},
+]
+"""Windows of one key, and of all but one; at the edges of blocks, and within them."""
 
 ANY = [_shape(33, 4, 2, 16, 16), _shape(96, 4, 2, 64, 32), _shape(96, 2, 2, 128, 32)]
 """Alternatives, of which a kernel must take one, for tests that do not depend on the shape."""

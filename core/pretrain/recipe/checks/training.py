@@ -43,6 +43,8 @@ def model_problems(recipe: Recipe) -> Iterator[Problem]:
             "model.rope_high_freq_factor",
             f"{model.rope_high_freq_factor} is not more than model.rope_low_freq_factor {model.rope_low_freq_factor}.",
         )
+    if model.window_size is not None and recipe.data.reset_attention_mask:
+        yield Problem("model.window_size", "given together with data.reset_attention_mask; choose one.")
     if model.apply_query_key_layer_scaling and not model.attention_softmax_in_fp32:
         yield Problem("model.attention_softmax_in_fp32", "must be true with model.apply_query_key_layer_scaling.")
 

@@ -108,6 +108,9 @@ class ModelSection(Section):
     Qwen 2."""
     qk_layernorm: Annotated[Bool, replace(PART, before=False)] = False
     """Whether the queries and keys of each head are normalized before rope, as in Qwen 3."""
+    window_size: Annotated[Int | None, replace(FUNCTION, flops=True, before=None)] = Field(default=None, gt=0)
+    """Number of keys that a token sees at most, its own included, as sliding_window of Mistral, and 1 more than the
+    first of Megatron-LM's --window-size; by default all."""
     num_experts: Annotated[Int | None, replace(SIZE, before=None)] = Field(default=None, gt=1)
     """Experts of a layer, each an MLP, of which a router chooses some for every token; by default there is one MLP."""
     moe_ffn_hidden_size: Annotated[Int, replace(SIZE, before=ANY)] = Field(gt=0, default_factory=_as("ffn_hidden_size"))
@@ -131,13 +134,13 @@ class ModelSection(Section):
     moe_router_topk_scaling_factor: Annotated[Float, replace(FUNCTION, before=1.0)] = Field(default=1.0, gt=0)
     """Factor of the weights with which a token's experts are summed up."""
     moe_router_enable_expert_bias: Annotated[Bool, replace(PART, parameters=False, before=False)] = False
-    """Whether a bias is added to the scores when experts are chosen, but not to their weights. It moves by a fixed rate
-    after each step, up for experts that had less than the mean load (Wang et al. 2024, arXiv:2408.15664)."""
+    """Whether experts are chosen by their scores and a bias, which after each step moves up for those below the mean
+    load and down for the others (Wang et al. 2024, arXiv:2408.15664)."""
     moe_router_bias_update_rate: Annotated[Float, NONE] = Field(default=1e-3, ge=0)
     """By how much the bias moves in a step."""
     moe_router_load_balancing_type: Annotated[Literal["none", "aux_loss", "seq_aux_loss"], NONE] = "none"
-    """Auxiliary loss that evens out the load of the experts: aux_loss over a micro batch (Fedus et al. 2021,
-    arXiv:2101.03961, equations 4 to 6), or seq_aux_loss over each sequence (DeepSeek-V3, arXiv:2412.19437)."""
+    """Loss that evens out the load of the experts: aux_loss over a micro batch (Fedus et al. 2021, arXiv:2101.03961) or
+    seq_aux_loss over each sequence (DeepSeek-V3, arXiv:2412.19437)."""
     moe_aux_loss_coeff: Annotated[Float, NONE] = Field(default=0.01, gt=0)
     """Factor of the auxiliary loss."""
     moe_z_loss_coeff: Annotated[Float | None, NONE] = Field(default=None, gt=0)

@@ -33,8 +33,8 @@ class ParallelSection(Section):
     """Whether stages of the interleaved schedule compute while they send and receive; by default where the backend
     can."""
     expert_model_parallel_size: Int = Field(default=1, gt=0)
-    """Ranks that share the experts of a layer; they are ranks that have different tokens (data parallel ones, and with
-    expert_tensor_parallel_size below tensor_model_parallel_size also tensor parallel ones)."""
+    """Ranks that share the experts of a layer: of the data-parallel ones, and of the tensor-parallel ones where experts
+    are whole."""
     expert_tensor_parallel_size: Int = Field(gt=0, default_factory=_tensor_model_parallel_size)
     """Ranks that share every expert; by default tensor_model_parallel_size."""
     sequence_parallel: Bool = False

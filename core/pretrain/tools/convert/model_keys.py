@@ -65,6 +65,7 @@ NAMES: Mapping[str, Names] = {
     "add_bias_linear": _everywhere("add_bias_linear", "attention_bias", "use_bias_in_attn_linear"),
     "add_qkv_bias": Names(huggingface="model_type", megatron="add_qkv_bias", neox=None, deepspeed=None),
     "qk_layernorm": Names(huggingface="model_type", megatron="qk_layernorm", neox=None, deepspeed=None),
+    "window_size": Names(huggingface="sliding_window", megatron="window_size", neox=None, deepspeed=None),
     "untie_embeddings_and_output_weights": _everywhere(
         "untie_embeddings_and_output_weights", "tie_word_embeddings", "no_weight_tying"
     ),

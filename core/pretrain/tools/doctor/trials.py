@@ -304,8 +304,9 @@ def dropout_fault(trial: Trial, kernel: Function, device: torch.device, request:
     if not all(bool(x.isfinite().all()) for x in (output, *grads)):
         return f"not finite with dropout {probability}"
     del output, grads
-    judge = _attention_fault if request.operation == "attention" else _addition_fault
-    return judge(kernel, given, constants, probability)
+    if isinstance(request, AttentionRequest):
+        return _attention_fault(kernel, given, constants, probability, request.window)
+    return _addition_fault(kernel, given, constants, probability)
 
 
 def _addition_fault(kernel: Function, given: dict[str, Tensor], constants: dict[str, Any], probability: float) -> str:
@@ -323,13 +324,15 @@ def _addition_fault(kernel: Function, given: dict[str, Tensor], constants: dict[
     return _repeated(first, again, probability * count)
 
 
-def _attention_fault(kernel: Function, given: dict[str, Tensor], constants: dict[str, Any], probability: float) -> str:
+def _attention_fault(
+    kernel: Function, given: dict[str, Tensor], constants: dict[str, Any], probability: float, window: int | None
+) -> str:
     """Judge attention where queries are 0 and values 1: each of k visible keys has the weight 1/k or is dropped."""
     alike = given | {"query": torch.zeros_like(given["query"]), "value": torch.ones_like(given["value"])}
     length, batch, heads, size = given["query"].shape
     with torch.no_grad():
         first, again = (kernel(**alike, **constants) for _ in range(2))
-    visible = _visible(constants["mask"], length, batch, heads)
+    visible = _visible(constants["mask"], length, batch, heads).clamp(max=window or length)
     found = first.detach().cpu().view(length, batch, heads, size)[..., 0].double() - 1
     epsilon = torch.finfo(first.dtype).eps
     variance = probability / (1 - probability) / visible  # of a query's output, which is 1 on average

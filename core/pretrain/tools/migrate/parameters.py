@@ -5,6 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pretrain.report.flops import parameter_count
+from pretrain.tools.migrate.megatron.experts import (
+    has_experts,
+    layers_with_experts,
+    shared_width,
+    width_of_expert,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -18,8 +24,8 @@ _COUNTED = frozenset(("", "num_experts", *_GATED))
 """Settings of another model that the formula below counts; with others it would not hold."""
 
 _OF_EXPERTS = {
-    **dict.fromkeys(("expert_interval", "moe_expert_interval", "moe_layer_freq"), "1"),
-    **dict.fromkeys(("first_k_dense_replace", "n_shared_experts", "moe_latent_size"), "0"),
+    **dict.fromkeys(("expert_interval", "moe_expert_interval"), "1"),
+    "moe_latent_size": "0",
     **dict.fromkeys(("moe_use_residual", "moe_shared_expert_gate", "shared_expert_gate"), "False"),
     "mlp_type": "standard",
 }
@@ -52,10 +58,17 @@ def source_parameters(settings: Settings, vocabulary: int) -> int | None:
     if settings.value("embed_layernorm"):
         count += 2 * hidden
     head = settings.value("kv_channels") or hidden // heads
-    layer = 2 * unit * hidden + _attention(settings, hidden, heads, head) + _mlps(settings, hidden)
+    layer = 2 * unit * hidden + _attention(settings, hidden, heads, head)
     if settings.value("qk_layernorm"):
         layer += 2 * unit * head
-    return int(count + layers * layer)
+    with_experts = layers_with_experts(settings) if has_experts(settings) else [True] * layers
+    if with_experts is None:
+        return None
+    experts, dense = (
+        sum(with_experts) * _mlps(settings, hidden),
+        (layers - sum(with_experts)) * _dense(settings, hidden),
+    )
+    return int(count + layers * layer + experts + dense)
 
 
 def _has_table(settings: Settings) -> bool:
@@ -76,19 +89,27 @@ def _attention(settings: Settings, hidden: int, heads: int, head: int) -> int:
     return int(hidden * (query_key_value + heads * head) + biases)
 
 
+def _width(settings: Settings, hidden: int) -> int:
+    default = 8 * hidden // 3 // 64 * 64 if settings.value("swiglu") else 4 * hidden
+    return int(settings.value("ffn_hidden_size") or default)
+
+
+def _dense(settings: Settings, hidden: int) -> int:
+    is_gated = any(settings.value(name) for name in _GATED)
+    return _mlp(settings, hidden, _width(settings, hidden), is_gated=is_gated)
+
+
 def _mlps(settings: Settings, hidden: int) -> int:
     """Return the parameters of a layer's MLP, or of all its experts and their router."""
     is_gated = any(settings.value(name) for name in _GATED)
-    width = settings.value("ffn_hidden_size") or (
-        8 * hidden // 3 // 64 * 64 if settings.value("swiglu") else 4 * hidden
-    )
     experts = settings.value("num_experts")
     experts = experts[-1] if isinstance(experts, list) and experts else experts
     if not experts or experts == 1:
-        return _mlp(settings, hidden, width, is_gated=is_gated)
-    own, shared = settings.value("moe_ffn_hidden_size"), settings.value("moe_shared_expert_intermediate_size")
-    count = experts * (_mlp(settings, hidden, int(own or width), is_gated=is_gated) + hidden)
-    return int(count + (_mlp(settings, hidden, int(shared), is_gated=is_gated) if shared else 0))
+        return _dense(settings, hidden)
+    own, shared = width_of_expert(settings), shared_width(settings)
+    count = experts * (_mlp(settings, hidden, int(own or _width(settings, hidden)), is_gated=is_gated) + hidden)
+    together = 0 if shared is None else int(shared.value)
+    return int(count + (_mlp(settings, hidden, together, is_gated=is_gated) if together else 0))
 
 
 def _mlp(settings: Settings, hidden: int, width: int, *, is_gated: bool) -> int:

@@ -214,7 +214,7 @@ class Meter:
             "loss_scale": engine.loss_scale if self.recipe.precision.dtype == "fp16" else None,
             "global_batch_size": self.interval.last_batch,
             "params_norm": engine.parameters_norm().item() if self.recipe.logging.log_params_norm else None,
-            **{name: value.item() if isinstance(value, Tensor) else value for name, value in step.metrics.items()},
+            **{name: value.tolist() if isinstance(value, Tensor) else value for name, value in step.metrics.items()},
         }
 
 

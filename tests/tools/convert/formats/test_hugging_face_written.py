@@ -43,6 +43,8 @@ ARCHITECTURES = {
     },
 }
 ARCHITECTURES["qwen2"] = ARCHITECTURES["llama"] | {"add_qkv_bias": True}
+ARCHITECTURES["mistral"] = ARCHITECTURES["llama"] | {"window_size": 5}
+ARCHITECTURES["stablelm"] = ARCHITECTURES["llama"] | {"normalization": "LayerNorm", "rotary_percent": 0.5}
 ARCHITECTURES["qwen3"] = ARCHITECTURES["llama"] | {"qk_layernorm": True}
 ARCHITECTURES["mixtral"] = ARCHITECTURES["llama"] | {"num_experts": 3}
 ARCHITECTURES["qwen3_moe"] = ARCHITECTURES["qwen3"] | {"num_experts": 3, "moe_ffn_hidden_size": 5}
@@ -159,7 +161,13 @@ def test_a_large_model_is_written_in_shards_that_transformers_opens(tmp_path, mo
         ("gpt_neox", {"qk_layernorm": True}, "model.qk_layernorm=true"),
         ("gpt_neox", {"add_bias_linear": False}, "model.add_bias_linear=false"),
         ("gpt_neox", {"embedding_layernorm": True}, "model.embedding_layernorm=true"),
+        ("gpt2", {"window_size": 5}, "model.window_size=5"),
+        ("gpt_neox", {"window_size": 5}, "model.window_size=5"),
         ("llama", {"rotary_percent": 0.5}, "model.rotary_percent=0.5"),
+        ("mistral", {"rotary_percent": 0.5}, "model.rotary_percent=0.5"),
+        ("qwen3", {"window_size": 5}, "model.window_size=5"),
+        ("stablelm", {"parallel_residual": True}, "model.parallel_residual=true"),
+        ("stablelm", {"kv_channels": 8}, "model.kv_channels=8"),
         ("llama", {"activation": "gelu"}, "model.activation=gelu"),
         ("qwen2", {"parallel_residual": True}, "model.parallel_residual=true"),
         ("qwen3", {"add_qkv_bias": True}, "model.add_qkv_bias=true"),

@@ -23,7 +23,7 @@ TOLD = {
         "gated_linear_unit",
         "activation_func",
     ),
-    *("bias_activation_fusion", "use_te_activation_func"),
+    *("bias_activation_fusion", "use_te_activation_func", "window_size"),
     *("moe_ffn_hidden_size", "moe_layer_freq", "moe_shared_expert_intermediate_size", *OF_ROUTER),
     "moe_router_load_balancing_type",
 }
@@ -36,10 +36,7 @@ ARGUMENTS = {
 }
 """Field of the configuration -> argument that sets it."""
 
-OF_REFUSED = (
-    r"moe_(expert_capacity|pad_expert|token_drop).+|dsa_.+|linear_.+|mamba_.+|use_mamba.+|mtp_loss_.+|window_attn_.+|"
-    r"mrope_.+"
-)
+OF_REFUSED = r"moe_(expert_capacity|pad_expert|token_drop).+|dsa_.+|linear_.+|mamba_.+|use_mamba.+|mtp_loss_.+|mrope_.+"
 """Fields that count only with an argument, or a kind of position embedding, that is refused."""
 
 OF_TRAINING = (
@@ -99,6 +96,18 @@ def test_what_ours_does_not_have_is_refused_by_its_argument(name):
 )
 def test_the_activation_is_that_of_the_release(args, activation):
     assert settings_told(args)["activation"] == activation
+
+
+@pytest.mark.parametrize(("given", "window"), [(None, None), ((-1, 0), None), ((0, 0), 1), ([511, 0], 512)])
+def test_the_window_counts_the_token_itself(given, window):
+    """get_sliding_window_causal_mask of megatron-core shows a token so many before its own."""
+    assert settings_told({"window_size": given})["window_size"] == window
+
+
+@pytest.mark.parametrize(("given", "named"), [((5, -1), "5,-1"), ((-2, 0), "-2,0"), ((1, 2, 3), "of type"), (7, "7")])
+def test_a_window_that_also_shows_later_tokens_is_refused(given, named):
+    with pytest.raises(CheckpointError, match=f"window_size {named}"):
+        settings_told({"window_size": given})
 
 
 def test_a_gate_that_is_last_is_refused_where_nothing_orders_it():

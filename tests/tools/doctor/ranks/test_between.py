@@ -76,6 +76,7 @@ def test_a_silent_rank_is_named_by_the_lowest_one_that_is_there(tmp_path, ranks,
     assert "kernel norm" in {finding.check for finding in findings}
 
 
+@pytest.mark.full
 def test_where_a_device_is_missing_all_ranks_leave_in_peace_and_one_reports(tmp_path):
     """The last steps are left out; rank 0, which serves the board, must not leave before the others."""
     others = {}
@@ -86,6 +87,7 @@ def test_where_a_device_is_missing_all_ranks_leave_in_peace_and_one_reports(tmp_
     assert [file.name for file in tmp_path.glob("*.json")] == ["0.json"]
 
 
+@pytest.mark.full
 def test_a_rank_that_is_stopped_while_it_writes_leaves_no_file(tmp_path):
     recipe = SMALLEST | {"data": {"path": str(write_tokens(tmp_path / "corpus", range(100)))}}
     recipe |= {"checkpoint": {"save": str(tmp_path)}}
@@ -96,6 +98,7 @@ def test_a_rank_that_is_stopped_while_it_writes_leaves_no_file(tmp_path):
     assert not [file.name for file in tmp_path.iterdir() if file.name.startswith(".")]
 
 
+@pytest.mark.full
 def test_a_rank_that_gets_one_answer_late_does_not_report_too(tmp_path):
     others, faults = {}, {1: ["loses_the_board_for_a_moment", "kernel norm"]}
     rank, code, _ = examine(tmp_path, faults=faults, others=others)

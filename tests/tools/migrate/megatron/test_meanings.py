@@ -137,8 +137,8 @@ def test_a_flag_is_carried_over(name, key, values):
         ("use_checkpoint_args", NotSupported),  # it would take the model from elsewhere
         ("valid_data_path", NotSupported),
         ("lr_warmup_init", NotSupported),
-        ("num_experts", NotSupported),
-        ("moe_router_topk", "not read"),  # scripts of dense models state it too
+        ("num_experts_switch", NotSupported),
+        ("moe_permute_fusion", "no effect"),  # scripts of dense models state it too
         ("mask_prob", "not read"),
         ("transformer_impl", "no effect"),
         ("tensorboard_dir", "replaced"),
@@ -152,7 +152,7 @@ def test_a_flag_that_is_no_key(name, kind):
 @pytest.mark.parametrize(
     ("name", "values"),
     [
-        ("num_experts", (0, 1, [0], [1])),
+        ("num_experts_switch", (0, 1, [0], [1])),
         ("context_parallel_size", (1,)),
         ("dataloader_type", ("single",)),
         ("weight_decay_incr_style", ("constant",)),
@@ -180,7 +180,7 @@ def test_only_flags_that_a_program_has_belong_to_a_group(name):
 
 def test_every_flag_of_a_group_belongs_to_it():
     assert [name for name in grouped() if group_of(name) is None or is_listed(name)] == []
-    assert grouped() >= {"moe_router_topk", "linear_num_key_heads", "lora_r", "hccl_op_mode", "retro_num_neighbors"}
+    assert grouped() >= {"moe_permute_fusion", "linear_num_key_heads", "lora_r", "hccl_op_mode", "retro_num_neighbors"}
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,14 @@ def test_the_softmax_is_in_fp32_where_the_version_fuses_it(version, flags, in_fp
     assert found.recipe.model.attention_softmax_in_fp32 is in_fp32
 
 
+@pytest.mark.parametrize(("given", "window"), [("511,0", 512), ("'(7, 0)'", 8), ("0,0", 1), ("=-1,0", None)])
+def test_the_window_counts_the_token_itself(given, window):
+    """They count the keys before it: get_sliding_window_causal_mask of megatron-core."""
+    found = migrated(f"{ITERATIONS} --window-size{given if given[0] == '=' else f' {given}'}")
+    assert found.recipe.model.window_size == window
+    assert found.is_complete
+
+
 def test_a_flag_that_decides_a_key_is_carried_over():
     found = migrated(f"{ITERATIONS} --use-legacy-models --transformer-impl local --openai-gelu")
     assert found.recipe.model.activation == "gelu_tanh"

@@ -18,7 +18,7 @@ STEPS = "--train-iters 10"
     "arguments",
     [
         *("--attention-mask-type general", "--random-ltd", "--lora-r 8", "--freeze-all-layers"),
-        *("--window-size 4,0", "--post-norm", "--geglu"),
+        *("--window-size 4,1", "--post-norm", "--geglu"),
     ],
 )
 def test_another_model_has_to_be_accepted(arguments):
@@ -42,8 +42,8 @@ def test_objects_of_a_deepspeed_file_have_to_be_accepted(name, block, tmp_path, 
 
 
 def test_a_name_that_nothing_refused_has_is_an_error():
-    with pytest.raises(MigrateError, match=r"--accept seed: .*\nRefused are: num_experts\."):
-        migrated(f"{STEPS} --num-experts 4", accepted=frozenset(["seed", "num_experts"]))
+    with pytest.raises(MigrateError, match=r"--accept seed: .*\nRefused are: post_norm\."):
+        migrated(f"{STEPS} --post-norm", accepted=frozenset(["seed", "post_norm"]))
     with pytest.raises(MigrateError, match="Nothing is refused: leave --accept out"):
         migrated(STEPS, accepted=frozenset(["seed"]))
 

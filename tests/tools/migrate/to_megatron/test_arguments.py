@@ -35,6 +35,7 @@ SAID = {
     "model.ffn_hidden_size=100": ["--ffn-hidden-size 100"],
     "model.kv_channels=32": ["--kv-channels 32"],
     "model.num_query_groups=1": ["--group-query-attention", "--num-query-groups 1"],
+    "model.window_size=512": ["--window-size 511,0"],
     "model.normalization=RMSNorm": ["--normalization RMSNorm"],
     "model.position_embedding_type=rope": ["--position-embedding-type rope"],
     "model.attention_softmax_in_fp32=false": ["--no-masked-softmax-fusion"],

@@ -5,6 +5,7 @@ from ascend_simulator.kernels import (  # noqa: F401
     attention,
     cross_entropy,
     dropout,
+    experts,
     float_status,
     matmul,
     norm,

@@ -29,6 +29,8 @@ def _library(namespace: str) -> torch.library.Library:
 def register(operator: str, kernel: Callable[..., Any]) -> None:
     """Register a kernel for an operator ("namespace::name") in place of torch_npu's."""
     namespace, name = operator.split("::")
+    if not hasattr(getattr(torch.ops, namespace), name):
+        return  # of another release
     _library(namespace).impl(name, kernel, "PrivateUse1", allow_override=True)
 
 
@@ -45,7 +47,8 @@ def kernel(*operators: str) -> Callable[[Callable[..., Any]], Callable[..., Any]
 
 def _call(operator: str, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
     # torch's pytree would do it too, but its closures keep the tensors until a garbage collection.
-    tensors = [given for given in (*arguments, *options.values()) if isinstance(given, torch.Tensor)]
+    given = [each for value in (*arguments, *options.values()) for each in (value if _is_list(value) else [value])]
+    tensors = [value for value in given if isinstance(value, torch.Tensor)]
     device = _one_device(operator, tensors)
     for tensor in tensors:
         SIMULATOR.check_type(operator, tensor.dtype)
@@ -53,8 +56,8 @@ def _call(operator: str, function: Callable[..., Any], *arguments: Any, **option
     try:
         with torch.no_grad():
             results = function(*arguments, **options)
-        if isinstance(results, tuple):
-            return tuple(_to_device(result, device) for result in results)
+        if isinstance(results, tuple | list):
+            return type(results)(_to_device(result, device) for result in results)
         return _to_device(results, device)
     finally:
         _workspaces.clear()
@@ -69,7 +72,13 @@ def _one_device(operator: str, tensors: list[torch.Tensor]) -> torch.device:
     return devices.pop()
 
 
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and isinstance(value[0], torch.Tensor)
+
+
 def _host(value: Any) -> Any:
+    if _is_list(value):
+        return [SIMULATOR.host(tensor) for tensor in value]
     return SIMULATOR.host(value) if isinstance(value, torch.Tensor) else value
 
 

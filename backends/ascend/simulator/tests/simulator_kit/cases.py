@@ -47,6 +47,15 @@ def swiglu(x):
 MASK = torch.ones(32, 64, dtype=torch.bool).triu(40)[None, None]
 TARGET = torch.tensor([0, 6, 3, 3, -100])
 
+COUNTS = torch.tensor([3, 0, 4])
+CHOSEN = torch.tensor([[0, 2], [1, 2], [0, 1], [0, 2]], dtype=torch.int32)
+
+
+def grouped(x, weight, counts, group_type):
+    options = {"group_list": counts, "group_type": group_type, "group_list_type": 1, "split_item": 3}
+    return NPU.npu_grouped_matmul([x], [weight], **options)[0]
+
+
 CASES = {
     "scaled_masked_softmax": Case(
         lambda x, mask: NPU.npu_scaled_masked_softmax(x, mask, 0.5),
@@ -75,6 +84,23 @@ CASES = {
     ),
     "cross_entropy_loss mean": Case(
         NPU.npu_cross_entropy_loss, lambda x, t: F.cross_entropy(x, t)[None], ((5, 7),), (TARGET,)
+    ),
+    "grouped_matmul by rows": Case(
+        lambda x, w, counts: grouped(x.detach(), w.detach(), counts, 0) + 0 * (x.sum() + w.sum()),
+        lambda x, w, _: (
+            torch.cat([a @ b for a, b in zip(x.split((3, 0, 4)), w, strict=True)]).detach() + 0 * (x.sum() + w.sum())
+        ),
+        ((7, 8), (3, 8, 5)),
+        (COUNTS,),
+    ),
+    "moe_token_permute": Case(
+        NPU.npu_moe_token_permute, lambda x, chosen: x[chosen.flatten().argsort(stable=True) // 2], ((4, 6),), (CHOSEN,)
+    ),
+    "moe_token_unpermute": Case(
+        lambda rows, probs, places: NPU.npu_moe_token_unpermute(rows, places, probs),
+        lambda rows, probs, places: (rows[places.long()].view(4, 2, 6) * probs.unsqueeze(-1)).sum(1),
+        ((8, 6), (4, 2)),
+        (CHOSEN.flatten().argsort(stable=True).argsort().int(),),
     ),
     "linear": Case(lambda x, w: x @ w.mT, lambda x, w: x @ w.mT, ((2, 3, 8), (5, 8))),
     "matmul of a vector": Case(torch.matmul, torch.matmul, ((4, 3, 8), (8,))),

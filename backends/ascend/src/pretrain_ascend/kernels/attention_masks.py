@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 COMPRESSED = 2048
-"""Rows and columns of the one mask that stands for a causal one of any length (sparse_mode 2)."""
+"""Rows and columns of the one mask that stands for a causal one of any length (sparse_mode 2 and 4)."""
 
 KEPT = 32
 """Causal masks of blocks: one for each of a sequence's, in training and in evaluation."""
@@ -31,8 +31,8 @@ def _compressed_causal(device: torch.device, fake_mode: object) -> Tensor:  # no
     return torch.ones(COMPRESSED, COMPRESSED, dtype=torch.bool, device=device).triu_(1)
 
 
-def kept_masks() -> Callable[[int, int, torch.device], Tensor]:
-    """Return a function for bool [queries, keys], True where a key is later than the query, that keeps its results.
+def kept_masks() -> Callable[[int, int, torch.device, int | None], Tensor]:
+    """Return a function for bool [queries, keys], True where a query sees no key (`causal`), that keeps its results.
 
     They are made once, not for every layer, and shared: do not write to them.
     """

@@ -1,7 +1,8 @@
 """CANN's flash attention, called as npu_fusion_attention.
 
 Its masks are True where a key is not seen. sparse_mode 2 is causal from the upper left corner with one compressed mask;
-1 takes a whole mask as it is; 0 without a mask sees everything. Scores stay in fp32; dropout draws its seed from the
+4 is a band with the same mask, of pre_tockens keys before a query's own and next_tockens after it; 1 takes a whole mask
+as it is; 0 without a mask sees everything. Scores stay in fp32; dropout draws its seed from the
 device's generator. Under a deterministic request the training calls `torch.use_deterministic_algorithms`, from which
 torch_npu makes CANN's switch.
 """
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from pretrain.plugins.requests import AttentionRequest
 
-WHOLE_MASK, CAUSAL = 1, 2
+WHOLE_MASK, CAUSAL, BAND = 1, 2, 4
 """Values of sparse_mode."""
 
 
@@ -28,6 +29,7 @@ class FusionAttention:
 
     def __init__(self, request: AttentionRequest) -> None:
         self.mask, self.scale, self.dropout = request.mask, request.scale, request.dropout
+        self.window = request.window
 
     def __call__(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, *, training: bool = True
@@ -38,6 +40,8 @@ class FusionAttention:
         empty = None
         if self.mask is Mask.CAUSAL:
             options |= {"atten_mask": attention_masks.compressed_causal(query), "sparse_mode": CAUSAL}
+            if self.window is not None:
+                options |= {"sparse_mode": BAND, "pre_tockens": self.window - 1, "next_tockens": 0}
         elif mask is not None:
             seen, empty = attention_masks.without_empty_rows(mask)
             seen = attention_masks.expanded(seen, query.shape[1], query.shape[2], query.shape[0], key.shape[0])

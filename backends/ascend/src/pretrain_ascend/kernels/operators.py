@@ -18,7 +18,8 @@ def call(name: str, *arguments: Any, **options: Any) -> Any:
     Options are only those that all supported releases have, and only where they differ from the default. On torch's
     fake tensors, on which a plan runs the kernels, it calls the operator's stand-in, and torch_npu is not needed.
     """
-    if isinstance(arguments[0], FakeTensor):
+    first = arguments[0][0] if isinstance(arguments[0], list) else arguments[0]
+    if isinstance(first, FakeTensor):
         stand_ins = import_module("pretrain_ascend.kernels.stand_ins.operators_by_name")
         return stand_ins.OPERATORS[name](*arguments, **options)
     return getattr(torch.ops.npu, name)(*arguments, **options)

@@ -2,7 +2,8 @@
 
 Limits are those that the libraries check, at commit 0251105a of github.com/Dao-AILab/flash-attention (2.8.4):
 csrc/flash_attn/flash_api.cpp, hopper/flash_api.cpp, flash_attn/cute/interface.py. Scores stay in fp32 in all, so that
-`score_divisor` is not needed and `softmax_in_fp32` is fulfilled; causal masks end at the last key.
+`score_divisor` is not needed and `softmax_in_fp32` is fulfilled; causal masks end at the last key. A window is
+two numbers of keys: those before the query's own, and those after it.
 """
 
 from __future__ import annotations
@@ -83,11 +84,13 @@ class FlashAttention:
 
     def __init__(self, request: AttentionRequest, function: Callable[..., Any]) -> None:
         self.function, self.mask, self.dropout = function, request.mask, request.dropout
-        self.settings = {
+        self.settings: dict[str, Any] = {
             "softmax_scale": request.scale,
             "causal": request.mask is Mask.CAUSAL,
             "deterministic": request.deterministic,  # matters in the backward pass only
         }
+        if request.window is not None:
+            self.settings["window_size"] = request.window - 1, 0
 
     def __call__(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, *, training: bool = True
@@ -130,6 +133,8 @@ def _limits_4(request: AttentionRequest, architecture: Architecture) -> str:
         return Absent(f"compute capability {architecture}; only 9.0 and 10.x")
     if architecture.major == 10 and 128 < request.head_size < 256:
         return f"head size {request.head_size} on compute capability {architecture}; only up to 128, and 256"
+    if request.window is not None:  # torch's own use of it (torch/nn/attention/_fa4.py) has none in training either
+        return f"window {request.window}; its backward pass is not known to have one"
     return _no_dropout(request) or over_head_size(request, 256) or not_a_multiple_of(8, request)
 
 

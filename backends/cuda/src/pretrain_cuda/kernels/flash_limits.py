@@ -38,6 +38,11 @@ def unknown(request: AttentionRequest) -> str:
     return Absent("there is no device here, and none was named")
 
 
+def no_window(request: AttentionRequest) -> str:
+    """Return the reason of a kernel that has no sliding window."""
+    return f"window {request.window}; it has none" if request.window is not None else ""
+
+
 def before_ampere(architecture: Architecture) -> str:
     """Return the reason of a kernel that needs Ampere's instructions."""
     return Absent(f"compute capability {architecture}; only {AMPERE} and later" if architecture < AMPERE else "")

@@ -17,12 +17,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from pretrain.plugins.offer import offer_unless
 from pretrain.plugins.requests import Mask
 from pretrain.reference.attention import to_context
-from pretrain.reference.softmax import check_mask
+from pretrain.reference.softmax import causal, check_mask
 from pretrain_cuda.devices import AMPERE, architecture_of, multiprocessors_of
 from pretrain_cuda.kernels.flash_limits import (
     HALF,
     before_ampere,
     has_little_shared_memory,
+    no_window,
     not_a_multiple_of,
     over_head_size,
     unknown,
@@ -54,6 +55,7 @@ class Sdpa:
         """
         self.function = function
         self.kernel, self.mask, self.scale, self.dropout = kernel, request.mask, request.scale, request.dropout
+        self.window = request.window
         # efficient: "enable_gqa" came to it after torch 2.13, and the copies are small beside the weights it saves.
         self.repeats = request.heads // request.query_groups if kernel is SDPBackend.EFFICIENT_ATTENTION else 1
         self.shares_keys = self.repeats == 1 and request.query_groups != request.heads
@@ -65,6 +67,8 @@ class Sdpa:
         self._check(query, key, mask)
         if self.repeats > 1:
             key, value = (x.repeat_interleave(self.repeats, dim=2) for x in (key, value))
+        if self.window is not None:
+            mask = causal(query.shape[0], key.shape[0], query.device, self.window)[None, None]
         # A query that sees no key gets all keys, and its context is set to zero: torch's kernels return the mean of the
         # values, nan or zero for such a row, depending on the version.
         empty = None if mask is None else mask.all(dim=-1, keepdim=True)  # [b, 1 or n, 1 or queries, 1]
@@ -76,7 +80,7 @@ class Sdpa:
                 v,
                 attn_mask=None if mask is None or empty is None else ~mask | empty,  # torch: True = keep
                 dropout_p=self.dropout if training else 0.0,
-                is_causal=self.mask is Mask.CAUSAL,
+                is_causal=self.mask is Mask.CAUSAL and mask is None,
                 scale=self.scale,
                 enable_gqa=self.shares_keys,
             )
@@ -135,12 +139,12 @@ def _flash(request: AttentionRequest, architecture: Architecture) -> str:
             f"head size {size} with dropout {request.dropout} on compute capability {architecture}; "
             "at most 192, or over 224 without dropout"
         )
-    return before_ampere(architecture) or over_head_size(request, 256)
+    return before_ampere(architecture) or over_head_size(request, 256) or no_window(request)
 
 
 def _cudnn(request: AttentionRequest, architecture: Architecture) -> str:
     reason = before_ampere(architecture) or over_head_size(request, 128) or not_a_multiple_of(8, request)
-    if reason:
+    if reason := reason or no_window(request):
         return reason
     version = _cudnn_version()
     if request.deterministic:

@@ -81,4 +81,6 @@ def _mask_type(mask: Mask, *, is_square: bool) -> str:
 def _limits(request: AttentionRequest, architecture: Architecture) -> str:
     if request.deterministic:
         return "deterministic; asked for that, it may use none of its fused kernels"
+    if request.window is not None:
+        return f"window {request.window}; with one it may use none of its fused kernels"
     return before_ampere(architecture) or over_head_size(request, 128) or not_a_multiple_of(8, request)

@@ -1,9 +1,9 @@
 """Settings of a model in Hugging Face's config.json, as transformers 4 and 5 write it.
 
-Names and defaults are those of configuration_gpt2.py, configuration_gpt_neox.py, configuration_llama.py,
-configuration_mistral.py, configuration_qwen2.py, configuration_qwen3.py, configuration_mixtral.py,
-configuration_qwen3_moe.py and configuration_glm4_moe.py in transformers/models; transformers 5 keeps what rope needs in
-`rope_parameters` (modeling_rope_utils.py, convert_rope_params_to_dict), 4 in `rope_theta` and `rope_scaling`.
+Names and defaults are those of models/MODEL_TYPE/configuration_MODEL_TYPE.py in transformers; transformers 5 keeps what
+rope needs in `rope_parameters` (modeling_rope_utils.py, convert_rope_params_to_dict), 4 in `rope_theta`, `rope_scaling`
+and `partial_rotary_factor`. A window has as many keys as ours, the token's own among them: key > query - sliding_window
+(sliding_window_overlay in masking_utils.py).
 """
 
 from __future__ import annotations
@@ -90,6 +90,14 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "qwen2": _LLAMA | {"max_position_embeddings": 32768, "num_query_groups": 32, "add_qkv_bias": True},
     "qwen3": _LLAMA
     | {"max_position_embeddings": 32768, "num_query_groups": 32, "kv_channels": 128, "qk_layernorm": True},
+    "stablelm": _LLAMA
+    | {
+        "max_position_embeddings": 4096,
+        "num_query_groups": 32,
+        "normalization": "LayerNorm",
+        "layernorm_epsilon": 1e-5,
+        "rotary_percent": 0.25,
+    },
     "mixtral": _LLAMA
     | {"max_position_embeddings": 4096 * 32, "num_query_groups": 8, "layernorm_epsilon": 1e-5, "rotary_base": 1e6}
     | {"num_experts": 8, "moe_router_topk": 2},
@@ -144,13 +152,17 @@ def _of_kind(kind: str, config: Mapping[str, Any], model: dict[str, Any]) -> dic
     if kind == "gpt2" and "ffn_hidden_size" not in model and isinstance(model.get("hidden_size"), int):
         found["ffn_hidden_size"] = 4 * model["hidden_size"]  # n_inner null
     if (activation := config.get(_activation_key(kind))) is not None:
-        known = _GATED if model["normalization"] == "RMSNorm" else _GELUS
+        known = _GATED if model["activation"] == "swiglu" else _GELUS
         model.pop("activation", None)
         found |= {"activation": known[activation]} if isinstance(activation, str) and activation in known else {}
     if (tied := config.get("tie_word_embeddings")) is not None:
         found["untie_embeddings_and_output_weights"] = not tied if isinstance(tied, bool) else tied
     if kind == "llama" and config.get("attention_bias") is True and config.get("mlp_bias") is True:
         found["add_bias_linear"] = True
+    if kind == "stablelm":
+        found["add_qkv_bias"] = config.get("use_qkv_bias", False)
+    if kind in {"mistral", "mixtral"}:
+        found["window_size"] = config.get("sliding_window", 4096 if kind == "mistral" else None)
     if kind == "qwen3_moe":
         found["moe_router_pre_softmax"] = config.get("norm_topk_prob") is not True
     if kind == "glm4_moe":
@@ -188,7 +200,8 @@ _ONLY: dict[str, dict[str, Any]] = {
     },
     "gpt_neox": {"attention_bias": True},
     "qwen3": {"attention_bias": False},
-    "qwen3_moe": {"attention_bias": False, "decoder_sparse_step": 1},
+    "stablelm": {"qk_layernorm": False},
+    "qwen3_moe": {"attention_bias": False, "decoder_sparse_step": 1, "use_sliding_window": False},
 }
 _KEY = "(model."  # before the setting of ours that replaces what is refused
 _NEEDED = ("rope_scaling_factor", "rope_low_freq_factor", "rope_high_freq_factor")
@@ -253,18 +266,17 @@ def _windows(kind: str, config: Mapping[str, Any], given: Mapping[str, Any]) -> 
 
 
 def _window(kind: str, config: Mapping[str, Any]) -> Any:
-    """Return how many positions some layers see; None is all.
+    """Return how many positions only some layers see; None is all.
 
-    Mistral's window holds for all layers, Qwen 2's and 3's with use_sliding_window from layer max_window_layers on.
-    Layers of other kinds, of which a config has a list, see an unknown number.
+    The window of all layers, as Mistral has, is a setting of ours. Qwen 2's and 3's holds with use_sliding_window from
+    layer max_window_layers on. Layers of other kinds, of which a config has a list, see an unknown number.
     """
     layers = config.get("layer_types")
     first, number = config.get("max_window_layers", 28), config.get("num_hidden_layers")
     if isinstance(layers, list) and any(each != "full_attention" for each in layers):
         return config.get("sliding_window") or "of its own"
-    is_used = kind == "mistral" or (kind == "mixtral" and config.get("sliding_window") is not None)
-    if kind in {"qwen2", "qwen3"} and config.get("use_sliding_window") and not isinstance(layers, list):
-        is_used = not (_are_ints(first, number) and first >= number)
+    is_used = kind in {"qwen2", "qwen3"} and config.get("use_sliding_window") and not isinstance(layers, list)
+    is_used = is_used and not (_are_ints(first, number) and first >= number)
     return config.get("sliding_window", 4096) if is_used else None
 
 
@@ -322,18 +334,30 @@ def _with_rope(kind: str, model: ModelSection) -> dict[str, Any]:
             "rotary_emb_base": model.rotary_base,
             **_written_rope(model, {"partial_rotary_factor": model.rotary_percent}),
         }
-    biases = {"attention_bias": model.add_bias_linear, "mlp_bias": model.add_bias_linear} if kind == "llama" else {}
-    of_glm = {"partial_rotary_factor": model.rotary_percent} if kind == "glm4_moe" else {}
+    of_rope = {"partial_rotary_factor": model.rotary_percent} if kind in {"stablelm", "glm4_moe"} else {}
     return common | {
         "num_key_value_heads": model.num_query_groups,
         "head_dim": model.kv_channels,
-        "rms_norm_eps": model.layernorm_epsilon,
+        ("layer_norm_eps" if kind == "stablelm" else "rms_norm_eps"): model.layernorm_epsilon,
         "rope_theta": model.rotary_base,
-        **biases,
+        **_of_llamas_kin(kind, model),
         **_written_experts(kind, model),
-        **_written_rope(model, of_glm),
-        **of_glm,
+        **_written_rope(model, of_rope),
+        **of_rope,
     }
+
+
+def _of_llamas_kin(kind: str, model: ModelSection) -> dict[str, Any]:
+    """Return what dense model types have, and Mixtral's window."""
+    match kind:
+        case "llama":
+            return {"attention_bias": model.add_bias_linear, "mlp_bias": model.add_bias_linear}
+        case "mistral" | "mixtral":
+            return {"sliding_window": model.window_size}
+        case "stablelm":
+            return {"use_qkv_bias": model.add_qkv_bias}
+        case _:
+            return {}
 
 
 def _written_experts(kind: str, model: ModelSection) -> dict[str, Any]:

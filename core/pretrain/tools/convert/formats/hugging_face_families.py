@@ -2,9 +2,10 @@
 
 They are defined by GPT2LMHeadModel (models/gpt2/modeling_gpt2.py of transformers), GPTNeoXForCausalLM
 (models/gpt_neox/modeling_gpt_neox.py), LlamaForCausalLM (models/llama/modeling_llama.py), whose weights are also those
-of Qwen2ForCausalLM and MistralForCausalLM, and Qwen3ForCausalLM (models/qwen3/modeling_qwen3.py); with experts by
-MixtralForCausalLM, Qwen3MoeForCausalLM and Glm4MoeForCausalLM, whose files have a weight for each expert and matrix
-(conversion_mapping.py of transformers 5, which holds those of a layer in one tensor).
+of Qwen2ForCausalLM and MistralForCausalLM, Qwen3ForCausalLM (models/qwen3/modeling_qwen3.py) and StableLmForCausalLM
+(models/stablelm/modeling_stablelm.py); with experts by MixtralForCausalLM, Qwen3MoeForCausalLM and Glm4MoeForCausalLM,
+whose files have a weight for each expert and matrix (conversion_mapping.py of transformers 5, which holds those of a
+layer in one tensor).
 """
 
 from __future__ import annotations
@@ -141,6 +142,7 @@ class Architecture:
         wrong += [name for name, is_needed in not_held("huggingface", model).items() if is_needed]
         if self.architecture in {"GPT2LMHeadModel", "GPTNeoXForCausalLM"}:
             wrong += ["num_query_groups"] if model.num_query_groups != model.num_attention_heads else []
+        if self.architecture in {"GPT2LMHeadModel", "GPTNeoXForCausalLM", "StableLmForCausalLM"}:
             wrong += ["kv_channels"] if model.kv_channels * model.num_attention_heads != model.hidden_size else []
         elif self.modules.keys().isdisjoint(_EXPERTS):
             wrong += ["num_attention_heads"] if model.hidden_size % model.num_attention_heads else []
@@ -154,14 +156,16 @@ def family_of(model: ModelSection) -> tuple[str, Architecture]:
     if model.position_embedding_type == "learned_absolute":
         kind = "gpt2"
     elif model.normalization == "LayerNorm":
-        kind = "gpt_neox"
+        kind = "stablelm" if model.activation == "swiglu" else "gpt_neox"
     elif model.num_experts is not None:
         kind = "qwen3_moe" if model.qk_layernorm else "mixtral"
         kind = "glm4_moe" if model.moe_router_score_function == "sigmoid" else kind
     elif model.qk_layernorm:
         kind = "qwen3"
+    elif model.add_qkv_bias and not model.add_bias_linear:
+        kind = "qwen2"
     else:
-        kind = "qwen2" if model.add_qkv_bias and not model.add_bias_linear else "llama"
+        kind = "llama" if model.window_size is None else "mistral"
     return kind, FAMILIES[kind]
 
 
@@ -216,6 +220,7 @@ _GPT2 = Architecture(
         "activation": ("gelu", "gelu_tanh"),
         "add_bias_linear": (True,),
         "qk_layernorm": (False,),
+        "window_size": (None,),
         "parallel_residual": (False,),
         "num_experts": (None,),
     },
@@ -234,6 +239,7 @@ _GPT_NEOX = Architecture(
         "activation": ("gelu", "gelu_tanh"),
         "add_bias_linear": (True,),
         "qk_layernorm": (False,),
+        "window_size": (None,),
         "num_experts": (None,),
     },
 )
@@ -243,16 +249,23 @@ _LLAMA_SETTINGS: dict[str, tuple[Any, ...]] = {
     "normalization": ("RMSNorm",),
     "activation": ("swiglu",),
     "qk_layernorm": (False,),
+    "window_size": (None,),
     "parallel_residual": (False,),
     "num_experts": (None,),
 }
 
 
 def _like_llama(
-    architecture: str, experts: Mapping[str, str] | None = None, **settings: tuple[Any, ...] | None
+    architecture: str,
+    experts: Mapping[str, str] | None = None,
+    *,
+    free: tuple[str, ...] = (),
+    **settings: tuple[Any, ...],
 ) -> Architecture:
-    """Return an architecture with Llama's layers, and experts under other names; a setting with None has any value."""
-    possible = {name: values for name, values in (_LLAMA_SETTINGS | settings).items() if values is not None}
+    """Return an architecture with Llama's layers, and experts under other names.
+
+    `free` are those of Llama's settings that can have any value.
+    """
     return Architecture(
         architecture=architecture,
         prefix="model.",
@@ -261,7 +274,7 @@ def _like_llama(
         output="lm_head",
         imported=_from_llama,
         exported=_to_llama,
-        settings=possible,
+        settings={name: values for name, values in _LLAMA_SETTINGS.items() if name not in free} | settings,
     )
 
 
@@ -282,20 +295,29 @@ FAMILIES: dict[str, Architecture] = {
     "gpt2": _GPT2,
     "gpt_neox": _GPT_NEOX,
     "llama": _like_llama("LlamaForCausalLM"),
-    "mistral": _like_llama("MistralForCausalLM", add_bias_linear=(False,), add_qkv_bias=(False,)),
+    "mistral": _like_llama(
+        "MistralForCausalLM", free=("window_size",), add_bias_linear=(False,), add_qkv_bias=(False,)
+    ),
     "qwen2": _like_llama("Qwen2ForCausalLM", add_bias_linear=(False,), add_qkv_bias=(True,)),
     "qwen3": _like_llama("Qwen3ForCausalLM", add_bias_linear=(False,), add_qkv_bias=(False,), qk_layernorm=(True,)),
-    "mixtral": _like_llama(
-        "MixtralForCausalLM", _EXPERTS_OF_MIXTRAL, num_experts=None, moe_router_pre_softmax=(False,), **_OF_SOFTMAX
+    "stablelm": _like_llama(
+        "StableLmForCausalLM", free=("rotary_percent",), normalization=("LayerNorm",), add_bias_linear=(False,)
     ),
-    "qwen3_moe": _like_llama("Qwen3MoeForCausalLM", _EXPERTS, num_experts=None, qk_layernorm=(True,), **_OF_SOFTMAX),
+    "mixtral": _like_llama(
+        "MixtralForCausalLM",
+        _EXPERTS_OF_MIXTRAL,
+        free=("num_experts", "window_size"),
+        moe_router_pre_softmax=(False,),
+        **_OF_SOFTMAX,
+    ),
+    "qwen3_moe": _like_llama(
+        "Qwen3MoeForCausalLM", _EXPERTS, free=("num_experts",), qk_layernorm=(True,), **_OF_SOFTMAX
+    ),
     "glm4_moe": _like_llama(
         "Glm4MoeForCausalLM",
         _EXPERTS,
-        num_experts=None,
+        free=("num_experts", "rotary_percent", "qk_layernorm"),
         add_bias_linear=(False,),
-        rotary_percent=None,
-        qk_layernorm=None,
         moe_router_score_function=("sigmoid",),
         moe_router_enable_expert_bias=(True,),
     ),

@@ -88,6 +88,7 @@ def settings_of(
     norm = told["normalization"]
     told["normalization"] = _NORMS.get(norm.lower(), norm) if isinstance(norm, str) else norm
     told["activation"] = _activation(args)
+    told["window_size"] = _window(path, args.get("window_size"))
     if told["embedding_layernorm"] and told.get("layernorm_epsilon", _OF_EMBEDDING) != _OF_EMBEDDING:
         epsilon = bounded(told["layernorm_epsilon"])
         raise not_ours(path, f"layernorm_epsilon {epsilon}, but {_OF_EMBEDDING} in the embedding's norm")
@@ -182,11 +183,24 @@ def _positions(path: Path, args: Mapping[str, Any], shapes: Mapping[str, tuple[i
     return _POSITIONS[given]
 
 
+def _window(path: Path, given: Any) -> int | None:
+    """Return how many keys a token sees; theirs is how many before its own (-1: all), and how many after it."""
+    match given:
+        case None | [-1, 0]:
+            return None
+        case [int(before), 0] if before >= 0:
+            return before + 1
+        case [before, after]:
+            raise not_ours(path, f"window_size {bounded(before)},{bounded(after)}")
+        case _:
+            raise not_ours(path, f"window_size {bounded(given)}")
+
+
 # Argument -> its values, besides None, with which a model computes what ours does
 ALLOWED: dict[str, tuple[Any, ...]] = dict.fromkeys(
     (
         *("apply_layernorm_1p", "apply_residual_connection_post_layernorm", "rotary_interleaved", "squared_relu"),
-        *("quick_geglu", "multi_latent_attention", "qk_l2_norm", "window_size", "no_rope_freq"),
+        *("quick_geglu", "multi_latent_attention", "qk_l2_norm", "window_attn_skip_freq", "no_rope_freq"),
         *("mtp_num_layers", "attention_output_gate", "is_hybrid_model", "use_mup", "softmax_scale"),
         *("heterogeneous_layers_config_path", "heterogeneous_layers_config_encoded_json"),
         *("activation_func_clamp_value", "glu_linear_offset", "experimental_attention_variant"),

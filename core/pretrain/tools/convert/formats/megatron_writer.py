@@ -144,6 +144,7 @@ def args_for(weights: ModelWeights, layout: FileLayout) -> argparse.Namespace:
         norm_epsilon=model.layernorm_epsilon,
         swiglu=model.activation == "swiglu",
         bias_gelu_fusion=model.activation == "gelu_tanh",
+        window_size=None if model.window_size is None else (model.window_size - 1, 0),
         **_of_experts(model),
         vocab_size=weights.vocab_size,
         **{VOCAB_SIZE: weights.vocab_size},

@@ -7,7 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pretrain.tools.migrate.meaning import Mapped, NotSupported, read_meanings, table_lines
-from pretrain.tools.migrate.megatron import data, engine, model, parallel, training
+from pretrain.tools.migrate.megatron import data, engine, experts, model, parallel, training
 from pretrain.tools.migrate.megatron.deepspeed_file import SCALES
 from pretrain.tools.migrate.programs import program as program_of
 
@@ -30,7 +30,7 @@ GROUPED = "megatron_grouped.txt"
 """File of the flags' names, which tests/tools/migrate/programs/extract_flags.py extends."""
 
 _GROUPS = {name: found for name, found in MEANINGS.items() if "*" in name}
-_PARTS = (model, data, training, parallel, engine)
+_PARTS = (model, experts, data, training, parallel, engine)
 
 FUNCTIONS: Mapping[str, Function] = {key: found for part in _PARTS for key, found in part.FUNCTIONS.items()}
 """By key of the recipe."""
@@ -39,7 +39,7 @@ READ_BY_FUNCTIONS = frozenset(
     (
         *("context_parallel_size", "ds_sequence_parallel_size", "masked_softmax_fusion"),
         *("scaled_masked_softmax_fusion", "transformer_impl", "use_legacy_models", "use_mcore_models"),
-        "weight_decay_incr_style",
+        *("weight_decay_incr_style", "num_experts"),
     )
 )
 """Settings that the functions read beside those whose meaning is a key."""
@@ -50,10 +50,17 @@ _DEEPSPEED: Mapping[str, Meaning] = {
     "clip_grad": Mapped("optimizer.clip_grad", how=_CLIP_OF_FILE),
     **{name: Mapped(f"precision.{name}", how=_SCALE_OF_FILE) for name in SCALES},
 }
+_OF_DEEPSPEED = NotSupported(
+    "the model has no experts: those of DeepSpeed are not here", (0, 1, [0], [1]), other_model=True
+)
 _FSDP = "replicas have all weights: to split them, engine.name: deepspeed with engine.zero.stage: 3"
 
 MEANINGS_OF: Mapping[str, Mapping[str, Meaning]] = {
-    "megatron-deepspeed": {**_DEEPSPEED, "DDP_impl": NotSupported(_FSDP, ("local", "torch"))},
+    "megatron-deepspeed": {
+        **_DEEPSPEED,
+        "num_experts": _OF_DEEPSPEED,
+        "DDP_impl": NotSupported(_FSDP, ("local", "torch")),
+    },
     "bigscience": _DEEPSPEED,
 }
 """Meanings that a program has of its own, by the beginning of its name."""

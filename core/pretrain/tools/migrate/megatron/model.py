@@ -139,6 +139,17 @@ def num_query_groups(settings: Settings) -> Derived | None:
     return unused("num_query_groups", "it is read only with --group-query-attention")
 
 
+def _window_size(settings: Settings) -> Derived | None:
+    """Return how many keys a token sees; the flag says how many before its own, -1 for all, and how many after it."""
+    given = settings.value("window_size")
+    if given is None:
+        return None
+    before, _, after = str(given).strip("()[]").replace(" ", "").partition(",")
+    if after != "0" or not before.removeprefix("-").isdecimal() or int(before) < -1:
+        return in_place(None, "window_size", f"a window of {given} is not supported; a token sees all earlier ones")
+    return Derived(int(before) + 1 or None, ("window_size",), "1 more: a token sees itself, too")
+
+
 def apply_query_key_layer_scaling(settings: Settings) -> Derived | None:
     """Return whether scores are scaled by the layer's number; flash attention has no such scaling."""
     name = "apply_query_key_layer_scaling"
@@ -176,6 +187,7 @@ FUNCTIONS: Mapping[str, Function] = {
     "model.normalization": _normalization,
     "model.position_embedding_type": position_embedding_type,
     "model.num_query_groups": num_query_groups,
+    "model.window_size": _window_size,
     "model.apply_query_key_layer_scaling": apply_query_key_layer_scaling,
     "model.attention_softmax_in_fp32": attention_softmax_in_fp32,
     "model.make_vocab_size_divisible_by": make_vocab_size_divisible_by,

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pretrain.tools.migrate.to_megatron.flags import Function
 
 _ATTENTION = {"flash": "flash", "softmax": "unfused"}
+_RATED = 2  # experts by which a group is rated here
+_COEFFICIENT = "moe_aux_loss_coeff"
 _BYTES = 257
 """Tokens of the type bytes: 256, and the last as the end of a document, as NullTokenizer has it."""
 
@@ -50,6 +52,12 @@ def num_query_groups(recipe: Recipe) -> Answer:
     if groups == recipe.model.num_attention_heads:
         return NOTHING
     return Answer((given("group_query_attention"), given("num_query_groups", groups)))
+
+
+def window_size(recipe: Recipe) -> Answer:
+    """Return the window: the keys before a token's own, and none after it."""
+    window = recipe.model.window_size
+    return NOTHING if window is None else Answer((given("window_size", f"{window - 1},0"),))
 
 
 def attention_softmax_in_fp32(recipe: Recipe) -> Answer:
@@ -115,11 +123,69 @@ def reset_attention_mask(recipe: Recipe) -> Answer:
     return Answer((given("reset_attention_mask"),), change)
 
 
+def num_experts(recipe: Recipe) -> Answer:
+    """Return the experts, and that the router computes in fp32, as it does here."""
+    experts = recipe.model.num_experts
+    if experts is None:
+        return NOTHING
+    return Answer((given("num_experts", experts), given("moe_router_dtype", "fp32")))
+
+
+def moe_layer_freq(recipe: Recipe) -> Answer:
+    """Return the layers with experts, as a number where one says them, else as a list of 0 and 1."""
+    model, has_experts = recipe.model, recipe.model.layers_with_experts
+    if model.num_experts is None or all(has_experts):
+        return NOTHING
+    number, first = model.moe_layer_freq, model.first_k_dense_replace
+    if tuple(layer % number == 0 for layer in range(model.num_layers)) == has_experts:
+        return Answer((given("moe_layer_freq", number),))
+    rest = (
+        f"[1]*{model.num_layers - first}" if number == 1 else str(list(map(int, has_experts[first:]))).replace(" ", "")
+    )
+    return Answer((given("moe_layer_freq", f"([0]*{first}+{rest})"),))
+
+
+def num_groups(recipe: Recipe) -> Answer:
+    """Return the groups; there a group is rated by as many experts as a token has of each of its groups."""
+    model = recipe.model
+    groups, best = model.moe_router_num_groups, model.moe_router_group_topk
+    if model.num_experts is None or groups is None or best is None:
+        return NOTHING
+    rated = model.moe_router_topk // best
+    change = "" if rated == _RATED else f"a group is rated there by its best {rated} experts: it is another model"
+    return Answer((given("moe_router_num_groups", groups),), change)
+
+
+def _scaling_factor(recipe: Recipe) -> Answer:
+    factor = recipe.model.moe_router_topk_scaling_factor
+    return when(recipe.model.num_experts is not None and factor != 1.0, "moe_router_topk_scaling_factor", factor)
+
+
+def _aux_loss_coeff(recipe: Recipe) -> Answer:
+    model = recipe.model
+    is_loss = model.num_experts is not None and model.moe_router_load_balancing_type != "none"
+    return when(is_loss, _COEFFICIENT, model.moe_aux_loss_coeff)
+
+
+def _load_balancing(recipe: Recipe) -> Answer:
+    model = recipe.model
+    is_there = model.num_experts is not None and model.moe_router_load_balancing_type != "aux_loss"
+    return when(is_there, "moe_router_load_balancing_type", model.moe_router_load_balancing_type)
+
+
 FUNCTIONS: Mapping[str, Function] = {
     "model.activation": activation,
+    "model.num_experts": num_experts,
+    "model.moe_layer_freq": moe_layer_freq,
+    "model.first_k_dense_replace": lambda _: NOTHING,  # moe_layer_freq has the flag
+    "model.moe_router_num_groups": num_groups,
+    "model.moe_router_topk_scaling_factor": _scaling_factor,
+    "model.moe_aux_loss_coeff": _aux_loss_coeff,
+    "model.moe_router_load_balancing_type": _load_balancing,
     "model.ffn_hidden_size": ffn_hidden_size,
     "model.kv_channels": _kv_channels,
     "model.num_query_groups": num_query_groups,
+    "model.window_size": window_size,
     "model.attention_softmax_in_fp32": attention_softmax_in_fp32,
     "kernels.attention": _attention,
     "tokenizer.type": tokenizer_type,

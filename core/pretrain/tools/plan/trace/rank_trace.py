@@ -62,7 +62,7 @@ def trace_rank(
     groups.join_planned_world(rank, world_size)
     try:
         storages = Storages(device)
-        work = Work(recipe.model.seq_length * (1.0 if recipe.data.reset_attention_mask else 0.5))
+        work = Work(_keys_of_a_query(recipe))
         follower = Follower(position, storages, work)
         with functions, FakeTensorMode(allow_non_fake_inputs=True), follower, observing(follower):
             engine, kernels = build_engine(recipe, plugins, vocab_size, device, notices.append, planned=planned)
@@ -90,6 +90,15 @@ def trace_rank(
         )
     finally:
         groups.leave()
+
+
+def _keys_of_a_query(recipe: Recipe) -> float:
+    """Return how many keys a query sees on average; a mask tensor is computed whole."""
+    length = recipe.model.seq_length
+    if recipe.data.reset_attention_mask:
+        return length
+    window = min(recipe.model.window_size or length, length)
+    return window * (1 - window / (2 * length))
 
 
 class _Timers(PhaseTimers):

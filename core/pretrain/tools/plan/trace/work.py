@@ -110,9 +110,7 @@ def _flops(operation: str, inputs: list[torch.Tensor], keys: float, *, is_backwa
     if operation == "attention" and len(inputs) > 2 and inputs[0].dim() == 4:
         forward = 4.0 * inputs[0].numel() * keys  # queries times keys, weights times values
         return forward * (RECOMPUTING if is_backward else 1.0)
-    if (
-        operation == "grouped_linear" and len(inputs) > 1
-    ):  # rows [n, in], or kept and the output's gradient, and weights
+    if operation == "grouped_linear" and len(inputs) > 1:  # rows and weights, which are kept too
         forward = 2.0 * inputs[0].shape[0] * inputs[1][0].numel()
         return forward * (2.0 if is_backward else 1.0)
     # the weight gradient that apex's kernel accumulates, also of a linear with a role
