@@ -46,6 +46,12 @@ MISTAKES = [
     Mistake("linear", "x", part="token"),
 ]
 
+OF_EXPERTS = [
+    Mistake("grouped_linear", "output", call=1),
+    *(Mistake("grouped_linear", what) for what in ("x", "weight")),
+    *(Mistake("router", what) for what in ("output", "logits")),
+]
+
 IN_BF16 = [
     *(Mistake("attention", what) for what in ("output", "query")),
     Mistake("norm", "x"),
@@ -156,6 +162,15 @@ def test_one_that_loses_a_gradient_is_named(mistake, right, tmp_path):
         assert any("only one side has it" in each for each in outcome.skipped)
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("mistake", OF_EXPERTS, ids=name)
+def test_one_of_experts_is_named_with_its_layer(mistake, tmp_path):
+    model = (*SMALL, "model.num_experts=4", "model.add_bias_linear=false", "model.moe_ffn_hidden_size=48")
+    sides = [record(tmp_path / str(each is None), *model, mistake=each) for each in (None, mistake)]
+    cause = outcome_of(*sides).cause
+    assert (cause.operation, cause.place.position) == (mistake.operation, 7)
+
+
 def phase_of(mistake):
     if mistake.operation == "optimizer":
         return NORM if mistake.what == "gradient norm" else UPDATE
@@ -166,8 +181,9 @@ def test_every_operation_has_a_tap_and_a_mistake():
     operations = {name.removeprefix("pretrain_") for name in vars(hookspecs) if name.startswith("pretrain_")}
     tapped = {*ARGUMENTS, "optimizer"}  # the optimizer is checked by its moments
 
-    assert tapped == operations - {"backend", "collectives"}
-    assert {mistake.operation for mistake in MISTAKES} == tapped
+    # What a permutation of rows does wrong is in the layer's output.
+    assert tapped == operations - {"backend", "collectives", "moe_permute"}
+    assert {mistake.operation for mistake in (*MISTAKES, *OF_EXPERTS)} == tapped
 
 
 @pytest.mark.full

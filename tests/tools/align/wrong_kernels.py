@@ -10,7 +10,17 @@ import torch
 from pretrain.plugins.signatures import OptimizerKernels
 from pretrain.tools.align.recording.taps import ARGUMENTS
 
-CALLS = {"norm": 2, "rotary": 2, "bias_dropout_add": 2, "linear": 4, "attention": 1, "softmax": 1, "activation": 1}
+CALLS = {
+    "norm": 2,
+    "rotary": 2,
+    "bias_dropout_add": 2,
+    "linear": 4,
+    "attention": 1,
+    "softmax": 1,
+    "activation": 1,
+    "grouped_linear": 2,
+    "router": 1,
+}
 """Calls of an operation in a layer, in its order; cross entropy is called once, after the layers."""
 AFTER = {"norm": 1, "linear": 1}
 """Calls after the layers."""
@@ -80,6 +90,8 @@ class WrongKernel:
 
 
 def _scaled(x, part, factor):
+    if isinstance(x, tuple):  # a router's weights, and its choice
+        return (_scaled(x[0], part, factor), *x[1:])
     factors = torch.ones_like(x)
     factors[part] = factor
     return x * factors
