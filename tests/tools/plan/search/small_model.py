@@ -54,17 +54,41 @@ CHOICES = (
     replace(FIRST, tensor=4, pipeline=2, chunks=4, with_sequence=True),
     replace(FIRST, pipeline=8, data=1, micro_batch=4, recompute="full", with_sequence=True),
 )
+EXPERTS = (
+    *(
+        "model.num_experts=8",
+        "model.moe_ffn_hidden_size=3072",
+        "model.activation=swiglu",
+        "model.add_bias_linear=false",
+    ),
+    *("model.position_embedding_type=rope", "precision.dtype=bf16", "recompute.granularity=none"),
+)
+WITH_EXPERTS = (
+    replace(FIRST, tensor=1, pipeline=2, data=8, expert=8, zero=1),
+    replace(FIRST, pipeline=2, data=4, with_sequence=True, expert=4, zero=1),
+    replace(FIRST, tensor=4, pipeline=2, with_sequence=True, expert=2, expert_tensor=4),
+    replace(FIRST, tensor=2, pipeline=4, data=2, with_sequence=True, expert_tensor=2, recompute="full"),
+)
 
 
 def peaks() -> list[float]:
     """Return the searched peak of each choice in that of its full plan."""
-    recipe = make_recipe(RECIPE)
+    return _peaks((), CHOICES)
+
+
+def peaks_with_experts() -> list[float]:
+    """Return the same of a model with experts."""
+    return _peaks(EXPERTS, WITH_EXPERTS)
+
+
+def _peaks(overrides: tuple[str, ...], choices: tuple[LayoutChoice, ...]) -> list[float]:
+    recipe = make_recipe(RECIPE, overrides)
     device = find_device(recipe, DeviceOptions(backend="cuda", name=DEVICE))
-    pieces = trace_pieces(recipe, device, VOCAB_SIZE, {each.pieces for each in CHOICES})
+    pieces = trace_pieces(recipe, device, VOCAB_SIZE, {each.pieces for each in choices})
     found = []
-    for choice in CHOICES:
+    for choice in choices:
         plan = make_plan(
-            make_recipe(RECIPE, set_arguments(recipe, choice)),
+            make_recipe(RECIPE, (*overrides, *set_arguments(recipe, choice))),
             device,
             devices=16,
             vocab_size=VOCAB_SIZE,
@@ -102,4 +126,5 @@ def _seconds(overrides: tuple[str, ...]) -> float:
 
 
 if __name__ == "__main__":
-    print(json.dumps({"peaks": peaks, "found": found, "seconds": seconds}[sys.argv[1]]()))
+    tasks = {"peaks": peaks, "peaks_with_experts": peaks_with_experts, "found": found, "seconds": seconds}
+    print(json.dumps(tasks[sys.argv[1]]()))

@@ -11,7 +11,7 @@ from pretrain.tools.plan.search.trace_pieces import PiecesKey
 from pretrain.tools.plan.step_time import Range
 from tools.plan.made_plan import GIB, RECIPE, plan, stage
 from tools.plan.published.own_process import answer
-from tools.plan.search.small_model import CHOICES, MEMORY
+from tools.plan.search.small_model import CHOICES, MEMORY, WITH_EXPERTS
 
 DEVICE = plan().device
 FITS, TOO_LARGE = plan(), plan(stage(0, 33))
@@ -115,6 +115,12 @@ def test_the_number_of_devices_that_is_tried_is_said(monkeypatch):
 @pytest.mark.full
 def test_the_peak_is_that_of_the_full_plan_within_a_tenth():
     assert answer("tools.plan.search.small_model", "peaks") == [pytest.approx(1, abs=0.1)] * len(CHOICES)
+
+
+@pytest.mark.full
+def test_the_peak_of_a_model_with_experts_is_too():
+    found = answer("tools.plan.search.small_model", "peaks_with_experts")
+    assert found == [pytest.approx(1, abs=0.1)] * len(WITH_EXPERTS)
 
 
 @pytest.mark.full
