@@ -47,8 +47,10 @@ def test_ranks_that_cannot_hold_the_experts_are_refused(make):
     with pytest.raises(RecipeError) as caught:
         lay_out(make(*EXPERTS, "parallel.expert_model_parallel_size=4"), 2)
     assert str(caught.value).splitlines() == [
-        "recipe: 2 ranks cannot hold expert_model_parallel_size 4 x expert_tensor_parallel_size 1 x "
-        "pipeline_model_parallel_size 1 = 4.",
+        (
+            "recipe: 2 ranks cannot hold expert_model_parallel_size 4 x expert_tensor_parallel_size 1 x "
+            "pipeline_model_parallel_size 1 = 4."
+        ),
         "Start a multiple of 4 ranks, or change these keys of section parallel.",
     ]
 
