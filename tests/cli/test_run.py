@@ -142,7 +142,8 @@ def test_a_dry_run_looks_at_the_files_and_names_all_that_are_missing(call):
         *("--set", "checkpoint.load=nowhere"),
     )
     assert code == 2
-    assert "without the vocabulary's, which is unknown: " in out
+    assert "parameters without the vocabulary's: " in out
+    assert "; the vocabulary is unknown: " in out
     assert err.splitlines() == [
         "2 inputs are missing or damaged; paths are relative to the working directory.",
         "tokenizer file absent.json cannot be read: No such file or directory.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from engine.layouts import (
     BF16,
+    FIRST_3,
     INTERLEAVED,
     LLAMA,
     OVERLAP_BOTH,
@@ -20,6 +21,7 @@ from engine.layouts import (
 
 STEPS = 12
 MIXTRAL = (*LLAMA, "model.num_experts=8", "model.moe_ffn_hidden_size=48", "train.micro_batch_size=2")
+MIXTRAL_IN_FOUR = (*MIXTRAL, "model.num_query_groups=4")
 DEEPSEEK = (
     *MIXTRAL,
     "model.qk_layernorm=true",
@@ -91,6 +93,16 @@ EXPERTS_FOUR_RANKS_FULL = {
     "EP of four, whole, TP": Case(MIXTRAL, (*EP4, *TP_SP, *WHOLE, *ZERO1), last=STEPS),
     "EP x TP": Case(MIXTRAL, (*EP, *TP_SP), last=STEPS),
     "EP x TP with whole experts": Case(DEEPSEEK, (*EP, *TP_SP, *WHOLE), last=STEPS),
+    "EP x PP, a stage without experts": Case(
+        (*DEEPSEEK, "model.first_k_dense_replace=2"), (*EP, *PP), saves="of-dense-stage", last=STEPS
+    ),
+    "TP of four, experts on two": Case(
+        MIXTRAL_IN_FOUR,
+        ("parallel.tensor_model_parallel_size=4", *SP, "parallel.expert_tensor_parallel_size=2"),
+        last=STEPS,
+    ),
+    "EP x PP, 3 and 1 layers": Case(DEEPSEEK, (*EP, *PP, *FIRST_3), last=STEPS),
+    "bf16, EP x DP, recompute": Case((*DEEPSEEK, *BF16), (*EP, *RECOMPUTE), last=STEPS),
     "EP x PP": Case(DEEPSEEK, (*EP, *PP, *ZERO1), last=STEPS),
     "EP x PP interleaved": Case(DEEPSEEK, (*EP, *PP, *INTERLEAVED), last=STEPS),
     "EP x DP": Case(DEEPSEEK, EP, last=STEPS),

@@ -172,7 +172,7 @@ def _size(recipe: Recipe) -> list[str]:
     except DataError as error:
         why = str(error).splitlines()[0]
         parameters = f"{parameter_count(recipe.model, 0):,}{active_text(recipe.model, 0)}"
-        return [f"parameters: {parameters} without the vocabulary's, which is unknown: {why}"]
+        return [f"parameters without the vocabulary's: {parameters}; the vocabulary is unknown: {why}"]
     tokens = recipe.train.global_batch_size * recipe.model.seq_length
     flops = flops_per_sequence(recipe.model, vocab_size) * recipe.train.global_batch_size
     parameters = f"{parameter_count(recipe.model, vocab_size):,}{active_text(recipe.model, vocab_size)}"

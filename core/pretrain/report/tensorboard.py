@@ -57,7 +57,8 @@ class TensorBoard:
                 if metric.over_layers is None:
                     self._add(tag.name, value, record.iteration, samples)
                 for number, of_layer in enumerate(value or () if metric.over_layers else (), 1):
-                    self._add(f"{tag.name}/layer {number}", of_layer, record.iteration, samples)
+                    if not math.isnan(of_layer):  # a layer without experts
+                        self._add(f"{tag.name}/layer {number}", of_layer, record.iteration, samples)
 
     def evaluation(self, record: EvalRecord, consumed_samples: int) -> None:
         """Add loss and perplexity of one split."""
@@ -85,7 +86,7 @@ class TensorBoard:
             )
 
     def _add(self, tag: str, value: float | None, iteration: int, samples: int | None = None) -> None:
-        if value is None or math.isnan(value):
+        if value is None:
             return
         self._iterations.add(tag, value, iteration)
         if samples is not None:

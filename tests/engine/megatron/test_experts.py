@@ -1,4 +1,4 @@
-"""Experts in a training: their biases, their load, resuming, and what several ranks compare."""
+"""Experts in a training: their biases, their load, and resuming."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -12,11 +13,13 @@ from hypothesis import strategies as st
 
 from pretrain.checkpoint.folder import CheckpointFolder
 from pretrain.errors import CheckpointError, TrainingError
+from pretrain.launch.world import free_port
 from pretrain.recipe.layout import lay_out
 from pretrain.training.progress import Progress
 from pretrain.training.safeguards import replicas
 from pretrain.training.safeguards.replicas import ReplicaCheck, WeightHash, describe, multipliers
 from pretrain.training.saving import Saving
+from rank_programs import run_ranks
 
 NAMES = ["word_embeddings.weight", "mlp.linear_fc1.weight (layer 7 of 12)", "mlp.linear_fc2.weight (layer 7 of 12)"]
 
@@ -293,3 +296,20 @@ def test_views_of_a_flat_buffer_are_read_where_they_begin():
 def test_weights_of_several_dtypes_have_buckets_of_their_own():
     mixed = [weights(3, torch.bfloat16), weights(3, torch.float32), weights(2, torch.float32)]
     assert WeightHash().buckets(mixed).shape == (2,)
+
+
+@pytest.mark.full
+@pytest.mark.ranks
+def test_ranks_with_equal_experts_are_compared(tmp_path):
+    world = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+    run_ranks(
+        "training.safeguards.expert_replicas",
+        tmp_path,
+        folder=tmp_path,
+        world_size=2,
+        variables=lambda rank: {**world, "RANK": str(rank)},
+    )
+    before, after = json.loads((tmp_path / "found.json").read_text())
+    assert before is None
+    assert "mlp.experts.linear_fc2.weight (layer 2 of 2)" in after
+    assert "ranks 0 and 1" in after

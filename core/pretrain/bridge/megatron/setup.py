@@ -87,6 +87,8 @@ def _filter_warnings() -> None:
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"(megatron\.core|torch\.distributed)\.")
     # TransformerLayer.__init__ warns of any MLP class other than its own.
     logging.getLogger("megatron.core.transformer.transformer_layer").setLevel(logging.ERROR)
+    # It warns of an optimizer without weights: that of experts, in a pipeline stage that has none.
+    logging.getLogger("megatron.core.dist_checkpointing.optimizer").setLevel(logging.ERROR)
 
 
 class TranslatingLoader(importlib.machinery.SourceFileLoader):

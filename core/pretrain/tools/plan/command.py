@@ -69,7 +69,7 @@ class MemorySize(click.ParamType[int]):
     "--devices",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Number of devices.  [default: one replica of the model, tensor x pipeline]",
+    help="Number of devices.  [default: the least that hold one replica]",
 )
 @click.option(
     "--memory",

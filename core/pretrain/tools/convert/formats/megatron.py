@@ -159,7 +159,7 @@ def read(folder: Path, given: Mapping[str, Any]) -> ModelWeights | None:
     args = weight_names.args_of(first)
     ranks = _all_ranks(folder, names, args)
     tensor, stages = max(rank.tensor for rank in ranks) + 1, max(rank.stage for rank in ranks) + 1
-    if is_mixture(args):
+    if is_mixture(args) or any(rank.expert for rank in ranks):
         msg = f"{folder} has experts (num_experts) in files of one rank each, which are not read.\n"
         msg += "Load it in the Megatron-LM that wrote it, and save it with --ckpt-format torch_dist."
         raise CheckpointError(msg)

@@ -129,6 +129,11 @@ def shared_width(settings: Settings) -> Derived | None:
     return taken_if_on(settings, name)
 
 
+def z_loss_coeff(settings: Settings) -> Derived | None:
+    """Return the factor of the z loss; 0 is none, as no value is."""
+    return taken_if_on(settings, "moe_z_loss_coeff") if has_experts(settings) else None
+
+
 def score_function(settings: Settings) -> Derived | None:
     """Return how the router's logits become scores."""
     name = "moe_router_score_function"
@@ -224,11 +229,12 @@ FUNCTIONS: Mapping[str, Function] = {
     "model.moe_router_group_topk": group_topk,
     "model.moe_router_load_balancing_type": load_balancing,
     "model.moe_aux_loss_coeff": aux_loss_coeff,
+    "model.moe_z_loss_coeff": z_loss_coeff,
     **{
         f"model.{name}": _plain(name)
         for name in (
             *("moe_router_topk", "moe_router_topk_scaling_factor"),
-            *("moe_router_enable_expert_bias", "moe_router_bias_update_rate", "moe_z_loss_coeff"),
+            *("moe_router_enable_expert_bias", "moe_router_bias_update_rate"),
         )
     },
     **{f"parallel.{name}": _plain(name) for name in ("expert_model_parallel_size", "expert_tensor_parallel_size")},
