@@ -56,13 +56,13 @@ def test_what_only_one_rank_lacks_is_named_with_rank_and_host(tmp_path):
         (2, {}, [1], 0, "rank 1 of 2 did not connect to 127.0.0.1:"),
         pytest.param(3, {1: ["stops", "all-reduce"]}, [], 0, "rank 1 (host ", marks=pytest.mark.full),
         pytest.param(2, {1: ["dies", "kernel norm"]}, [], 0, "rank 1 (host ", marks=pytest.mark.full),
-        (3, {0: ["stops", "all-reduce"]}, [], 1, "rank 0 (host "),
+        pytest.param(3, {0: ["stops", "all-reduce"]}, [], 1, "rank 0 (host ", marks=pytest.mark.full),
         pytest.param(2, {}, [0], 1, "rank 0 of 2 did not connect to 127.0.0.1:", marks=pytest.mark.full),
     ],
     ids=["never comes", "stops in a collective", "dies", "rank 0 stops", "rank 0 never comes"],
 )
 def test_a_silent_rank_is_named_by_the_lowest_one_that_is_there(tmp_path, ranks, faults, absent, reporting, said):
-    timeout = 5.0 if absent else 8.0  # those that are there must also meet within it, on a busy machine
+    timeout = 5.0 if absent else 20.0  # those that are there must also meet within it, on a busy machine
     rank, code, findings = examine(tmp_path, ranks, faults=faults, absent=absent, timeout=timeout, limit=300)
     (text,) = texts(findings, Verdict.WRONG)
     assert (rank, code) == (reporting, 1)
@@ -71,7 +71,7 @@ def test_a_silent_rank_is_named_by_the_lowest_one_that_is_there(tmp_path, ranks,
         assert text.endswith("within 5 s")
     else:
         doing = next(iter(faults.values()))[1]
-        assert "did not answer within 8 s; its last action: " in text
+        assert "did not answer within 20 s; its last action: " in text
         assert doing in text
     assert "kernel norm" in {finding.check for finding in findings}
 
