@@ -25,7 +25,6 @@ from benchmarks.timing import spread
 from pretrain.conformance import examples
 from pretrain.plugins.negotiation.choosing import ask
 from pretrain.plugins.offer import Decline, Offer
-from pretrain.reference.attention import softmax_request
 
 PASSES = 10
 BLOCK = 512
@@ -63,7 +62,7 @@ def request_of(plugins, length: int, micro_batch_size: int, dropout: float, bloc
 
 def kernels(plugins, request):
     """Return kernel -> (callable, provider) of all that are offered, and kernel -> reason of those that decline."""
-    softmax = next(p.answer for p in ask(plugins, softmax_request(request)) if isinstance(p.answer, Offer))
+    softmax = next(p.answer for p in ask(plugins, request.softmax()) if isinstance(p.answer, Offer))
     built, offered, declined = {"softmax": softmax.build({})}, {}, {}
     for proposal in ask(plugins, request):
         name = f"{proposal.answer.name} ({proposal.answer.kind})"

@@ -9,10 +9,9 @@ import torch
 
 from pretrain.conformance.cases import run_with
 from pretrain.conformance.comparison import random
-from pretrain.conformance.example_calls import OPERATIONS, example_call
+from pretrain.conformance.example_calls import OPERATIONS, as_function, example_call
 from pretrain.conformance.fake_tensors import CASES
 from pretrain.conformance.footprint import differentiable
-from pretrain.conformance.one_result import as_function
 from pretrain.conformance.tensor_error import assert_near
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ import torch
 
 from pretrain.conformance.comparison import random
 from pretrain.plugins.requests import Mask
+from pretrain.plugins.signatures import SIGNATURES, by_position
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from pretrain.plugins import requests
     from pretrain.plugins.requests import Request
+    from pretrain.plugins.signatures import MoePermutation
 
     Asked = TypeVar("Asked", bound=Request)
 
@@ -221,3 +223,24 @@ def mask_with_empty_rows(kind: Mask, batch: int, queries: int, keys: int) -> tup
     else:
         empty[:, ::3] = True
     return mask | empty.view(batch, 1, queries, 1)[:, :, : mask.shape[2]], empty
+
+
+def as_function(operation: str, kernel: Any) -> Callable[..., Tensor]:
+    """Return a kernel as a function of one result, called by the names of its arguments (`ExampleCall`).
+
+    Of a router the weights; of a permutation the sum of each token's rows times their weights.
+    """
+    if operation == "moe_permute":
+        return _there_and_back(kernel)
+    if operation == "router":
+        return lambda **given: by_position(operation, kernel)(**given)[0]
+    return by_position(operation, kernel) if operation in SIGNATURES else kernel
+
+
+def _there_and_back(kernel: MoePermutation) -> Callable[..., Tensor]:
+    def call(*, tokens: Tensor, probs: Tensor, routing_map: Tensor) -> Tensor:
+        rows, weights, order = kernel.permute(tokens, routing_map, probs)
+        weighted = (rows * weights.unsqueeze(-1)).to(rows.dtype)
+        return kernel.unpermute(weighted, order, tokens.shape[0])
+
+    return call

@@ -12,9 +12,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from pretrain.conformance import examples
 from pretrain.conformance.cases import Case, run_with
 from pretrain.conformance.catalogue import CATALOGUE
-from pretrain.conformance.example_calls import OPERATIONS, example_call, longer
+from pretrain.conformance.example_calls import OPERATIONS, as_function, example_call, longer
 from pretrain.conformance.footprint import BLOCK, differentiable, footprint, gradients, peak_bytes
-from pretrain.conformance.one_result import as_function
 from pretrain.plugins.offer import Offer
 from pretrain.plugins.requests import AttentionRequest, BiasDropoutAddRequest, Mask
 

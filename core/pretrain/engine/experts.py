@@ -27,6 +27,8 @@ class ExpertLoad:
         """Find the routers of this rank's model chunks."""
         self._model, self._device = recipe.model, device
         self._layers = [layer for layer, has in enumerate(self._model.layers_with_experts) if has]
+        has_z = self._model.moe_z_loss_coeff is not None
+        self._has_losses = (self._model.moe_router_load_balancing_type != "none", has_z)  # in the order of LOSSES
         self._places = torch.tensor(self._layers, device=device)
         self._routers = {
             self._layers.index(layer.layer_number - 1): module
@@ -45,18 +47,18 @@ class ExpertLoad:
         for place, router in self._routers.items():
             load[place], losses[place] = router.load, router.losses
         dist.all_reduce(load)
-        dist.all_reduce(losses)
+        if any(self._has_losses):
+            dist.all_reduce(losses)
         for place, router in self._routers.items():
             if counts and router.expert_bias is not None:
                 self._move(router.expert_bias, load[place])
         self.clear()
-        balance, z = (losses / (num_microbatches * replicas)).unbind(dim=1)
+        means = (losses / (num_microbatches * replicas)).unbind(dim=1)
+        balance, z = (self._by_layer(loss) if has else None for loss, has in zip(means, self._has_losses, strict=True))
         relative = load * load.shape[1] / load.sum(dim=1, keepdim=True)
         return {
-            "moe_load_balancing_loss": None
-            if self._model.moe_router_load_balancing_type == "none"
-            else self._by_layer(balance),
-            "moe_z_loss": None if self._model.moe_z_loss_coeff is None else self._by_layer(z),
+            "moe_load_balancing_loss": balance,
+            "moe_z_loss": z,
             "moe_most_loaded": self._by_layer(relative.amax(dim=1)),
             "moe_least_loaded": self._by_layer(relative.amin(dim=1)),
         }

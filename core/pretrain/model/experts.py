@@ -49,14 +49,14 @@ class MixtureOfExperts(MegatronModule):
             activation = kernels.activation_of("shared")
             self.shared_experts = FeedForward(wide, submodules, activation=activation, tp_group=tensor)
         self.permute, self.unpermute = kernels.moe_permute.permute, kernels.moe_permute.unpermute
-        self.exchange = Exchange(self.experts.count, even=recipe.model.moe_router_topk if planned else None)
+        self.exchange = RowExchange(self.experts.count, even=recipe.model.moe_router_topk if planned else None)
 
     def forward(self, hidden_states: Tensor, **_kwargs: Any) -> tuple[Tensor, None]:
         """Return [s, b, h] for [s, b, h], with sequence parallelism [s / t, b, h]; there is no bias."""
         tokens = hidden_states.flatten(0, 1)
-        weights, chosen = self.router(hidden_states)
+        weights, chosen, counts = self.router(hidden_states)
         rows, row_weights, order = self.permute(tokens, chosen, weights)
-        trip = self.exchange.plan(chosen)
+        trip = self.exchange.plan(counts, tokens.shape[0])
         computed = self.experts(trip.there(rows), trip.there(row_weights), trip.counts)
         output = self.unpermute(trip.back(computed), order, tokens.shape[0]).view_as(hidden_states)
         if self.shared_experts is not None:
@@ -78,10 +78,10 @@ class ExpertLinear(nn.Module):
         set_tensor_model_parallel_attributes(tensor=self.weight, is_parallel=True, dim=dim, stride=stride)
         setattr(self.weight, EXPERTS, (first, parallel_state.get_expert_tensor_parallel_rank()))
         # Whether gradients are summed over the data-parallel ranks; if not, over those with equal experts.
-        # megatron-core asks for expert_model_parallel_size over 1 alone, and forgets tensor-parallel ranks with whole
-        # experts.
-        is_whole = config.expert_tensor_parallel_size != config.tensor_model_parallel_size
-        self.weight.allreduce = config.expert_model_parallel_size == 1 and not is_whole  # type: ignore[attr-defined]
+        # megatron-core asks for expert_model_parallel_size over 1 alone, and forgets tensor-parallel ranks that do
+        # not share each expert.
+        is_split_as_layers = config.expert_tensor_parallel_size == config.tensor_model_parallel_size
+        self.weight.allreduce = config.expert_model_parallel_size == 1 and is_split_as_layers  # type: ignore[attr-defined]
 
     def forward(self, rows: Tensor, counts: Tensor) -> Tensor:
         """Return [rows, out]; a call of a module, which waits for its weights where they are still gathered."""
@@ -154,7 +154,7 @@ class Experts(MegatronModule):
         return ShardedTensorFactory(key, weight, build, lambda parts: torch.cat(list(parts), dim), replica)
 
 
-class Exchange:
+class RowExchange:
     """Sends rows to the ranks that have their experts, by the counts of each pair of ranks."""
 
     def __init__(self, experts: int, even: int | None) -> None:
@@ -163,16 +163,18 @@ class Exchange:
         self.group = parallel_state.get_expert_tensor_and_model_parallel_group()
         self.parts = parallel_state.get_expert_tensor_parallel_world_size()
 
-    def plan(self, chosen: Tensor) -> Trip:
-        """Return the trip of the rows of bool [n, E]; waits for the device once where experts are on several ranks."""
-        ranks, counts = self.group.size(), chosen.sum(dim=0)
-        if ranks == 1:
+    def plan(self, counts: Tensor, tokens: int) -> Trip:
+        """Return the trip of the rows of `tokens` tokens, of which each expert has counts, int64 [E].
+
+        Waits for the device once where experts are on several ranks.
+        """
+        if self.group.size() == 1:
             return Trip(counts=counts)
         # Rank r of the group has part r % parts of the experts of expert-parallel rank r // parts.
         to_ranks = counts.view(-1, self.experts).repeat_interleave(self.parts, dim=0)
         from_ranks = torch.empty_like(to_ranks)
         dist.all_to_all_single(from_ranks, to_ranks, group=self.group)
-        sent, received = self._sizes(to_ranks, from_ranks, chosen.shape[0])
+        sent, received = self._sizes(to_ranks, from_ranks, tokens)
         by_expert, by_rank = _orders(from_ranks, sum(received))
         return _Exchanged(
             counts=from_ranks.sum(dim=0),

@@ -20,11 +20,10 @@ from pretrain.plugins.requests import (
     OptimizerRequest,
     RotaryRequest,
     RouterRequest,
-    SoftmaxRequest,
 )
 
 if TYPE_CHECKING:
-    from pretrain.plugins.requests import Request
+    from pretrain.plugins.requests import Request, SoftmaxRequest
     from pretrain.recipe import Recipe
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -58,20 +57,10 @@ def attention_requests(
     divisor = float(layer_number) if model.apply_query_key_layer_scaling else 1.0
     in_fp32 = model.attention_softmax_in_fp32 or model.apply_query_key_layer_scaling
     common = _common(recipe, device_type, device_name)
-    heads = model.num_attention_heads // tensor
     is_all = model.window_size is None or model.window_size >= model.seq_length
-    softmax = SoftmaxRequest(
-        **common,
-        heads=heads,
-        queries=model.seq_length,
-        keys=model.seq_length,
-        mask=attention_mask(recipe) if is_all else Mask.ARBITRARY,  # attention with stored weights masks the window
-        scale=divisor,
-        in_fp32=in_fp32,
-    )
     attention = AttentionRequest(
         **common,
-        heads=heads,
+        heads=model.num_attention_heads // tensor,
         query_groups=model.num_query_groups // tensor,
         head_size=model.head_size,
         seq_length=model.seq_length,
@@ -84,7 +73,7 @@ def attention_requests(
         block_size=recipe.kernels.triangle_block_size,
         window=None if is_all else model.window_size,
     )
-    return softmax, attention
+    return attention.softmax(), attention
 
 
 def kernel_requests(recipe: Recipe, device_type: str, vocab_size: int, device_name: str = "") -> list[Request]:
@@ -150,8 +139,9 @@ def expert_requests(recipe: Recipe, device_type: str, device_name: str = "") -> 
         return []
     common = _common(recipe, device_type, device_name)
     in_fp32 = common | {"dtype": torch.float32}
-    tensor, whole = parallel.tensor_model_parallel_size, parallel.expert_tensor_parallel_size
-    features = model.moe_ffn_hidden_size // whole
+    tensor, expert_tensor = parallel.tensor_model_parallel_size, parallel.expert_tensor_parallel_size
+    tokens = model.seq_length * recipe.train.micro_batch_size
+    features = model.moe_ffn_hidden_size // expert_tensor
     activation: dict[str, Any] = {"kind": model.activation, "has_bias": False}
     requests: list[Request] = [
         LinearRequest(**in_fp32, role="router"),
@@ -176,7 +166,7 @@ def expert_requests(recipe: Recipe, device_type: str, device_name: str = "") -> 
             ffn_hidden_size=features,
             is_gated=model.activation == "swiglu",
             # A tensor-parallel rank has its own tokens, and those of an expert go to all ranks that share it.
-            rows=model.seq_length * recipe.train.micro_batch_size // tensor * model.moe_router_topk * whole,
+            rows=tokens // tensor * model.moe_router_topk * expert_tensor,
             main_grad_dtype=gradient_dtype(recipe),
         ),
         ActivationRequest(**common, **activation, features=features, role="expert"),

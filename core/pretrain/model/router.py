@@ -45,15 +45,18 @@ class Router(MegatronModule):
         # By token, gradients are sums that are divided by the step's tokens: a loss counts as often as it has tokens.
         self.weighs_by_tokens = recipe.train.calculate_per_token_loss
 
-    def forward(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the weights, fp32 [n, E], and the choice, bool [n, E], for [s, b, h] with n = s b tokens."""
+    def forward(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the weights, fp32 [n, E], the choice, bool [n, E], and each expert's tokens, int64 [E].
+
+        For [s, b, h] with n = s b tokens.
+        """
         logits = self._logits(hidden).flatten(0, 1)
-        bias = self.expert_bias
-        weights, chosen = self.choose(logits, bias)
+        weights, chosen = self.choose(logits, self.expert_bias)
+        counts = chosen.sum(dim=0)
         if self.training and torch.is_grad_enabled():  # once under recomputation, whose first pass has no gradients
-            self.load += chosen.detach().sum(dim=0)
+            self.load += counts
             weights = self._with_losses(weights, logits, hidden.shape[1])
-        return weights, chosen
+        return weights, chosen, counts
 
     def _logits(self, hidden: Tensor) -> Tensor:
         if hidden.dtype == torch.float32:

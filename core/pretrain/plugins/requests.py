@@ -120,6 +120,21 @@ class AttentionRequest(Request):
             msg = f"window {self.window} with mask {self.mask}; a window is at least 1, and needs mask {Mask.CAUSAL}"
             raise ValueError(msg)
 
+    def softmax(self) -> SoftmaxRequest:
+        """Return the request for the softmax of stored scores: it undoes the score divisor, its mask has the window."""
+        return SoftmaxRequest(
+            device_type=self.device_type,
+            dtype=self.dtype,
+            deterministic=self.deterministic,
+            device_name=self.device_name,
+            heads=self.heads,
+            queries=self.seq_length,
+            keys=self.seq_length,
+            mask=self.mask if self.window is None else Mask.ARBITRARY,
+            scale=self.score_divisor,
+            in_fp32=self.softmax_in_fp32,
+        )
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NormRequest(Request):

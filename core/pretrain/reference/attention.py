@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 from torch.nn import functional as F  # noqa: N812  torch's own alias
 
-from pretrain.plugins.requests import Mask, SoftmaxRequest
 from pretrain.reference.softmax import Softmax, causal, masked_softmax
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ class Attention:
         self, request: AttentionRequest, softmax: SoftmaxFn | None = None, *, matmul: ScaledMatmul | None = None
     ) -> None:
         """Make a kernel; `softmax` multiplies by the request's score divisor, and `matmul` is of queries and keys."""
-        self.softmax = softmax or Softmax(softmax_request(request))
+        self.softmax = softmax or Softmax(request.softmax())
         self.matmul = matmul or scaled_matmul
         self.groups, self.dropout, self.window = request.query_groups, request.dropout, request.window
         self.scale = request.scale / request.score_divisor  # the softmax multiplies by the divisor
@@ -42,27 +41,12 @@ class Attention:
         queries, batch, heads, _ = query.shape
         grouped = by_group(query, self.groups)
         scores = self.matmul(grouped, by_group(key, self.groups).transpose(1, 2), self.scale)
-        if self.window is not None and mask is None:  # as `softmax_request` says
+        if self.window is not None and mask is None:  # as `AttentionRequest.softmax` says
             mask = causal(queries, key.shape[0], query.device, self.window)[None, None]
         weights = self.softmax(scores.view(batch, heads, queries, -1), mask)
         weights = F.dropout(weights, self.dropout, training=training)
         context = torch.bmm(weights.reshape(scores.shape), by_group(value, self.groups))
         return to_context(context.view(batch, heads, queries, -1))
-
-
-def softmax_request(request: AttentionRequest) -> SoftmaxRequest:
-    """Return the request for the attention's softmax: its scale undoes the score divisor, its mask holds the window."""
-    return SoftmaxRequest(
-        device_type=request.device_type,
-        dtype=request.dtype,
-        deterministic=request.deterministic,
-        heads=request.heads,
-        queries=request.seq_length,
-        keys=request.seq_length,
-        mask=request.mask if request.window is None else Mask.ARBITRARY,
-        scale=request.score_divisor,
-        in_fp32=request.softmax_in_fp32,
-    )
 
 
 def by_group(x: Tensor, groups: int) -> Tensor:

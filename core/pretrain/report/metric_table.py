@@ -287,8 +287,7 @@ def checked(values: Values) -> Values:
 
 def console_parts(values: Values) -> list[str]:
     """Return the metrics' parts of the log line."""
-    shown = [metric for metric in METRICS if metric.console is not None]
-    lines = [(metric.console, metric.number(values[metric.name])) for metric in shown if metric.console is not None]
+    lines = [(metric.console, metric.number(values[metric.name])) for metric in METRICS if metric.console is not None]
     parts: list[str | None] = []
     for line, value in sorted(lines, key=lambda line: line[0].place):
         if callable(line.text):

@@ -56,7 +56,8 @@ class TensorBoard:
                 value = record.metrics[metric.name]
                 if metric.over_layers is None:
                     self._add(tag.name, value, record.iteration, samples)
-                for number, of_layer in enumerate(value or () if metric.over_layers else (), 1):
+                    continue
+                for number, of_layer in enumerate(value or (), 1):
                     if not math.isnan(of_layer):  # a layer without experts
                         self._add(f"{tag.name}/layer {number}", of_layer, record.iteration, samples)
 

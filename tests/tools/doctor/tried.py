@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from pretrain.conformance.comparison import oracle
-from pretrain.conformance.one_result import as_function
+from pretrain.conformance.example_calls import as_function
 from pretrain.model.requests import kernel_requests
 from pretrain.recipe import make_recipe
 from pretrain.tools.doctor.finding import Verdict

@@ -8,8 +8,7 @@ import torch
 from ascend_kit import operators
 from pretrain.conformance import examples
 from pretrain.conformance.comparison import assert_agrees, oracle
-from pretrain.conformance.example_calls import example_call, grouped_call, uneven_counts
-from pretrain.conformance.one_result import as_function
+from pretrain.conformance.example_calls import as_function, example_call, grouped_call, uneven_counts
 from pretrain_ascend.kernels.grouped_matmul import grouped_linear
 from pretrain_ascend.kernels.moe_token_permute import permutation
 

@@ -8,9 +8,8 @@ import torch
 
 from pretrain.conformance.cases import Case, run_with
 from pretrain.conformance.comparison import NoSynchronization, assert_agrees, assert_repeats, oracle, random
-from pretrain.conformance.example_calls import Sizes, example_call, grouped_call, uneven_counts
+from pretrain.conformance.example_calls import Sizes, as_function, example_call, grouped_call, uneven_counts
 from pretrain.conformance.examples import DTYPES, grouped_linear, moe_permute, router
-from pretrain.conformance.one_result import as_function
 from pretrain.conformance.tensor_error import assert_near
 
 if TYPE_CHECKING:

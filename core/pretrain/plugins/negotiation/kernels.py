@@ -143,10 +143,12 @@ def _build(choice: KernelChoice, built: Mapping[str, Any], *, planned: bool) -> 
         wanted = of_parts.__name__ if of_parts else "something callable"
         msg = f"{who}: its build returned {type(kernel).__name__}, not {wanted} (see docs/hooks.md)."
         raise BackendError(msg)
+    if not planned or isinstance(kernel, OptimizerKernels):
+        return kernel
     if isinstance(kernel, MoePermutation):
-        parts = {part: getattr(kernel, part) for part in ("permute", "unpermute")}
-        return MoePermutation(**{name: within(operation, part) for name, part in parts.items()}) if planned else kernel
-    return within(operation, kernel) if planned and not of_parts else kernel
+        permute, unpermute = within(operation, kernel.permute), within(operation, kernel.unpermute)
+        return MoePermutation(permute=permute, unpermute=unpermute)
+    return within(operation, kernel)
 
 
 _ENTRIES = ("__call__", "forward", "backward")

@@ -51,20 +51,21 @@ def _router(model: ModelSection, experts: int) -> Iterator[Problem]:
 
 def _ranks(recipe: Recipe, experts: int) -> Iterator[Problem]:
     model, parallel = recipe.model, recipe.parallel
-    tensor, whole = parallel.tensor_model_parallel_size, parallel.expert_tensor_parallel_size
+    tensor, expert_tensor = parallel.tensor_model_parallel_size, parallel.expert_tensor_parallel_size
     if experts % parallel.expert_model_parallel_size:
         yield Problem(
             "parallel.expert_model_parallel_size",
             f"{parallel.expert_model_parallel_size} does not divide model.num_experts {experts}.",
         )
-    if tensor % whole:
-        yield Problem(
-            "parallel.expert_tensor_parallel_size", f"{whole} does not divide tensor_model_parallel_size {tensor}."
-        )
-    if model.moe_ffn_hidden_size % whole:
+    if tensor % expert_tensor:
         yield Problem(
             "parallel.expert_tensor_parallel_size",
-            f"{whole} does not divide model.moe_ffn_hidden_size {model.moe_ffn_hidden_size}.",
+            f"{expert_tensor} does not divide tensor_model_parallel_size {tensor}.",
+        )
+    if model.moe_ffn_hidden_size % expert_tensor:
+        yield Problem(
+            "parallel.expert_tensor_parallel_size",
+            f"{expert_tensor} does not divide model.moe_ffn_hidden_size {model.moe_ffn_hidden_size}.",
         )
     if (model.moe_shared_expert_intermediate_size or 0) % tensor:
         yield Problem(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pretrain.conformance.one_result import as_function
+from pretrain.conformance.example_calls import as_function
 from pretrain.engine.kernels import Negotiation
 from pretrain.model.requests import attention_requests, kernel_requests
 from pretrain.plugins.negotiation.kernels import negotiate

@@ -10,8 +10,7 @@ import torch
 
 from pretrain.conformance.compared_part import EVERYTHING, AttentionPart, TokenPart
 from pretrain.conformance.comparison import adam_in_float64, both_results, oracle, random
-from pretrain.conformance.example_calls import Sizes, example_call, longer
-from pretrain.conformance.one_result import as_function
+from pretrain.conformance.example_calls import Sizes, as_function, example_call, longer
 from pretrain.conformance.tensor_error import INEXACT, TOLERANCE, relative_error
 from pretrain.plugins.requests import AttentionRequest, GroupedLinearRequest, SoftmaxRequest
 from pretrain.tools.doctor.finding import Verdict

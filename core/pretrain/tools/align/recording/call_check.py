@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from pretrain.conformance.compared_part import EVERYTHING, AttentionPart
 from pretrain.conformance.comparison import forward_backward, oracle
-from pretrain.conformance.one_result import as_function
+from pretrain.conformance.example_calls import as_function
 from pretrain.conformance.tensor_error import TOLERANCE, TensorError
 from pretrain.plugins.requests import AttentionRequest, SoftmaxRequest
 
