@@ -242,11 +242,9 @@ def least_memory(recipe: Recipe, layout: Layout) -> int:
     count, experts = _counts(recipe, layers)
     if layout.pipeline_model_parallel_size > 1:
         count -= _counts(recipe, 0)[0]  # the first and the last stage alone have the rest
-    parallel = recipe.parallel
-    of_expert = parallel.expert_model_parallel_size * parallel.expert_tensor_parallel_size
     return int(
         count / layout.tensor_model_parallel_size * _bytes_per_parameter(recipe, layout.data_parallel_size)
-        + experts / of_expert * _bytes_per_parameter(recipe, layout.expert_data_parallel_size)
+        + experts / layout.ranks_of_experts * _bytes_per_parameter(recipe, layout.expert_data_parallel_size)
     )
 
 

@@ -27,12 +27,15 @@ class Layout:
     expert_tensor_parallel_size: int | None = None  # ranks that share an expert; None without experts
 
     @property
+    def ranks_of_experts(self) -> int:
+        """The number of ranks that hold the experts of a layer together; the tensor-parallel size without experts."""
+        expert_tensor = self.expert_tensor_parallel_size or self.tensor_model_parallel_size
+        return (self.expert_model_parallel_size or 1) * expert_tensor
+
+    @property
     def expert_data_parallel_size(self) -> int:
         """The number of ranks that hold equal experts; the data-parallel size without experts."""
-        of_replica = (self.expert_model_parallel_size or 1) * (
-            self.expert_tensor_parallel_size or self.tensor_model_parallel_size
-        )
-        return self.world_size // (of_replica * self.pipeline_model_parallel_size)
+        return self.world_size // (self.ranks_of_experts * self.pipeline_model_parallel_size)
 
     @property
     def sizes(self) -> str:

@@ -85,10 +85,10 @@ class PlanDevice:
         tensor, pipeline = layout.tensor_model_parallel_size, layout.pipeline_model_parallel_size
         sizes = [tensor, pipeline, layout.data_parallel_size]
         if (experts := layout.expert_model_parallel_size) is not None:
-            whole = layout.expert_tensor_parallel_size or tensor
-            sizes.append(experts * whole)
+            sizes.append(layout.ranks_of_experts)
             # Where every rank has a part of every expert, gradients are summed with all others.
-            sizes.append(1 if (experts, whole) == (1, tensor) else layout.expert_data_parallel_size)
+            is_split_as_layers = (experts, layout.expert_tensor_parallel_size) == (1, tensor)
+            sizes.append(1 if is_split_as_layers else layout.expert_data_parallel_size)
         groups = sum(size > 1 for size in sizes)
         return (self.figures.context_memory or 0) + groups * (self.figures.group_memory or 0)
 

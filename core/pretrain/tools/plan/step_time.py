@@ -167,8 +167,7 @@ class RankLinks:
         if message.group == "data":
             return max(1, min(layout.data_parallel_size, node // tensor))
         if message.group == "expert data":
-            held = (layout.expert_model_parallel_size or 1) * (layout.expert_tensor_parallel_size or tensor)
-            return max(1, min(layout.expert_data_parallel_size, node // held))
+            return max(1, min(layout.expert_data_parallel_size, node // layout.ranks_of_experts))
         return 1
 
 
