@@ -43,6 +43,7 @@ BY_SEQUENCE = (
     "model.moe_aux_loss_coeff=0.1",
     "model.moe_z_loss_coeff=0.01",
 )
+CAPACITY = ("model.moe_expert_capacity_factor=0.75",)
 EP = ("parallel.expert_model_parallel_size=2",)
 EP4 = ("parallel.expert_model_parallel_size=4",)
 WHOLE = ("parallel.expert_tensor_parallel_size=1",)
@@ -82,6 +83,13 @@ EXPERTS_TWO_RANKS_FULL = {
         for per_token in ((), PER_TOKEN)
         for layout, how in {"EP": EP, "TP": TP_SP, "TP, EP": (*TP_SP, *EP, *WHOLE), "PP": PP}.items()
     },
+    **{
+        f"capacity, {layout}": Case((*BALANCED, *CAPACITY), how, last=STEPS)
+        for layout, how in {"EP, ZeRO-1": (*EP, *ZERO1), "TP": TP_SP, "PP, recompute": (*PP, *RECOMPUTE)}.items()
+    },
+    "capacity by position, TP, EP": Case(
+        (*DEEPSEEK, *CAPACITY, "model.moe_token_drop_policy=position"), (*TP_SP, *EP, *WHOLE), last=STEPS
+    ),
     "bf16, EP, ZeRO-1": Case((*MIXTRAL, *BF16), (*EP, *ZERO1), last=STEPS),
     "bf16, DeepSeek, TP": Case((*DEEPSEEK, *BF16), TP_SP, last=STEPS),
 }
@@ -106,6 +114,7 @@ EXPERTS_FOUR_RANKS_FULL = {
     "EP x PP": Case(DEEPSEEK, (*EP, *PP, *ZERO1), last=STEPS),
     "EP x PP interleaved": Case(DEEPSEEK, (*EP, *PP, *INTERLEAVED), last=STEPS),
     "EP x DP": Case(DEEPSEEK, EP, last=STEPS),
+    "capacity, EP x TP": Case((*DEEPSEEK, *CAPACITY), (*EP, *TP_SP), last=STEPS),
     "EP x DP, ZeRO-1 overlapped": Case(DEEPSEEK, (*EP, *ZERO1, *OVERLAP_BOTH), last=STEPS),
     "by sequence, per token, EP x TP": Case((*BY_SEQUENCE, *PER_TOKEN), (*EP, *TP_SP), last=STEPS),
 }

@@ -79,11 +79,12 @@ def mixture(x, weights, name, model, others):
     logits = x @ weights[f"{name}.router.weight"].T
     others.extend(auxiliary(logits, model))
     output = torch.zeros_like(x)
-    for place in np.ndindex(x.shape[:2]):
-        for expert, weight in chosen(logits[place], weights.get(f"{name}.router.expert_bias"), model):
-            one = {f"{n}.weight": weights[f"{name}.experts.{n}.weight"][expert] for n in ("linear_fc1", "linear_fc2")}
-            own = {f"e.{key}": value for key, value in one.items()}
-            output[place] = output[place] + weight * mlp(x[place], own, "e", model)
+    bias = weights.get(f"{name}.router.expert_bias")
+    choices = [(p, *choice) for p in np.ndindex(x.shape[:2]) for choice in chosen(logits[p], bias, model)]
+    for place, expert, weight in within_capacity(choices, model):
+        one = {f"{n}.weight": weights[f"{name}.experts.{n}.weight"][expert] for n in ("linear_fc1", "linear_fc2")}
+        own = {f"e.{key}": value for key, value in one.items()}
+        output[place] = output[place] + weight * mlp(x[place], own, "e", model)
     if model.moe_shared_expert_intermediate_size:
         output = output + mlp(x, weights, f"{name}.shared_experts", model)
     return output
@@ -103,6 +104,23 @@ def chosen(logits, bias, model):
     experts = ranked.sort(descending=True, stable=True).indices[:k].tolist()
     divided = scores[experts].sum() if k > 1 and not model.moe_router_pre_softmax else 1.0
     return [(e, scores[e] / divided * model.moe_router_topk_scaling_factor) for e in experts]
+
+
+def within_capacity(choices, model):
+    """Return the (place, expert, weight) of tokens that fit (Lepikhin et al. 2020, arXiv 2006.16668), in their order.
+
+    A micro-batch's tokens are in the order of their positions, then of its samples.
+    """
+    factor = model.moe_expert_capacity_factor
+    if factor is None:
+        return choices
+    capacity = math.ceil(len(choices) / model.num_experts * factor)
+    is_by_weight = model.moe_token_drop_policy == "probs"
+    kept = []
+    for expert in range(model.num_experts):
+        own = sorted((choice for choice in choices if choice[1] == expert), key=lambda choice: choice[0][::-1])
+        kept += (sorted(own, key=lambda choice: -choice[2].item()) if is_by_weight else own)[:capacity]
+    return [choice for choice in choices if any(choice is each for each in kept)]
 
 
 def auxiliary(logits, model):

@@ -56,6 +56,8 @@ OTHER = {
     "moe_router_topk_scaling_factor": ("2.5", EXPERTS),
     "moe_router_enable_expert_bias": ("true", SIGMOID),
     "moe_router_bias_update_rate": ("0.5", (*SIGMOID, "model.moe_router_enable_expert_bias=true")),
+    "moe_expert_capacity_factor": ("0.25", EXPERTS),
+    "moe_token_drop_policy": ("position", (*EXPERTS, "model.moe_expert_capacity_factor=0.25")),
     "moe_router_load_balancing_type": ("aux_loss", EXPERTS),
     "moe_aux_loss_coeff": ("0.5", BALANCED),
     "moe_z_loss_coeff": ("0.5", EXPERTS),

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from engine import tiny
-from engine.expert_layouts import BY_SEQUENCE, MIXTRAL
+from engine.expert_layouts import BY_SEQUENCE, CAPACITY, MIXTRAL
 from engine.layouts import LLAMA, NEOX, QWEN, QWEN3, WINDOW
 from model import plain
 
@@ -43,6 +43,13 @@ MODELS = {
         "model.moe_router_topk=1",
         "model.moe_router_load_balancing_type=aux_loss",
         "model.moe_aux_loss_coeff=0.5",
+        "train.micro_batch_size=4",
+    ),
+    "Mixtral, capacity": (*MIXTRAL, *CAPACITY, "train.micro_batch_size=4"),
+    "Mixtral, capacity, the first": (
+        *MIXTRAL,
+        *CAPACITY,
+        "model.moe_token_drop_policy=position",
         "train.micro_batch_size=4",
     ),
     "DeepSeek-V3's router": (*BY_SEQUENCE, "model.moe_aux_loss_coeff=0.5", "train.micro_batch_size=4"),

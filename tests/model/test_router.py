@@ -13,7 +13,7 @@ from engine.expert_layouts import DEEPSEEK, MIXTRAL
 from pretrain.model.router import Router
 from pretrain.reference.experts import Router as Choice
 
-ONE_RANK = SimpleNamespace(size=lambda: 1)
+ONE_RANK = SimpleNamespace(size=lambda: 1, rank=lambda: 0)
 MODELS = {
     "softmax": MIXTRAL,
     "softmax first": (*MIXTRAL, "model.moe_router_pre_softmax=true"),
@@ -58,6 +58,19 @@ def test_experts_and_weights_are_megatron_cores(model, logits):
     )
     assert torch.equal(chosen, routed.bool())
     torch.testing.assert_close(weights, expected, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("policy", ["probs", "position"])
+@pytest.mark.parametrize("factor", [0.3, 1.0, 9.0])
+def test_tokens_within_the_capacity_are_megatron_cores(logits, policy, factor):
+    model = tiny.tiny(*MIXTRAL, f"model.moe_expert_capacity_factor={factor}").model
+    model = model.model_copy(update={"moe_token_drop_policy": policy})
+    weights, chosen = moe_utils.topk_routing_with_score_function(logits, 2)
+    _, expected = moe_utils.apply_router_token_dropping(weights, chosen, 2, factor, drop_policy=policy)
+    kept = Router._within_capacity(SimpleNamespace(model=model, tp_group=ONE_RANK), weights, chosen)
+    assert kept.sum() == expected.sum()
+    if policy == "probs" or factor > 1:  # there the tokens of one expert are equal, and topk takes any
+        assert torch.equal(kept, expected)
 
 
 @pytest.mark.parametrize("kind", ["aux_loss", "seq_aux_loss"])

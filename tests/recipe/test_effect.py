@@ -12,6 +12,7 @@ VALUES = {
     "kernels.rotary": "mine",
     "model.moe_router_score_function": "sigmoid",
     "model.moe_router_load_balancing_type": "aux_loss",
+    "model.moe_token_drop_policy": "position",
     "kernels.norm@head": "mine",
     "kernels.grouped_linear": "mine",
     "kernels.moe_permute": "mine",

@@ -26,6 +26,7 @@ METRICS = {
     "moe_z_loss": None,
     "moe_most_loaded": None,
     "moe_least_loaded": None,
+    "moe_dropped": None,
     "slowest_rank": None,
     "slowdown": None,
     "slowdown_cause": None,

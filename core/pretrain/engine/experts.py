@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from pretrain.recipe import Recipe
 
-METRICS = ("moe_load_balancing_loss", "moe_z_loss", "moe_most_loaded", "moe_least_loaded")
+METRICS = ("moe_load_balancing_loss", "moe_z_loss", "moe_most_loaded", "moe_least_loaded", "moe_dropped")
 NOT_MEASURED: Mapping[str, None] = dict.fromkeys(METRICS)
 
 
@@ -42,11 +42,13 @@ class ExpertLoad:
         """Return the step's metrics, and move the biases if the step `counts`; collective over all ranks."""
         if not self._layers:
             return NOT_MEASURED
-        load = torch.zeros(len(self._layers), self._model.num_experts or 0, dtype=torch.int64, device=self._device)
+        experts = self._model.num_experts or 0
+        counted = torch.zeros(len(self._layers), experts + 1, dtype=torch.int64, device=self._device)
+        load, dropped = counted[:, :-1], counted[:, -1]
         losses = torch.zeros(len(self._layers), len(LOSSES), device=self._device)
         for place, router in self._routers.items():
-            load[place], losses[place] = router.load, router.losses
-        dist.all_reduce(load)
+            load[place], dropped[place], losses[place] = router.load, router.dropped, router.losses
+        dist.all_reduce(counted)
         if any(self._has_losses):
             dist.all_reduce(losses)
         for place, router in self._routers.items():
@@ -55,12 +57,15 @@ class ExpertLoad:
         self.clear()
         means = (losses / (num_microbatches * replicas)).unbind(dim=1)
         balance, z = (self._by_layer(loss) if has else None for loss, has in zip(means, self._has_losses, strict=True))
-        relative = load * load.shape[1] / load.sum(dim=1, keepdim=True)
+        total = load.sum(dim=1)
+        relative = load * experts / total.unsqueeze(1)
+        has_capacity = self._model.moe_expert_capacity_factor is not None
         return {
             "moe_load_balancing_loss": balance,
             "moe_z_loss": z,
             "moe_most_loaded": self._by_layer(relative.amax(dim=1)),
             "moe_least_loaded": self._by_layer(relative.amin(dim=1)),
+            "moe_dropped": self._by_layer(dropped / total) if has_capacity else None,
         }
 
     def _by_layer(self, values: Tensor) -> Tensor:
@@ -73,6 +78,7 @@ class ExpertLoad:
         """Forget what was counted."""
         for router in self._routers.values():
             router.load.zero_()
+            router.dropped.zero_()
             router.losses.zero_()
 
     def _move(self, bias: Tensor, load: Tensor) -> None:

@@ -49,14 +49,18 @@ class MixtureOfExperts(MegatronModule):
             activation = kernels.activation_of("shared")
             self.shared_experts = FeedForward(wide, submodules, activation=activation, tp_group=tensor)
         self.permute, self.unpermute = kernels.moe_permute.permute, kernels.moe_permute.unpermute
+        self.planned = planned
         self.exchange = RowExchange(self.experts.count, even=recipe.model.moe_router_topk if planned else None)
 
     def forward(self, hidden_states: Tensor, **_kwargs: Any) -> tuple[Tensor, None]:
         """Return [s, b, h] for [s, b, h], with sequence parallelism [s / t, b, h]; there is no bias."""
         tokens = hidden_states.flatten(0, 1)
-        weights, chosen, counts = self.router(hidden_states)
+        weights, chosen, kept = self.router(hidden_states)
         rows, row_weights, order = self.permute(tokens, chosen, weights)
-        trip = self.exchange.plan(counts, tokens.shape[0])
+        trip = self.exchange.plan(kept.sum(dim=0), tokens.shape[0])
+        if kept is not chosen and not self.planned:
+            places = kept.t()[chosen.t()].nonzero().squeeze(1)  # rows are sorted by expert, then token
+            trip = _Limited(counts=trip.counts, trip=trip, rows=rows.shape[0], kept=places)
         computed = self.experts(trip.there(rows), trip.there(row_weights), trip.counts)
         output = self.unpermute(trip.back(computed), order, tokens.shape[0]).view_as(hidden_states)
         if self.shared_experts is not None:
@@ -221,6 +225,22 @@ class Trip:
     def back(self, rows: Tensor) -> Tensor:
         """Return the results of this rank's rows for those of its experts."""
         return rows
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Limited(Trip):
+    """The trip of some rows of all: the result of one that is not kept is 0."""
+
+    trip: Trip
+    rows: int
+    kept: Tensor  # places of those that travel, int64
+
+    def there(self, rows: Tensor) -> Tensor:
+        return self.trip.there(rows.index_select(0, self.kept))
+
+    def back(self, rows: Tensor) -> Tensor:
+        results = self.trip.back(rows)
+        return results.new_zeros(self.rows, *results.shape[1:]).index_copy(0, self.kept, results)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,7 +28,7 @@ LOSSES = ("load_balancing_loss", "z_loss")
 class Router(MegatronModule):
     """Chooses the experts of each token; every rank has the whole router, and routes its own tokens.
 
-    `load` and `losses` add up what the micro-batches of a training step had, until `pretrain.engine.experts` takes it.
+    `load`, `dropped` and `losses` add up what the micro-batches of a training step had, until `pretrain.engine.experts` takes it.
     """
 
     expert_bias: Tensor | None
@@ -41,22 +42,44 @@ class Router(MegatronModule):
         bias = torch.zeros(model.num_experts or 0) if model.moe_router_enable_expert_bias else None
         self.register_buffer("expert_bias", bias)
         self.load = torch.zeros(model.num_experts or 0, dtype=torch.int64)
+        self.dropped = torch.zeros((), dtype=torch.int64)
         self.losses = torch.zeros(len(LOSSES))
         # By token, gradients are sums that are divided by the step's tokens: a loss counts as often as it has tokens.
         self.weighs_by_tokens = recipe.train.calculate_per_token_loss
 
     def forward(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the weights, fp32 [n, E], the choice, bool [n, E], and each expert's tokens, int64 [E].
+        """Return the weights, fp32 [n, E], the choice, bool [n, E], and what the experts compute of it, bool [n, E].
 
-        For [s, b, h] with n = s b tokens.
+        For [s, b, h] with n = s b tokens. Where none can be dropped the last two are one tensor.
         """
         logits = self._logits(hidden).flatten(0, 1)
         weights, chosen = self.choose(logits, self.expert_bias)
-        counts = chosen.sum(dim=0)
+        kept = self._within_capacity(weights.detach(), chosen) if self.training else chosen
         if self.training and torch.is_grad_enabled():  # once under recomputation, whose first pass has no gradients
-            self.load += counts
+            self.load += chosen.sum(dim=0)
+            if kept is not chosen:
+                self.dropped += chosen.sum() - kept.sum()
             weights = self._with_losses(weights, logits, hidden.shape[1])
-        return weights, chosen, counts
+        return weights, chosen, kept
+
+    def _within_capacity(self, weights: Tensor, chosen: Tensor) -> Tensor:
+        """Return the choice without what is beyond an expert's capacity, bool [n, E].
+
+        As `apply_router_token_dropping` in megatron-core, but of all tokens of the micro-batch, where that function
+        counts those of one tensor-parallel rank.
+        """
+        model, factor = self.model, self.model.moe_expert_capacity_factor
+        if factor is None:
+            return chosen
+        worth = weights if model.moe_token_drop_policy == "probs" else torch.ones_like(weights)
+        every, ranks = worth.masked_fill(~chosen, -torch.inf), self.tp_group.size()
+        if ranks > 1:
+            own, every = every, every.new_empty(ranks * len(every), every.shape[1])
+            dist.all_gather_into_tensor(every, own, group=self.tp_group)
+        capacity = math.ceil(every.shape[0] * model.moe_router_topk / every.shape[1] * factor)
+        first = every.argsort(dim=0, descending=True, stable=True)[:capacity]
+        within = torch.zeros_like(every, dtype=torch.bool).scatter_(0, first, value=True)
+        return chosen & within.chunk(ranks)[self.tp_group.rank()]
 
     def _logits(self, hidden: Tensor) -> Tensor:
         if hidden.dtype == torch.float32:
@@ -114,5 +137,5 @@ class Router(MegatronModule):
         super()._apply(fn, recurse)
         device = self.weight.device
         self.expert_bias = None if bias is None else bias.to(device)
-        self.load, self.losses = self.load.to(device), self.losses.to(device)
+        self.load, self.dropped, self.losses = (each.to(device) for each in (self.load, self.dropped, self.losses))
         return self

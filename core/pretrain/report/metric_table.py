@@ -246,6 +246,16 @@ METRICS = (
         over_layers=min,
     ),
     Metric(
+        name="moe_dropped",
+        help="The share of each layer's choices that no expert computed, 0.05 for 5 %, in the interval's last "
+        "iteration; with `model.moe_expert_capacity_factor`. The log line has the largest.",
+        console=Line(65, "dropped up to {:.1%}"),
+        tensorboard=Tag("moe-dropped", over_samples=True),
+        figure=None,
+        optional=True,
+        over_layers=max,
+    ),
+    Metric(
         name="slowest_rank",
         help="The rank whose own work takes longest; with several ranks and `logging.log_straggler`.",
         console=Line(150, _slowest),

@@ -42,6 +42,17 @@ def test_a_step_that_is_withheld_moves_no_bias_and_its_load_is_forgotten():
     assert torch.equal(held.metrics["moe_most_loaded"][1:], taken.metrics["moe_most_loaded"][1:])
 
 
+def test_tokens_beyond_the_capacity_are_dropped_in_training_and_counted():
+    limited = (*MIXTRAL, "model.num_layers=2", "model.moe_expert_capacity_factor=0.5")
+    with tiny.engine_of(tiny.tiny(*MIXTRAL, "model.num_layers=2")) as engine:
+        without = tiny.held_out_loss(engine)
+    with tiny.engine_of(tiny.tiny(*limited)) as engine:
+        assert tiny.held_out_loss(engine) == without
+        first, again = (tiny.take_step(engine, 0).metrics["moe_dropped"] for _ in range(2))
+    assert ((first >= 0.5) & (first < 1)).all()  # experts compute half the mean at most, and some have fewer tokens
+    assert first.tolist() == pytest.approx(again.tolist(), abs=0.1)  # not added up
+
+
 def test_an_evaluation_counts_no_load():
     with tiny.engine_of(tiny.tiny(*DEEPSEEK, *RATE)) as engine:
         tiny.held_out_loss(engine)
@@ -80,6 +91,7 @@ def test_a_dense_model_measures_no_load():
         "moe_z_loss": None,
         "moe_most_loaded": None,
         "moe_least_loaded": None,
+        "moe_dropped": None,
     }
 
 

@@ -182,6 +182,7 @@ OTHER_RULES = (
         "model.moe_router_score_function",
         "model.moe_router_num_groups",
         "model.moe_router_topk_scaling_factor",
+        "model.moe_expert_capacity_factor",
         "model.moe_router_load_balancing_type",
         "model.moe_z_loss_coeff",
         "parallel.expert_model_parallel_size",
@@ -198,6 +199,7 @@ OTHER_RULES = (
     only("model.num_experts and model.moe_router_score_function: softmax", "model.moe_router_pre_softmax"),
     only("model.num_experts and model.moe_router_num_groups", "model.moe_router_group_topk"),
     only("model.num_experts and model.moe_router_score_function: sigmoid", "model.moe_router_enable_expert_bias"),
+    only("model.num_experts and model.moe_expert_capacity_factor", "model.moe_token_drop_policy"),
     only("model.moe_router_enable_expert_bias", "model.moe_router_bias_update_rate"),
     only("model.moe_router_load_balancing_type: aux_loss or seq_aux_loss", "model.moe_aux_loss_coeff"),
     only(

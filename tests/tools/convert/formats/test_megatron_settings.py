@@ -160,7 +160,6 @@ def test_experts_are_those_of_the_arguments(args, told):
         ({"moe_layer_freq": [1, 1, 0, 1]}, "experts in layers that first_k_dense_replace and moe_layer_freq"),
         ({"moe_layer_freq": [1] * 5}, "experts in layers"),
         ({"moe_router_load_balancing_type": ["sinkhorn"]}, "sinkhorn"),
-        ({"moe_expert_capacity_factor": 1.0}, "moe_expert_capacity_factor 1.0"),
     ],
 )
 def test_experts_that_ours_are_not_are_refused(args, named):

@@ -25,6 +25,12 @@ SIGMOID = "--moe-router-score-function sigmoid "
             "--moe-router-load-balancing-type seq_aux_loss --moe-aux-loss-coeff 1e-3 --moe-z-loss-coeff 1e-4",
             {"moe_router_load_balancing_type": "seq_aux_loss", "moe_aux_loss_coeff": 1e-3, "moe_z_loss_coeff": 1e-4},
         ),
+        ("--moe-expert-capacity-factor 1.5", {"moe_expert_capacity_factor": 1.5, "moe_token_drop_policy": "probs"}),
+        (
+            "--moe-expert-capacity-factor 2 --moe-token-drop-policy position --moe-pad-expert-input-to-capacity",
+            {"moe_expert_capacity_factor": 2.0, "moe_token_drop_policy": "position"},
+        ),
+        ("--moe-expert-capacity-factor -1.0", {"moe_expert_capacity_factor": None}),
         ("--moe-router-pre-softmax", {"moe_router_pre_softmax": True}),
         ("--moe-router-load-balancing-type softmax_topk", {"moe_router_pre_softmax": True}),
         ("--moe-router-load-balancing-type softmax_topk --norm-topk-prob", {"moe_router_pre_softmax": False}),
@@ -86,7 +92,10 @@ def test_the_layers_with_experts_are_those_of_the_expression(frequency, layers):
 @pytest.mark.parametrize(
     ("arguments", "name"),
     [
-        ("--moe-expert-capacity-factor 1.5", "moe_expert_capacity_factor"),
+        (
+            "--moe-expert-capacity-factor 1.5 --tensor-model-parallel-size 2 --sequence-parallel",
+            "moe_expert_capacity_factor",
+        ),
         ("--moe-router-load-balancing-type sinkhorn", "moe_router_load_balancing_type"),
         ("--moe-router-load-balancing-type global_aux_loss --moe-aux-loss-coeff 1", "moe_router_load_balancing_type"),
         ("--moe-layer-freq [0,1,1,0]", "moe_layer_freq"),
@@ -104,7 +113,7 @@ def test_what_ours_do_otherwise_has_to_be_accepted(arguments, name):
 
 @pytest.mark.parametrize(
     "arguments",
-    ["--moe-token-dispatcher-type alltoall", "--moe-grouped-gemm", "--moe-expert-capacity-factor -1.0"],
+    ["--moe-token-dispatcher-type alltoall", "--moe-grouped-gemm", "--moe-pad-expert-input-to-capacity"],
 )
 def test_how_experts_are_computed_has_no_effect(arguments):
     assert line_of(migrated(COMMON + arguments), arguments.split()[0])[0] == "no effect"

@@ -35,7 +35,7 @@ CIRCUMSTANCES = (
     (
         *("model.num_experts=4", "model.add_bias_linear=false", "model.moe_router_load_balancing_type=aux_loss"),
         *("model.moe_shared_expert_intermediate_size=8", "parallel.tensor_model_parallel_size=2"),
-        "parallel.sequence_parallel=true",
+        *("parallel.sequence_parallel=true", "model.moe_expert_capacity_factor=1.5"),
     ),
     (
         *("model.num_experts=16", "model.add_bias_linear=false", "model.moe_router_score_function=sigmoid"),
@@ -98,7 +98,7 @@ VALUES = (
         "wang_init",
         "bf16",
     ),
-    *("cosine", "full", "block", "native", "forbid", "layer", "deepspeed", "torch", "gpt2", "bytes", "adam", "1,1,1"),
+    *("cosine", "full", "block", "native", "forbid", "layer", "deepspeed", "torch", "gpt2", "bytes", "adam", "1,1,1", "position"),
     *([3, 5], [2, 2, 100], [{"weight": 1, "path": "other"}], {"gradient_clipping": 0.5}),
 )
 """Values of which every key takes some."""

@@ -206,7 +206,6 @@ ALLOWED: dict[str, tuple[Any, ...]] = dict.fromkeys(
         *("activation_func_clamp_value", "glu_linear_offset", "experimental_attention_variant"),
         *("retro_add_retriever", "num_experts_switch", "moe_shared_expert_gate", "moe_latent_size"),
         *("moe_router_topk_limited_devices", "moe_router_force_load_balancing", "moe_apply_probs_on_input"),
-        "moe_expert_capacity_factor",
     ),
     (False, 0, 0.0),
 ) | {

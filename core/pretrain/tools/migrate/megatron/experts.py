@@ -31,6 +31,7 @@ _BELONGS = "it belongs to num_experts"
 _WIDTHS = ("moe_intermediate_size", "moe_ffn_hidden_size")  # the first is MindSpeed-LLM's older name
 _FREQUENCY, _DENSE = "moe_layer_freq", "first_k_dense_replace"
 _BALANCING, _COEFFICIENT = "moe_router_load_balancing_type", "moe_aux_loss_coeff"
+_CAPACITY = "moe_expert_capacity_factor"
 _GROUPS, _BEST, _TOPK = "moe_router_num_groups", "moe_router_group_topk", "moe_router_topk"
 _NORMED = "norm_topk_prob"
 _SOFTMAX_FIRST = "softmax_topk"  # MindSpeed-LLM's
@@ -134,6 +135,22 @@ def z_loss_coeff(settings: Settings) -> Derived | None:
     return taken_if_on(settings, "moe_z_loss_coeff") if has_experts(settings) else None
 
 
+def capacity_factor(settings: Settings) -> Derived | None:
+    """Return the factor of an expert's capacity, which the source has in evaluations too; negative is none."""
+    value = settings.value(_CAPACITY)
+    if not has_experts(settings) or value is None or value < 0:
+        return None
+    if settings.value("tensor_model_parallel_size", 1) > 1:
+        why = "it is that of a micro batch's tokens on all tensor-parallel ranks, not of one rank's"
+        return Derived(value, (_CAPACITY,), lost=((_CAPACITY, why),))
+    return Derived(value, (_CAPACITY,), "an evaluation drops no tokens here")
+
+
+def drop_policy(settings: Settings) -> Derived | None:
+    """Return which tokens are dropped."""
+    return _plain("moe_token_drop_policy")(settings) if capacity_factor(settings) else None
+
+
 def score_function(settings: Settings) -> Derived | None:
     """Return how the router's logits become scores."""
     name = "moe_router_score_function"
@@ -230,6 +247,8 @@ FUNCTIONS: Mapping[str, Function] = {
     "model.moe_router_load_balancing_type": load_balancing,
     "model.moe_aux_loss_coeff": aux_loss_coeff,
     "model.moe_z_loss_coeff": z_loss_coeff,
+    "model.moe_expert_capacity_factor": capacity_factor,
+    "model.moe_token_drop_policy": drop_policy,
     **{
         f"model.{name}": _plain(name)
         for name in (

@@ -167,6 +167,20 @@ def _aux_loss_coeff(recipe: Recipe) -> Answer:
     return when(is_loss, _COEFFICIENT, model.moe_aux_loss_coeff)
 
 
+def _capacity_factor(recipe: Recipe) -> Answer:
+    factor = recipe.model.moe_expert_capacity_factor
+    if recipe.model.num_experts is None or factor is None:
+        return NOTHING
+    change = "evaluations drop tokens there too, and each tensor-parallel rank counts its own"
+    return Answer((given("moe_expert_capacity_factor", factor),), change)
+
+
+def _drop_policy(recipe: Recipe) -> Answer:
+    model = recipe.model
+    is_read = model.num_experts is not None and model.moe_expert_capacity_factor is not None
+    return when(is_read and model.moe_token_drop_policy != "probs", "moe_token_drop_policy", model.moe_token_drop_policy)
+
+
 def _load_balancing(recipe: Recipe) -> Answer:
     model = recipe.model
     is_there = model.num_experts is not None and model.moe_router_load_balancing_type != "aux_loss"
@@ -180,6 +194,8 @@ FUNCTIONS: Mapping[str, Function] = {
     "model.first_k_dense_replace": lambda _: NOTHING,  # moe_layer_freq has the flag
     "model.moe_router_num_groups": num_groups,
     "model.moe_router_topk_scaling_factor": _scaling_factor,
+    "model.moe_expert_capacity_factor": _capacity_factor,
+    "model.moe_token_drop_policy": _drop_policy,
     "model.moe_aux_loss_coeff": _aux_loss_coeff,
     "model.moe_router_load_balancing_type": _load_balancing,
     "model.ffn_hidden_size": ffn_hidden_size,
