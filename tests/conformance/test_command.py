@@ -33,6 +33,7 @@ def test_a_backend_that_passes_exits_with_zero():
     )
 
 
+@pytest.mark.full
 def test_a_backend_that_fails_does_not():
     result = invoke("--backend", "conformance.mutants:WRONG", "-k", "TestRotary and d16")
     assert result.exit_code == 1

@@ -13,6 +13,7 @@ from engine.layouts import (
     RECOMPUTE,
     SAVED_AT,
     SELECTIVE,
+    SHALLOW,
     SP,
     TP,
     ZERO1,
@@ -49,16 +50,17 @@ EP4 = ("parallel.expert_model_parallel_size=4",)
 WHOLE = ("parallel.expert_tensor_parallel_size=1",)
 TP_SP = (*TP, *SP)
 
+OF_TWO_LAYERS = (*DEEPSEEK, *SHALLOW)
 EXPERTS_TWO_RANKS = {
-    "EP, ZeRO-1": Case(DEEPSEEK, (*EP, *ZERO1), saves="of-EP"),
+    "EP, ZeRO-1": Case(OF_TWO_LAYERS, (*EP, *ZERO1), saves="of-EP"),
     "by sequence, per token, TP with whole experts, EP": Case(
-        (*BY_SEQUENCE, *PER_TOKEN), (*TP_SP, *EP, *WHOLE), last=SAVED_AT
+        (*BY_SEQUENCE, *PER_TOKEN, *SHALLOW), (*TP_SP, *EP, *WHOLE), last=SAVED_AT
     ),
 }
 EXPERTS_TWO_RANKS_FULL = {
     "EP, ZeRO-1, longer": Case(DEEPSEEK, (*EP, *ZERO1), last=STEPS),
-    "EP -> TP with whole experts": Case(DEEPSEEK, (*TP_SP, *WHOLE), loads="of-EP", last=STEPS),
-    "EP -> PP": Case(DEEPSEEK, PP, loads="of-EP", last=STEPS),
+    "EP -> TP with whole experts": Case(OF_TWO_LAYERS, (*TP_SP, *WHOLE), loads="of-EP", last=STEPS),
+    "EP -> PP": Case(OF_TWO_LAYERS, PP, loads="of-EP", last=STEPS),
     "EP": Case(MIXTRAL, EP, last=STEPS, saves="of-EP-alone"),
     "EP -> EP, ZeRO-1": Case(MIXTRAL, (*EP, *ZERO1), loads="of-EP-alone", last=STEPS),
     "DP": Case(MIXTRAL, (), last=STEPS),
@@ -120,5 +122,5 @@ EXPERTS_FOUR_RANKS_FULL = {
 }
 EXPERTS_ONE_RANK = {
     "EP x TP -> one": Case(DEEPSEEK, (), loads="of-EP-TP", last=STEPS),
-    "EP -> one, ZeRO-1": Case(DEEPSEEK, ZERO1, loads="of-EP", last=STEPS),
+    "EP -> one, ZeRO-1": Case(OF_TWO_LAYERS, ZERO1, loads="of-EP", last=STEPS),
 }

@@ -224,9 +224,7 @@ DEEPSPEED_TWO_RANKS = _shallow(
     {
         "stage 0": Case(GPT2, (*STAGE[0], *ACCUMULATED), saves="of-stage-0"),
         "stage 3": Case(GPT2, (*STAGE[3], *ACCUMULATED), saves="of-stage-3"),
-        "stage 1, overlapped": Case(GPT2, (*STAGE[1], *ZERO_OVERLAP, *SMALL_BUCKETS, *ACCUMULATED), saves="of-stage-1"),
         "NeoX, stage 3, TP, sequence parallel": Case(NEOX, (*STAGE[3], *TP, *SP), last=SAVED_AT),
-        "bf16, stage 3": Case(BF16, STAGE[3], last=SAVED_AT, saves="of-bf16"),
         "Qwen 3 with a window, stage 1, TP": Case((*QWEN3, *WINDOW), (*STAGE[1], *TP), last=SAVED_AT),
         "stage 3 -> 1, TP": Case(GPT2, (*STAGE[1], *TP), loads="of-stage-3"),
     }
@@ -243,6 +241,9 @@ DEEPSPEED_TWO_RANKS_FULL = {
     "stage 3, offload": Case(SHALLOW, (*STAGE[3], *OFFLOAD_ALL, *ACCUMULATED), saves="of-offload"),
     "offload -> megatron, ZeRO-1": Case(SHALLOW, ZERO1, loads="of-offload"),
     "offload -> 0": Case(SHALLOW, STAGE[0], loads="of-offload"),
+    "stage 1, overlapped": Case(SHALLOW, (*STAGE[1], *ZERO_OVERLAP, *SMALL_BUCKETS, *ACCUMULATED), saves="of-stage-1"),
+    "bf16, stage 3": Case((*BF16, *SHALLOW), STAGE[3], last=SAVED_AT, saves="of-bf16"),
+    "bf16, stage 3 -> megatron, ZeRO-1": Case((*BF16, *SHALLOW), ZERO1, loads="of-bf16", last=SAVED_AT + 2),
     "stage 1 -> 3": Case(SHALLOW, STAGE[3], loads="of-stage-1"),
     "stage 3, in small parts, four layers": Case(GPT2, (*STAGE[3], *SMALL_PARTS, *ACCUMULATED), last=SAVED_AT),
     "stage 3, offload, four layers": Case(GPT2, (*STAGE[3], *OFFLOAD_ALL, *ACCUMULATED), saves="of-four-layers"),
@@ -295,12 +296,7 @@ DEEPSPEED_FOUR_RANKS_FULL = {
     "embedding norm, stage 3, TP x DP, sequence parallel": Case(EMBEDDING_NORM, (*STAGE[3], *TP, *SP), last=SAVED_AT),
 }
 DEEPSPEED_FOUR_TO_ONE = _shallow({"stage 3, TP x DP -> one, stage 2": Case(GPT2, STAGE[2], loads="of-TP-DP")})
-DEEPSPEED_ONE_RANK = _shallow(
-    {
-        "stage 0 -> megatron": Case(GPT2, (), loads="of-stage-0"),
-        "bf16, stage 3 -> megatron, ZeRO-1": Case(BF16, ZERO1, loads="of-bf16", last=SAVED_AT + 2),
-    }
-)
+DEEPSPEED_ONE_RANK = _shallow({"stage 0 -> megatron": Case(GPT2, (), loads="of-stage-0")})
 
 COMPILE = ("kernels.compile=layer",)
 COMPILED = {

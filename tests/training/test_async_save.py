@@ -24,6 +24,7 @@ def whole_run(text_tokens, tmp_path_factory):  # noqa: F811
     return run_dir, pretrain(*tiny(text_tokens, run_dir, *SETTINGS))
 
 
+@pytest.mark.full
 def test_every_checkpoint_becomes_complete_in_order_and_the_last_ones_are_kept(whole_run):
     run_dir, printed = whole_run
     lines = [line for line in printed.splitlines() if line.startswith("checkpoint: ")]

@@ -29,6 +29,7 @@ def test_tests_that_need_none_pass_where_one_is():
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("kernels", "where"), [("sdpa", "cpu"), ("flash_attn", "cpu"), ("triangle", "cuda")])
 def test_kernels_of_the_cpu_are_tested_there(monkeypatch, kernels, where):
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)

@@ -185,6 +185,7 @@ class TestWorkers:
         assert process.wait(300) == 0
         assert process.stdout.read() == b"0\n"  # not ended by the alarm that SIGTERM sets
 
+    @pytest.mark.full
     def test_an_error_of_theirs_is_raised_in_its_place(self):
         iterator = batches(10, 2, num_workers=1, broken=5)
         assert [numbers(next(iterator)) for _ in range(2)] == [[0, 1], [2, 3]]

@@ -42,6 +42,7 @@ def test_a_request_for_a_report_reaches_every_rank_each_time_and_ends_none(launc
     assert process.returncode == ExitCode.SAVED
 
 
+@pytest.mark.full
 def test_a_second_signal_kills_ranks_that_do_not_exit(launcher, tmp_path):
     process = launcher("ignoring_signals")
     pids = pids_of_ranks(tmp_path / "run")
@@ -74,6 +75,7 @@ def test_a_signal_to_one_rank_ends_the_run_with_the_code_of_a_saved_one(launcher
     assert (errors, process.returncode) == ("A rank got SIGTERM: all ranks have saved and left.\n", ExitCode.SAVED)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_ranks_that_do_not_handle_signals_yet_end_without_output(launcher, tmp_path, sent, code):
     process = launcher("importing")
@@ -107,6 +109,7 @@ def test_a_launcher_under_nohup_survives_the_terminal(launcher, tmp_path):
     assert json.loads((tmp_path / "run/0.signals").read_text()) == ["SIGTERM"]
 
 
+@pytest.mark.full
 def test_a_rank_killed_from_outside_is_a_failure(launcher, tmp_path):
     process = launcher("ignoring_signals")
     pids = pids_of_ranks(tmp_path / "run")

@@ -82,6 +82,7 @@ def test_one_wrong_token_is_seen(usual, copy):
     assert outcome.first.what.endswith("linear_qkv, worst token")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("number", [torch.nan, pytest.param(torch.inf, marks=pytest.mark.full)])
 def test_a_number_that_is_not_finite_differs(usual, copy, number):
     change_tensor(copy, lambda x: x.fill_(number), **QKV)
@@ -95,6 +96,7 @@ def edit(file, change):
     file.write_text(json.dumps(content))
 
 
+@pytest.mark.full
 def test_kernels_and_versions_of_both_sides_are_shown(usual, copy):
     def rename(manifest):
         manifest["torch"] = "9.9"

@@ -269,6 +269,7 @@ def test_fp16_and_bf16_have_about_the_curve_of_the_cpu(train, in_16_bits_on_the_
     assert (sum(record["skipped_iterations"] for record in found) > 0) is (dtype == "fp16")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("recipe", [pytest.param("gpt3", marks=pytest.mark.full), "neox20b"])
 def test_a_large_recipe_scaled_down_trains_on_two_by_two_ranks(train, recipe):
     own = {"gpt3": "train.train_samples=32", "neox20b": "train.train_iters=8"}[recipe]
@@ -295,6 +296,7 @@ def test_compiled_layers_are_refused_before_anything_is_built(tokens, tmp_path):
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("engine", [pytest.param("megatron", marks=pytest.mark.full), "deepspeed"])
 def test_a_chip_that_saturates_skips_the_steps_that_overflow(train, in_16_bits_on_the_cpu, engine):
     """On two ranks of the first generation, where no gradient is ever inf: only the float status shows the overflow."""

@@ -38,6 +38,7 @@ def ranks(tmp_path_factory):
     return [json.loads(out.splitlines()[-1]) for out in said]
 
 
+@pytest.mark.full
 @pytest.mark.ranks
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("gradient", ["returned", "added", "apex"])
@@ -46,6 +47,7 @@ def test_it_starts_before_the_weight_gradient_and_is_waited_for_after_it(ranks, 
     assert ranks[rank][f"{gradient} {way}"]["events"] == order
 
 
+@pytest.mark.full
 @pytest.mark.ranks
 @pytest.mark.parametrize("gradient", ["returned", "added", "apex"])
 @pytest.mark.parametrize("way", ["whole", "split"])

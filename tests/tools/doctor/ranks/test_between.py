@@ -27,6 +27,7 @@ def test_two_healthy_ranks_of_two_nodes_pass(tmp_path):
     assert not [file for file in tmp_path.iterdir() if file.name.startswith(".")]
 
 
+@pytest.mark.full
 def test_what_only_one_rank_lacks_is_named_with_rank_and_host(tmp_path):
     """A token file that is missing, a folder that is not shared, and a device that is slow."""
     other = tmp_path / "other"
