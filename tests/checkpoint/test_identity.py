@@ -72,6 +72,7 @@ OF_THE_TRAINING = {
     *("seq_length", "hidden_dropout", "attention_dropout"),
     *("init_method", "init_method_std", "output_layer_init_method"),
     *("moe_router_bias_update_rate", "moe_router_load_balancing_type", "moe_aux_loss_coeff", "moe_z_loss_coeff"),
+    *("moe_expert_capacity_factor", "moe_token_drop_policy"),
     *("apply_query_key_layer_scaling", "attention_softmax_in_fp32", "make_vocab_size_divisible_by"),
 }
 

@@ -80,11 +80,11 @@ def test_another_model_is_refused_unless_it_is_accepted(folder):
         "--multi-latent-attention (--args): keys and values come from projections of their own, not from latents."
     )
     assert "Give --accept multi_latent_attention,softmax_type,position_embedding_type to write it anyway." in error
-    arguments = "--num-experts 8 --qk-layernorm --disable-bias-linear --moe-expert-capacity-factor 2"
-    found = run("train.sh", "--args", arguments, "--accept", "moe-expert-capacity-factor")
+    arguments = "--num-experts 8 --qk-layernorm --disable-bias-linear --moe-shared-expert-gate"
+    found = run("train.sh", "--args", arguments, "--accept", "moe-shared-expert-gate")
     assert found.exit_code == 3, found.exception
     head = found.stdout.partition("model:")[0]
-    assert "# Not supported: --moe-expert-capacity-factor (--args): no token is dropped" in head
+    assert "# Not supported: --moe-shared-expert-gate (--args): shared experts have no gate" in head
     assert "--accept num_expert: no setting of this name is refused" in refused("train.sh", "--accept", "num_expert")
     assert folder.exists()
 

@@ -238,6 +238,8 @@ ELSEWHERE = {
     ),
     "pretrain.model.experts": ("model.moe_shared_expert_intermediate_size",),
     "pretrain.model.router": (
+        "model.moe_expert_capacity_factor",
+        "model.moe_token_drop_policy",
         "model.moe_router_load_balancing_type",
         "model.moe_aux_loss_coeff",
         "model.moe_z_loss_coeff",

@@ -70,6 +70,22 @@ GLM_45_AIR = model(
     moe_router_enable_expert_bias=True,
     **GATED,
 )
+DOTS_LLM1 = model(
+    62,
+    4096,
+    32,
+    32768,
+    ffn_hidden_size=10944,
+    qk_layernorm=True,
+    num_experts=128,
+    moe_ffn_hidden_size=1408,
+    first_k_dense_replace=1,
+    moe_shared_expert_intermediate_size=2816,
+    moe_router_topk=6,
+    moe_router_score_function="sigmoid",
+    moe_router_enable_expert_bias=True,
+    **GATED,
+)
 
 
 @pytest.mark.parametrize(
@@ -83,8 +99,9 @@ GLM_45_AIR = model(
         (MIXTRAL_8X7B, 32000, 46_702_792_704),  # mistralai/Mixtral-8x7B-v0.1
         # zai-org/GLM-4.5-Air, as transformers 5.23 makes it: without the layer that predicts the token after the next
         (GLM_45_AIR, 151552, 106_852_245_504),
+        (DOTS_LLM1, 152064, 142_774_373_888),  # rednote-hilab/dots.llm1.base, without the biases of the routers
     ],
-    ids=["gpt2-124m", "gpt2-345m", "neox-20b", "llama3-8b", "qwen2-7b", "mixtral-8x7b", "glm-4.5-air"],
+    ids=["gpt2-124m", "gpt2-345m", "neox-20b", "llama3-8b", "qwen2-7b", "mixtral-8x7b", "glm-4.5-air", "dots.llm1"],
 )
 def test_parameters_are_those_of_published_models(section, vocab_size, published):
     assert parameter_count(section, vocab_size) == published

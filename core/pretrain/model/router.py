@@ -28,7 +28,8 @@ LOSSES = ("load_balancing_loss", "z_loss")
 class Router(MegatronModule):
     """Chooses the experts of each token; every rank has the whole router, and routes its own tokens.
 
-    `load`, `dropped` and `losses` add up what the micro-batches of a training step had, until `pretrain.engine.experts` takes it.
+    `load`, `dropped` and `losses` add up what the micro-batches of a training step had, until
+    `pretrain.engine.experts` takes them.
     """
 
     expert_bias: Tensor | None
@@ -79,7 +80,8 @@ class Router(MegatronModule):
         capacity = math.ceil(every.shape[0] * model.moe_router_topk / every.shape[1] * factor)
         first = every.argsort(dim=0, descending=True, stable=True)[:capacity]
         within = torch.zeros_like(every, dtype=torch.bool).scatter_(0, first, value=True)
-        return chosen & within.chunk(ranks)[self.tp_group.rank()]
+        kept: Tensor = chosen & within.chunk(ranks)[self.tp_group.rank()]
+        return kept
 
     def _logits(self, hidden: Tensor) -> Tensor:
         if hidden.dtype == torch.float32:

@@ -139,8 +139,8 @@ class ModelSection(Section):
     moe_router_bias_update_rate: Annotated[Float, NONE] = Field(default=1e-3, ge=0)
     """By how much the bias moves in a step."""
     moe_expert_capacity_factor: Annotated[Float | None, NONE] = Field(default=None, gt=0)
-    """In training an expert computes at most so many times the mean number of a micro-batch's tokens for an expert,
-    rounded up; of an expert beyond that a token gets 0. By default no token is dropped; an evaluation drops none."""
+    """In training an expert computes at most so many times the mean of a micro-batch's tokens for an expert, rounded
+    up, and gives others 0. By default no token is dropped, and in evaluations never."""
     moe_token_drop_policy: Annotated[Literal["probs", "position"], NONE] = "probs"
     """Which of its tokens an expert drops: those with the smallest weights, or the last ones."""
     moe_router_load_balancing_type: Annotated[Literal["none", "aux_loss", "seq_aux_loss"], NONE] = "none"

@@ -63,6 +63,16 @@ MODELS = {
         attention_bias=True,
     ),
     "GLM-4.5, plain": transformers.Glm4MoeConfig(**EXPERTS, n_routed_experts=4, first_k_dense_replace=0),
+    "dots.llm1": transformers.Dots1Config(
+        **EXPERTS,
+        n_routed_experts=8,
+        n_shared_experts=2,
+        n_group=4,
+        topk_group=2,
+        first_k_dense_replace=1,
+        norm_topk_prob=True,
+        routed_scaling_factor=2.5,
+    ),
 }
 
 

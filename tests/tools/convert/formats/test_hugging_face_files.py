@@ -38,6 +38,7 @@ CONFIGS = {
     "mixtral": transformers.MixtralConfig(**GROUPED, num_local_experts=4),
     "qwen3_moe": transformers.Qwen3MoeConfig(**EXPERTS, num_experts=4),
     "glm4_moe": transformers.Glm4MoeConfig(**EXPERTS, n_routed_experts=4),
+    "dots1": transformers.Dots1Config(**EXPERTS, n_routed_experts=4, n_shared_experts=1, norm_topk_prob=True),
 }
 
 
@@ -207,6 +208,13 @@ def test_a_config_of_pythia():
         ("qwen3_moe", {"mlp_only_layers": [1]}, "mlp_only_layers [1]"),
         ("glm4_moe", {"norm_topk_prob": False}, "norm_topk_prob False with num_experts_per_tok 2"),
         ("glm4_moe", {"n_shared_experts": 0}, "model.moe_shared_expert_intermediate_size"),
+        ("dots1", {"norm_topk_prob": ...}, "norm_topk_prob False with num_experts_per_tok 2"),
+        ("dots1", {"num_experts_per_tok": None}, "norm_topk_prob True with num_experts_per_tok None"),
+        ("dots1", {"n_shared_experts": None}, "model.moe_shared_expert_intermediate_size"),
+        ("dots1", {"attention_bias": True}, "attention_bias True"),
+        ("dots1", {"hidden_act": "gelu"}, "hidden_act 'gelu'"),
+        ("dots1", {"sliding_window": 16, "max_window_layers": 1, "layer_types": None}, "sliding_window 16"),
+        ("dots1", {"sliding_window": 16, "layer_types": ["full_attention", "sliding_attention"]}, "sliding_window 16"),
         ("qwen2", {"model_type": "deepseek_v3"}, "latent attention"),
         ("qwen2", {"model_type": "qwen4"}, "model_type 'qwen4'"),
         ("qwen2", {"model_type": {}}, "model_type {}"),
@@ -224,6 +232,7 @@ def test_a_config_that_no_model_here_fits_is_refused_by_name(folder, kind, chang
     [
         ("qwen2", {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 2, "layer_types": None}, {}),
         ("qwen2", {"use_sliding_window": False, "sliding_window": 16, "max_window_layers": 0}, {}),
+        ("dots1", {"sliding_window": 16, "max_window_layers": ..., "layer_types": ...}, {}),
         ("llama", {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, {"use_rope_scaling": False}),
         ("gpt2", {"activation_function": "mine"}, {"activation": "gelu"}),
     ],

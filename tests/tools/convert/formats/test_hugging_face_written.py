@@ -60,6 +60,7 @@ ARCHITECTURES["glm4_moe"] = ARCHITECTURES["llama"] | {
     "moe_router_group_topk": 1,
     "moe_router_topk_scaling_factor": 2.5,
 }
+ARCHITECTURES["dots1"] = ARCHITECTURES["glm4_moe"] | {"rotary_percent": 1.0, "qk_layernorm": True}
 
 
 def ours(kind, dtype=torch.float32, rows=VOCAB, vocab_size=None, **more):
@@ -178,6 +179,8 @@ def test_a_large_model_is_written_in_shards_that_transformers_opens(tmp_path, mo
         ("qwen3_moe", {"moe_layer_freq": 2}, "model.moe_layer_freq=2"),
         ("glm4_moe", {"moe_router_enable_expert_bias": False}, "model.moe_router_enable_expert_bias=false"),
         ("glm4_moe", {"moe_shared_expert_intermediate_size": 7}, "model.moe_shared_expert_intermediate_size=7"),
+        ("dots1", {"moe_shared_expert_intermediate_size": 7}, "model.moe_shared_expert_intermediate_size=7"),
+        ("dots1", {"window_size": 5}, "model.window_size=5"),
     ],
 )
 def test_a_model_that_no_architecture_has_is_refused_by_its_setting(kind, more, named):

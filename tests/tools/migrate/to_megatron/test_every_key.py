@@ -98,7 +98,8 @@ VALUES = (
         "wang_init",
         "bf16",
     ),
-    *("cosine", "full", "block", "native", "forbid", "layer", "deepspeed", "torch", "gpt2", "bytes", "adam", "1,1,1", "position"),
+    *("cosine", "full", "block", "native", "forbid", "layer", "deepspeed", "torch", "gpt2", "bytes", "adam", "1,1,1"),
+    "position",
     *([3, 5], [2, 2, 100], [{"weight": 1, "path": "other"}], {"gradient_clipping": 0.5}),
 )
 """Values of which every key takes some."""

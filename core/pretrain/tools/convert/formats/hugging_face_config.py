@@ -67,6 +67,7 @@ _LLAMA = {
     "add_bias_linear": False,
     "untie_embeddings_and_output_weights": True,
 }
+_SIGMOIDS = _LLAMA | {"moe_router_score_function": "sigmoid", "moe_router_enable_expert_bias": True}
 # What a model_type is where config.json does not say otherwise
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "gpt2": {
@@ -91,23 +92,19 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "qwen3": _LLAMA
     | {"max_position_embeddings": 32768, "num_query_groups": 32, "kv_channels": 128, "qk_layernorm": True},
     "stablelm": _LLAMA
-    | {
-        "max_position_embeddings": 4096,
-        "num_query_groups": 32,
-        "normalization": "LayerNorm",
-        "layernorm_epsilon": 1e-5,
-        "rotary_percent": 0.25,
-    },
+    | {"max_position_embeddings": 4096, "num_query_groups": 32, "rotary_percent": 0.25}
+    | {"normalization": "LayerNorm", "layernorm_epsilon": 1e-5},
     "mixtral": _LLAMA
     | {"max_position_embeddings": 4096 * 32, "num_query_groups": 8, "layernorm_epsilon": 1e-5, "rotary_base": 1e6}
     | {"num_experts": 8, "moe_router_topk": 2},
     "qwen3_moe": _LLAMA
     | {"max_position_embeddings": 32768, "num_query_groups": 4, "qk_layernorm": True}
     | {"num_experts": 128, "moe_ffn_hidden_size": 768, "moe_router_topk": 8},
-    "glm4_moe": _LLAMA
+    "glm4_moe": _SIGMOIDS
     | {"max_position_embeddings": 131072, "num_query_groups": 8, "layernorm_epsilon": 1e-5, "rotary_percent": 0.5}
-    | {"num_experts": 128, "moe_ffn_hidden_size": 1408, "moe_router_topk": 8, "first_k_dense_replace": 1}
-    | {"moe_router_score_function": "sigmoid", "moe_router_enable_expert_bias": True},
+    | {"num_experts": 128, "moe_ffn_hidden_size": 1408, "moe_router_topk": 8, "first_k_dense_replace": 1},
+    "dots1": _SIGMOIDS
+    | {"max_position_embeddings": 2048, "num_query_groups": 32, "qk_layernorm": True, "moe_ffn_hidden_size": 1408},
 }
 _NOT_BUILT = dict.fromkeys(
     ("deepseek_v2", "deepseek_v3", "kimi_k2"),
@@ -165,16 +162,16 @@ def _of_kind(kind: str, config: Mapping[str, Any], model: dict[str, Any]) -> dic
         found["window_size"] = config.get("sliding_window", 4096 if kind == "mistral" else None)
     if kind == "qwen3_moe":
         found["moe_router_pre_softmax"] = config.get("norm_topk_prob") is not True
-    if kind == "glm4_moe":
-        found |= _of_glm(config, model)
+    if kind in _OF_SIGMOID:
+        found |= _of_sigmoid(kind, config, model)
     return found | _scaling(config, model)
 
 
-def _of_glm(config: Mapping[str, Any], model: dict[str, Any]) -> dict[str, Any]:
+def _of_sigmoid(kind: str, config: Mapping[str, Any], model: dict[str, Any]) -> dict[str, Any]:
     if config.get("n_group", 1) == 1:
         for name in ("moe_router_num_groups", "moe_router_group_topk"):
             model.pop(name, None)
-    found = {name: config[theirs] for name, theirs in _SWITCHES_OF_GLM.items() if theirs in config}
+    found = {name: config[theirs] for name, theirs in _OF_SIGMOID[kind].items() if theirs in config}
     shared, each = config.get("n_shared_experts", 1), model.get("moe_ffn_hidden_size")
     return found | ({"moe_shared_expert_intermediate_size": shared * each} if _are_ints(shared, each) else {})
 
@@ -189,7 +186,8 @@ def _scaling(config: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, A
     return {"use_rope_scaling": True} | {ours: found[name] for ours, name in SCALING.items() if name in found}
 
 
-_SWITCHES_OF_GLM = {"qk_layernorm": "use_qk_norm", "add_qkv_bias": "attention_bias"}
+# by model_type with a router of sigmoids: its switches
+_OF_SIGMOID = {"glm4_moe": {"qk_layernorm": "use_qk_norm", "add_qkv_bias": "attention_bias"}, "dots1": {}}
 # by model_type: settings that must have this value, which is transformers' default
 _ONLY: dict[str, dict[str, Any]] = {
     "gpt2": {
@@ -202,6 +200,7 @@ _ONLY: dict[str, dict[str, Any]] = {
     "qwen3": {"attention_bias": False},
     "stablelm": {"qk_layernorm": False},
     "qwen3_moe": {"attention_bias": False, "decoder_sparse_step": 1, "use_sliding_window": False},
+    "dots1": {"attention_bias": False},
 }
 _KEY = "(model."  # before the setting of ours that replaces what is refused
 _NEEDED = ("rope_scaling_factor", "rope_low_freq_factor", "rope_high_freq_factor")
@@ -234,8 +233,8 @@ def _refused_of_kind(kind: str, config: Mapping[str, Any], given: Mapping[str, A
         yield f"attention_bias {shown(biases[0])} with mlp_bias {shown(biases[1])} (model.add_bias_linear)"
     if kind == "qwen3_moe" and config.get("mlp_only_layers"):
         yield f"mlp_only_layers {shown(config['mlp_only_layers'])}"
-    topk, norm = settings_of_config(config).get("moe_router_topk"), config.get("norm_topk_prob", True)
-    if kind == "glm4_moe" and norm is not (topk != 1):  # ours divides the scores by their sum if there are several
+    topk, norm = settings_of_config(config).get("moe_router_topk"), config.get("norm_topk_prob", kind != "dots1")
+    if kind in _OF_SIGMOID and (type(topk) is not int or norm is not (topk != 1)):  # ours divides by the sum of several
         yield f"norm_topk_prob {shown(norm)} with num_experts_per_tok {shown(topk)}"
     if config.get("quantization_config"):
         yield "quantization_config (weights that are quantized)"
@@ -268,15 +267,15 @@ def _windows(kind: str, config: Mapping[str, Any], given: Mapping[str, Any]) -> 
 def _window(kind: str, config: Mapping[str, Any]) -> Any:
     """Return how many positions only some layers see; None is all.
 
-    The window of all layers, as Mistral has, is a setting of ours. Qwen 2's and 3's holds with use_sliding_window from
-    layer max_window_layers on. Layers of other kinds, of which a config has a list, see an unknown number.
+    The window of all layers, as Mistral has, is a setting of ours. That of dots.llm1, and of Qwen 2 and 3 with
+    use_sliding_window, holds from layer max_window_layers on. Layers of other kinds, in a list, see an unknown number.
     """
     layers = config.get("layer_types")
-    first, number = config.get("max_window_layers", 28), config.get("num_hidden_layers")
+    first, number = config.get("max_window_layers", 62 if kind == "dots1" else 28), config.get("num_hidden_layers")
     if isinstance(layers, list) and any(each != "full_attention" for each in layers):
         return config.get("sliding_window") or "of its own"
-    is_used = kind in {"qwen2", "qwen3"} and config.get("use_sliding_window") and not isinstance(layers, list)
-    is_used = is_used and not (_are_ints(first, number) and first >= number)
+    is_used = kind == "dots1" or (kind in {"qwen2", "qwen3"} and config.get("use_sliding_window"))
+    is_used = is_used and not isinstance(layers, list) and not (_are_ints(first, number) and first >= number)
     return config.get("sliding_window", 4096) if is_used else None
 
 
@@ -348,11 +347,11 @@ def _with_rope(kind: str, model: ModelSection) -> dict[str, Any]:
 
 
 def _of_llamas_kin(kind: str, model: ModelSection) -> dict[str, Any]:
-    """Return what dense model types have, and Mixtral's window."""
+    """Return what dense model types have, and windows."""
     match kind:
         case "llama":
             return {"attention_bias": model.add_bias_linear, "mlp_bias": model.add_bias_linear}
-        case "mistral" | "mixtral":
+        case "mistral" | "mixtral" | "dots1":
             return {"sliding_window": model.window_size}
         case "stablelm":
             return {"use_qkv_bias": model.add_qkv_bias}
@@ -374,7 +373,7 @@ def _written_experts(kind: str, model: ModelSection) -> dict[str, Any]:
                 "mlp_only_layers": [],
                 "attention_bias": False,
             }
-        case "glm4_moe":
+        case "glm4_moe" | "dots1":
             return chosen | {
                 "n_routed_experts": model.num_experts,
                 "moe_intermediate_size": model.moe_ffn_hidden_size,
@@ -384,8 +383,8 @@ def _written_experts(kind: str, model: ModelSection) -> dict[str, Any]:
                 "topk_group": model.moe_router_group_topk or 1,
                 "routed_scaling_factor": model.moe_router_topk_scaling_factor,
                 "norm_topk_prob": model.moe_router_topk > 1,
-                "num_nextn_predict_layers": 0,
-                **{theirs: getattr(model, ours) for ours, theirs in _SWITCHES_OF_GLM.items()},
+                **({"num_nextn_predict_layers": 0} if kind == "glm4_moe" else {}),
+                **{theirs: getattr(model, ours) for ours, theirs in _OF_SIGMOID[kind].items()},
             }
         case _:
             return {}

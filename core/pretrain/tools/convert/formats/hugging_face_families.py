@@ -3,9 +3,9 @@
 They are defined by GPT2LMHeadModel (models/gpt2/modeling_gpt2.py of transformers), GPTNeoXForCausalLM
 (models/gpt_neox/modeling_gpt_neox.py), LlamaForCausalLM (models/llama/modeling_llama.py), whose weights are also those
 of Qwen2ForCausalLM and MistralForCausalLM, Qwen3ForCausalLM (models/qwen3/modeling_qwen3.py) and StableLmForCausalLM
-(models/stablelm/modeling_stablelm.py); with experts by MixtralForCausalLM, Qwen3MoeForCausalLM and Glm4MoeForCausalLM,
-whose files have a weight for each expert and matrix (conversion_mapping.py of transformers 5, which holds those of a
-layer in one tensor).
+(models/stablelm/modeling_stablelm.py); with experts by MixtralForCausalLM, Qwen3MoeForCausalLM, Glm4MoeForCausalLM and
+Dots1ForCausalLM, whose files have a weight for each expert and matrix (conversion_mapping.py of transformers 5, which
+holds those of a layer in one tensor).
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class Architecture:
         """Return the settings of experts whose possible values depend on other settings."""
         shared, each = model.moe_shared_expert_intermediate_size, model.moe_ffn_hidden_size
         has_one_width = self.architecture == "MixtralForCausalLM"
-        needs_shared = self.architecture == "Glm4MoeForCausalLM"
+        needs_shared = self.architecture in {"Glm4MoeForCausalLM", "Dots1ForCausalLM"}
         wrong = {
             "num_experts": model.num_experts is None,
             "moe_ffn_hidden_size": has_one_width and each != model.ffn_hidden_size,
@@ -159,7 +159,9 @@ def family_of(model: ModelSection) -> tuple[str, Architecture]:
         kind = "stablelm" if model.activation == "swiglu" else "gpt_neox"
     elif model.num_experts is not None:
         kind = "qwen3_moe" if model.qk_layernorm else "mixtral"
-        kind = "glm4_moe" if model.moe_router_score_function == "sigmoid" else kind
+        if model.moe_router_score_function == "sigmoid":
+            is_dots = model.qk_layernorm and model.rotary_percent == 1.0 and not model.add_qkv_bias
+            kind = "dots1" if is_dots else "glm4_moe"
     elif model.qk_layernorm:
         kind = "qwen3"
     elif model.add_qkv_bias and not model.add_bias_linear:
@@ -288,6 +290,10 @@ _OF_SOFTMAX: dict[str, tuple[Any, ...]] = {
     "moe_router_topk_scaling_factor": (1.0,),
     "moe_router_enable_expert_bias": (False,),
 }
+_OF_SIGMOID: dict[str, tuple[Any, ...]] = {
+    "moe_router_score_function": ("sigmoid",),
+    "moe_router_enable_expert_bias": (True,),
+}
 
 
 # by model_type
@@ -318,7 +324,15 @@ FAMILIES: dict[str, Architecture] = {
         _EXPERTS,
         free=("num_experts", "rotary_percent", "qk_layernorm"),
         add_bias_linear=(False,),
-        moe_router_score_function=("sigmoid",),
-        moe_router_enable_expert_bias=(True,),
+        **_OF_SIGMOID,
+    ),
+    "dots1": _like_llama(
+        "Dots1ForCausalLM",
+        _EXPERTS,
+        free=("num_experts",),
+        add_bias_linear=(False,),
+        add_qkv_bias=(False,),
+        qk_layernorm=(True,),
+        **_OF_SIGMOID,
     ),
 }

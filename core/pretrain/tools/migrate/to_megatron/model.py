@@ -176,9 +176,9 @@ def _capacity_factor(recipe: Recipe) -> Answer:
 
 
 def _drop_policy(recipe: Recipe) -> Answer:
-    model = recipe.model
+    model, policy = recipe.model, recipe.model.moe_token_drop_policy
     is_read = model.num_experts is not None and model.moe_expert_capacity_factor is not None
-    return when(is_read and model.moe_token_drop_policy != "probs", "moe_token_drop_policy", model.moe_token_drop_policy)
+    return when(is_read and policy != "probs", "moe_token_drop_policy", policy)
 
 
 def _load_balancing(recipe: Recipe) -> Answer:
