@@ -14,7 +14,7 @@ from pretrain.launch.nodes.nodes import Nodes
 from pretrain.launch.start_checks import built_inputs
 from pretrain.plugins.host.discovery import find_backend
 from pretrain.recipe import load_recipe
-from pretrain.recipe.layout import lay_out
+from pretrain.recipe.layout import lay_out, layers_with_experts
 from pretrain.recipe.load import to_yaml
 from pretrain.report.flops import active_text, expert_parameter_count, flops_per_sequence, parameter_count
 
@@ -238,19 +238,19 @@ def least_memory(recipe: Recipe, layout: Layout) -> int:
     # The vocabulary's rows, activations, buffers and the allocator's reserve are left out. Bytes per parameter are
     # those of the ZeRO paper (arXiv:1910.02054, section 3.1) for the dtypes in which the engines keep them; see
     # docs/zero.md.
-    layers = max(layout.layers_of_stages)
-    count, experts = _counts(recipe, layers)
-    if layout.pipeline_model_parallel_size > 1:
-        count -= _counts(recipe, 0)[0]  # the first and the last stage alone have the rest
-    return int(
-        count / layout.tensor_model_parallel_size * _bytes_per_parameter(recipe, layout.data_parallel_size)
-        + experts / layout.ranks_of_experts * _bytes_per_parameter(recipe, layout.expert_data_parallel_size)
-    )
+    each = _bytes_per_parameter(recipe, layout.data_parallel_size) / layout.tensor_model_parallel_size
+    of_expert = _bytes_per_parameter(recipe, layout.expert_data_parallel_size) / layout.ranks_of_experts
+    stages = zip(layout.layers_of_stages, layers_with_experts(recipe, layout), strict=True)
+    counts = [_counts(recipe, *stage) for stage in stages]
+    # The first and the last of several stages alone have the rest.
+    rest = _counts(recipe, 0, 0)[0] if len(counts) > 1 else 0
+    return int(max((count - rest) * each + experts * of_expert for count, experts in counts))
 
 
-def _counts(recipe: Recipe, layers: int) -> tuple[int, int]:
-    """Return the parameters of the first layers, as if tensor parallelism divided all of them, and of their experts."""
-    model = recipe.model.model_copy(update={"num_layers": layers})
+def _counts(recipe: Recipe, layers: int, with_experts: int) -> tuple[int, int]:
+    """Return the parameters of layers, as if tensor parallelism divided all of them, and those of their experts."""
+    shape = {"num_layers": layers, "first_k_dense_replace": layers - with_experts, "moe_layer_freq": 1}
+    model = recipe.model.model_copy(update=shape)
     experts = expert_parameter_count(model)
     return parameter_count(model, 0) - experts, experts
 

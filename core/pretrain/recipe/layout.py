@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from pretrain.errors import RecipeError
@@ -128,6 +129,14 @@ def unchecked_layout(recipe: Recipe, world_size: int) -> Layout:
         expert_model_parallel_size=parallel.expert_model_parallel_size if has_experts else None,
         expert_tensor_parallel_size=parallel.expert_tensor_parallel_size if has_experts else None,
     )
+
+
+def layers_with_experts(recipe: Recipe, layout: Layout) -> list[int]:
+    """Return how many layers of each stage have experts."""
+    found, layers = [0] * layout.pipeline_model_parallel_size, iter(recipe.model.layers_with_experts)
+    for chunk, count in enumerate(layout.layers_of_chunks):
+        found[chunk % len(found)] += sum(islice(layers, count))
+    return found
 
 
 def _check_batch(recipe: Recipe, layout: Layout, batch: int) -> None:

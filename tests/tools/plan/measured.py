@@ -47,6 +47,15 @@ ONE = {
         "model.num_query_groups": 2,
         "model.add_bias_linear": False,
     },
+    "experts": {
+        "model.activation": "swiglu",
+        "model.position_embedding_type": "rope",
+        "model.add_bias_linear": False,
+        "model.num_experts": 8,
+        "model.moe_ffn_hidden_size": 256,
+        "model.moe_shared_expert_intermediate_size": 64,
+        "model.first_k_dense_replace": 1,
+    },
 }
 TWO = {
     "tensor": TENSOR,

@@ -58,6 +58,13 @@ def test_experts_are_divided_by_their_own_layout():
     assert whole - divided == 8 * (4 - 1) * 2 * 64 * 256 * 16
 
 
+def test_the_stage_with_most_experts_counts_wherever_it_is():
+    """Layer 5, of stage 2, alone has experts: four of two matrices, and a router, for one MLP."""
+    experts = ("model.num_experts=4", "model.first_k_dense_replace=1", "model.moe_layer_freq=5")
+    dense = 4 * 64 * 64 + 2 * 4 * 64 * 64 + 2 * 128
+    assert bound(4, *experts, "model.add_bias_linear=false") == (2 * dense + 3 * 2 * 64 * 256 + 4 * 64) * 16
+
+
 @pytest.mark.parametrize(
     ("overrides", "each"),
     [

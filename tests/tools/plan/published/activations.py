@@ -6,7 +6,7 @@ import json
 
 from pretrain.recipe import make_recipe
 from pretrain.tools.plan.device import DeviceOptions, find_device
-from pretrain.tools.plan.search.trace_pieces import trace_pieces
+from pretrain.tools.plan.search.trace_pieces import PiecesKey, trace_pieces
 from tools.plan.published import throughput
 
 SOURCE = throughput.table()["readme-2022"]
@@ -24,14 +24,15 @@ def kept() -> dict[str, tuple[float, float, float]]:
     """
     recipe = make_recipe(throughput.recipe_of(SOURCE, ROW).model_dump(exclude_unset=True), SETTINGS)
     device = find_device(recipe, DeviceOptions(backend="cuda", name=SOURCE["device"]))
-    pieces = trace_pieces(recipe, device, SOURCE["vocab_size"], [(1, False), (8, False), (8, True)])
+    keys = [PiecesKey(1, False), PiecesKey(8, False), PiecesKey(8, True)]
+    pieces = trace_pieces(recipe, device, SOURCE["vocab_size"], keys)
     return {
-        f"{tensor}{' sequence' if with_sequence else ''}": (
+        f"{key.tensor}{' sequence' if key.with_sequence else ''}": (
             each.layer.kept / SBH,
             each.layer.kept_by_attention / SBH,
             each.entering / SBH,
         )
-        for (tensor, with_sequence), each in pieces.items()
+        for key, each in pieces.items()
     }
 
 

@@ -85,8 +85,8 @@ def estimate(source: dict[str, Any], row: dict[str, Any]) -> tuple[float, float]
         zero=int(recipe.parallel.use_distributed_optimizer),
     )
     device = find_device(recipe, DeviceOptions(backend="cuda", name=source["device"]))
-    pieces = trace_pieces(recipe, device, source["vocab_size"], [(TENSOR, with_sequence)])
-    seconds = estimated_seconds(choice.recipe(recipe), device, choice, pieces[TENSOR, with_sequence])
+    (pieces,) = trace_pieces(recipe, device, source["vocab_size"], [choice.pieces]).values()
+    seconds = estimated_seconds(choice.recipe(recipe), device, choice, pieces)
     assert seconds is not None
     return seconds.low, seconds.high
 

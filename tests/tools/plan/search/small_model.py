@@ -63,6 +63,7 @@ EXPERTS = (
     ),
     *("model.position_embedding_type=rope", "precision.dtype=bf16", "recompute.granularity=none"),
 )
+DEEPSEEK = (*EXPERTS, "model.first_k_dense_replace=1", "model.moe_layer_freq=2", "model.ffn_hidden_size=8192")
 WITH_EXPERTS = (
     replace(FIRST, tensor=1, pipeline=2, data=8, expert=8, zero=1),
     replace(FIRST, pipeline=2, data=4, with_sequence=True, expert=4, zero=1),
@@ -79,6 +80,11 @@ def peaks() -> list[float]:
 def peaks_with_experts() -> list[float]:
     """Return the same of a model with experts."""
     return _peaks(EXPERTS, WITH_EXPERTS)
+
+
+def peaks_with_some_experts() -> list[float]:
+    """Return the same of a model of which some layers alone have experts."""
+    return _peaks(DEEPSEEK, WITH_EXPERTS)
 
 
 def _peaks(overrides: tuple[str, ...], choices: tuple[LayoutChoice, ...]) -> list[float]:
@@ -126,5 +132,5 @@ def _seconds(overrides: tuple[str, ...]) -> float:
 
 
 if __name__ == "__main__":
-    tasks = {"peaks": peaks, "peaks_with_experts": peaks_with_experts, "found": found, "seconds": seconds}
+    tasks = {each.__name__: each for each in (peaks, peaks_with_experts, peaks_with_some_experts, found, seconds)}
     print(json.dumps(tasks[sys.argv[1]]()))

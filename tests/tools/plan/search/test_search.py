@@ -118,8 +118,9 @@ def test_the_peak_is_that_of_the_full_plan_within_a_tenth():
 
 
 @pytest.mark.full
-def test_the_peak_of_a_model_with_experts_is_too():
-    found = answer("tools.plan.search.small_model", "peaks_with_experts")
+@pytest.mark.parametrize("task", ["peaks_with_experts", "peaks_with_some_experts"])
+def test_the_peak_of_a_model_with_experts_is_too(task):
+    found = answer("tools.plan.search.small_model", task)
     assert found == [pytest.approx(1, abs=0.1)] * len(WITH_EXPERTS)
 
 

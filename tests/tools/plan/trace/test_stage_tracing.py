@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 
 from pretrain.recipe import make_recipe
-from pretrain.recipe.layout import Layout
+from pretrain.recipe.layout import Layout, layers_with_experts
 from pretrain.tools.plan.trace.stage_tracing import (
     differing_stages,
     first_rank,
     layers_of,
-    layers_with_experts,
     planned_micro_batches,
 )
 from tools.plan.made_plan import RECIPE

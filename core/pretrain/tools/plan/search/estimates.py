@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pretrain.engine.optimizers.choice import state_bytes as optimizer_state_bytes
 from pretrain.model.requests import compute_dtype
+from pretrain.recipe.layout import layers_with_experts
 from pretrain.tools.plan.stage_plan import Costs, Message, Operation
 from pretrain.tools.plan.step_time import Range, step_parts
 
@@ -32,6 +33,7 @@ class StageLoad:
     """Part of the model on one stage, and its passes in flight."""
 
     layers: int
+    dense: int  # of them, those of `Pieces.dense`
     passes: int  # forward passes of chunks that are in flight at most
     chunks: int
     parameters: int
@@ -43,10 +45,11 @@ class StageLoad:
 def _loads(recipe: Recipe, layout: Layout, pieces: Pieces) -> dict[int, StageLoad]:
     """Return the loads of the stages that differ; between them they fall from the second on."""
     micro_batches = layout.num_microbatches(recipe.train.global_batch_size)
-    is_uneven = len(set(layout.layers_of_chunks)) > 1
+    with_experts = layers_with_experts(recipe, layout)
+    is_uneven = len(set(layout.layers_of_chunks)) > 1 or len(set(with_experts)) > 1
     last = layout.pipeline_model_parallel_size - 1
     stages = range(last + 1) if is_uneven else sorted({0, min(1, last), last})
-    return {stage: stage_load(layout, pieces, stage, micro_batches) for stage in stages}
+    return {stage: stage_load(layout, pieces, stage, micro_batches, with_experts[stage]) for stage in stages}
 
 
 def layout_peak(recipe: Recipe, device: PlanDevice, choice: LayoutChoice, pieces: Pieces) -> int:
@@ -72,30 +75,38 @@ def stage_costs(recipe: Recipe, choice: LayoutChoice, pieces: Pieces, load: Stag
     forward, backward, sent = Counter[Operation](), Counter[Operation](), Counter[Message]()
     once = dict[Operation, float]()
     ends = [(pieces.embedding, int(load.is_first)), (pieces.head, int(load.is_last))]
-    for piece, count in [(pieces.layer, load.layers), *ends]:
+    kinds = _kinds(pieces, load)
+    for piece, count in [*((kind.layer, count) for kind, count in kinds), *ends]:
         _add(forward, piece.forward, count)
         _add(backward, piece.backward, count)
         for operation, number in piece.update.items():
             once[operation] = once.get(operation, 0.0) + number * count * _updated(choice, piece, pieces)
         _add(sent, piece.sent_forward, count)
         _add(sent, piece.sent_backward, count)
-    layer = pieces.layer
-    if choice.recompute == "full":
-        _add(backward, layer.forward, load.layers)
-        _add(sent, layer.sent_forward, load.layers)
-    elif choice.recompute == "selective":
-        _add(backward, layer.attention, load.layers)
+    for kind, count in kinds:
+        if choice.recompute == "full":
+            _add(backward, kind.layer.forward, count)
+            _add(sent, kind.layer.sent_forward, count)
+        elif choice.recompute == "selective":
+            _add(backward, kind.layer.attention, count)
+    fixed = frozenset[Operation]().union(*(kind.layer.fixed for kind, _ in kinds))
     messages = _sent(choice, sent) | _between_stages(choice, pieces, load)
     if choice.data > 1 and choice.zero == 3:  # it gathers weights for the forward pass, and again for the backward pass
         moved = load.parameters * compute_dtype(recipe).itemsize
         messages[Message("all-gather", "data", choice.data, moved, overlaps=True)] = 2.0
     return Costs(
-        forward=_for_samples(forward, layer.fixed, choice.micro_batch),
-        backward=_for_samples(backward, layer.fixed, choice.micro_batch),
+        forward=_for_samples(forward, fixed, choice.micro_batch),
+        backward=_for_samples(backward, fixed, choice.micro_batch),
         once=once,
         messages=messages,
         messages_once=_between_replicas(recipe, choice, load),
     )
+
+
+def _kinds(pieces: Pieces, load: StageLoad) -> list[tuple[Pieces, int]]:
+    """Return the pieces of the kinds of layers that a stage has, and how many it has of each."""
+    kinds = [(pieces, load.layers - load.dense), (pieces.dense or pieces, load.dense)]
+    return [(kind, count) for kind, count in kinds if count]
 
 
 def _sent(choice: LayoutChoice, sent: Mapping[Message, int]) -> dict[Message, float]:
@@ -168,19 +179,22 @@ def _of_group(recipe: Recipe, choice: LayoutChoice, group: str, size: int, param
     return found
 
 
-def stage_load(layout: Layout, pieces: Pieces, stage: int, micro_batches: int) -> StageLoad:
+def stage_load(layout: Layout, pieces: Pieces, stage: int, micro_batches: int, with_experts: int = 0) -> StageLoad:
     """Return the load of a stage; micro-batches in flight are those of `stage_tracing.planned_micro_batches`."""
     size, chunks = layout.pipeline_model_parallel_size, layout.virtual_pipeline_model_parallel_size or 1
     layers, layer = layout.layers_of_stages[stage], pieces.layer
     is_first, is_last = stage == 0, stage == size - 1
-    experts = layers * layer.experts * pieces.expert_ranks // (layout.expert_model_parallel_size or 1)
-    parameters = layers * (layer.parameters - layer.experts) + experts
+    dense = layers - with_experts if pieces.dense else 0
+    experts = (layers - dense) * layer.experts * pieces.expert_ranks // (layout.expert_model_parallel_size or 1)
+    parameters = (layers - dense) * (layer.parameters - layer.experts) + experts
+    parameters += dense * pieces.dense.layer.parameters if pieces.dense else 0
     parameters += pieces.embedding.parameters if is_first else 0
     parameters += pieces.head.parameters if is_last else 0
     parameters += pieces.tied if is_last and not is_first else 0
     passes = size - stage if chunks == 1 else 2 * (size - stage - 1) + (chunks - 1) * size + 1
     return StageLoad(
         layers=layers,
+        dense=dense,
         passes=min(passes, micro_batches * chunks),
         chunks=chunks,
         parameters=parameters,
@@ -236,14 +250,18 @@ def _bytes_of_one(recipe: Recipe, choice: LayoutChoice, replicas: int) -> tuple[
 
 
 def _activations(choice: LayoutChoice, pieces: Pieces, load: StageLoad) -> int:
-    layer, samples = pieces.layer, choice.micro_batch
-    kept, again = {
-        "none": (layer.kept, 0),
-        "selective": (layer.kept - layer.kept_by_attention, layer.kept_by_attention),
-        "full": (pieces.entering, layer.kept),
-    }[choice.recompute]
-    in_flight = samples * (load.passes * load.layers * kept // load.chunks + _ends(pieces, load))
-    in_layer = in_flight + samples * again + pieces.passing_in_layer.bytes(samples)
+    samples, kept, passing = choice.micro_batch, 0, 0
+    for kind, count in _kinds(pieces, load):
+        layer = kind.layer
+        of_layer, again = {
+            "none": (layer.kept, 0),
+            "selective": (layer.kept - layer.kept_by_attention, layer.kept_by_attention),
+            "full": (pieces.entering, layer.kept),
+        }[choice.recompute]
+        kept += count * of_layer
+        passing = max(passing, samples * again + kind.passing_in_layer.bytes(samples))
+    in_flight = samples * (load.passes * kept // load.chunks + _ends(pieces, load))
+    in_layer = in_flight + passing
     return max(in_layer, in_flight + pieces.passing_in_head.bytes(samples)) if load.is_last else in_layer
 
 

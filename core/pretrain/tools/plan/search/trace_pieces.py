@@ -14,7 +14,7 @@ from pretrain.tools.plan.trace.stage_tracing import TraceSubject, in_processes, 
 from pretrain.tools.plan.trace.trace_summary import of_step
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection
 
     from pretrain.recipe import Recipe
     from pretrain.tools.plan.device import PlanDevice
@@ -30,6 +30,7 @@ class PiecesKey(NamedTuple):
     with_sequence: bool
     expert: int = 1  # ranks that share the traced experts: 1, or a few for any number of them
     expert_tensor: int = 1
+    dense: bool = False  # layers without experts, in a model of which some others have them
 
 
 _SHAPES = ((1, 1), (2, 1), (1, 2))  # layers and samples of the traced models
@@ -87,16 +88,20 @@ class Pieces:
     passing_in_layer: Passing  # what a layer's backward pass takes beyond what is kept
     passing_in_head: Passing  # what the loss and its backward pass take beyond what is kept
     entering: int  # bytes of a layer's input
+    dense: Pieces | None = None  # of layers without experts, where `layer` is one of others that have them
 
 
 def trace_pieces(
-    recipe: Recipe, device: PlanDevice, vocab_size: int, keys: Iterable[PiecesKey]
+    recipe: Recipe, device: PlanDevice, vocab_size: int, keys: Collection[PiecesKey]
 ) -> dict[PiecesKey, Pieces]:
     """Trace a layer, two layers, and a layer with two samples, for each key; return the pieces.
 
-    Where some layers have experts, all are taken to have them.
+    Where some layers have experts and others not, both kinds are traced.
     """
-    wanted = sorted(keys)
+    dense = dict[PiecesKey, PiecesKey]()
+    if len(set(recipe.model.layers_with_experts)) > 1:
+        dense = {key: PiecesKey(key.tensor, key.with_sequence, dense=True) for key in keys}
+    wanted = sorted({*keys, *dense.values()})
     shapes = [(key, *shape) for key in wanted for shape in _SHAPES]
     small = [small_model(recipe, *shape) for shape in shapes]
     subjects = [
@@ -109,11 +114,12 @@ def trace_pieces(
         for each in small
     ]
     traced = dict(zip(shapes, in_processes(_trace, subjects), strict=True))
-    return {key: _pieces(recipe, key, *(traced[key, *shape] for shape in _SHAPES)) for key in wanted}
+    found = {key: _pieces(recipe, key, *(traced[key, *shape] for shape in _SHAPES)) for key in wanted}
+    return {key: replace(found[key], dense=found[dense[key]] if dense else None) for key in keys}
 
 
 def small_model(recipe: Recipe, key: PiecesKey, layers: int, samples: int) -> Recipe:
-    """Return a recipe of a few of the layers on tensor-parallel ranks alone, without recompute."""
+    """Return a recipe of a few layers of one kind on tensor-parallel ranks alone, without recompute."""
     parallel = {
         "tensor_model_parallel_size": key.tensor,
         "expert_model_parallel_size": key.expert,
@@ -124,12 +130,11 @@ def small_model(recipe: Recipe, key: PiecesKey, layers: int, samples: int) -> Re
         "overlap_param_gather": False,
         **one_stage(),
     }
+    model = {"num_layers": layers, "first_k_dense_replace": layers if key.dense else 0, "moe_layer_freq": 1}
     train = {"micro_batch_size": samples, "global_batch_size": samples, "rampup_batch_size": None}
     return recipe.model_copy(
         update={
-            "model": recipe.model.model_copy(
-                update={"num_layers": layers, "first_k_dense_replace": 0, "moe_layer_freq": 1}
-            ),
+            "model": recipe.model.model_copy(update=model),
             "parallel": recipe.parallel.model_copy(update=parallel),
             "train": recipe.train.model_copy(update=train),
             "recompute": RecomputeSection(),

@@ -8,11 +8,11 @@ import warnings
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pretrain.errors import BackendError, PretrainError
 from pretrain.machine import available_cores
+from pretrain.recipe.layout import layers_with_experts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -137,14 +137,6 @@ def differing_stages(layout: Layout, experts: Sequence[int] = ()) -> list[int]:
                 chosen.add(stage)
                 most = layers[stage]
     return sorted(chosen)
-
-
-def layers_with_experts(recipe: Recipe, layout: Layout) -> list[int]:
-    """Return how many layers of each stage have experts."""
-    found, layers = [0] * layout.pipeline_model_parallel_size, iter(recipe.model.layers_with_experts)
-    for chunk, count in enumerate(layout.layers_of_chunks):
-        found[chunk % len(found)] += sum(islice(layers, count))
-    return found
 
 
 def first_rank(layout: Layout, stage: int) -> int:
