@@ -53,8 +53,8 @@ TP_SP = (*TP, *SP)
 OF_TWO_LAYERS = (*DEEPSEEK, *SHALLOW)
 EXPERTS_TWO_RANKS = {
     "EP, ZeRO-1": Case(OF_TWO_LAYERS, (*EP, *ZERO1), saves="of-EP"),
-    "by sequence, per token, TP with whole experts, EP": Case(
-        (*BY_SEQUENCE, *PER_TOKEN, *SHALLOW), (*TP_SP, *EP, *WHOLE), last=SAVED_AT
+    "by sequence, per token, capacity, TP with whole experts, EP": Case(
+        (*BY_SEQUENCE, *PER_TOKEN, *CAPACITY, *SHALLOW), (*TP_SP, *EP, *WHOLE), last=SAVED_AT
     ),
 }
 EXPERTS_TWO_RANKS_FULL = {

@@ -52,15 +52,22 @@ class MixtureOfExperts(MegatronModule):
         self.planned = planned
         self.exchange = RowExchange(self.experts.count, even=recipe.model.moe_router_topk if planned else None)
 
+    def _computed(self, row_weights: Tensor) -> Tensor:
+        """Return the places of rows that experts compute; in a plan, whose load is even, of all."""
+        if self.planned:
+            return torch.arange(len(row_weights), device=row_weights.device)
+        return row_weights.isneginf().logical_not().nonzero().squeeze(1)
+
     def forward(self, hidden_states: Tensor, **_kwargs: Any) -> tuple[Tensor, None]:
         """Return [s, b, h] for [s, b, h], with sequence parallelism [s / t, b, h]; there is no bias."""
         tokens = hidden_states.flatten(0, 1)
         weights, chosen, kept = self.router(hidden_states)
+        if kept is not chosen:
+            weights = weights.masked_fill(chosen & ~kept, -torch.inf)  # marks the rows that no expert computes
         rows, row_weights, order = self.permute(tokens, chosen, weights)
         trip = self.exchange.plan(kept.sum(dim=0), tokens.shape[0])
-        if kept is not chosen and not self.planned:
-            places = kept.t()[chosen.t()].nonzero().squeeze(1)  # rows are sorted by expert, then token
-            trip = _Limited(counts=trip.counts, trip=trip, rows=rows.shape[0], kept=places)
+        if kept is not chosen:
+            trip = _Limited(counts=trip.counts, trip=trip, rows=len(rows), kept=self._computed(row_weights))
         computed = self.experts(trip.there(rows), trip.there(row_weights), trip.counts)
         output = self.unpermute(trip.back(computed), order, tokens.shape[0]).view_as(hidden_states)
         if self.shared_experts is not None:

@@ -72,7 +72,8 @@ class Router(MegatronModule):
         model, factor = self.model, self.model.moe_expert_capacity_factor
         if factor is None:
             return chosen
-        worth = weights if model.moe_token_drop_policy == "probs" else torch.ones_like(weights)
+        is_by_weight = model.moe_token_drop_policy == "probs"  # noqa: S105  no password
+        worth = weights if is_by_weight else torch.ones_like(weights)
         every, ranks = worth.masked_fill(~chosen, -torch.inf), self.tp_group.size()
         if ranks > 1:
             own, every = every, every.new_empty(ranks * len(every), every.shape[1])

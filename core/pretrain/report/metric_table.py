@@ -228,8 +228,9 @@ METRICS = (
     ),
     Metric(
         name="moe_most_loaded",
-        help="A list with the load of each layer's fullest expert in the interval's last iteration, its tokens over "
-        "the mean of the layer's experts: 1 where all have as many. The log line and the chart have the largest.",
+        help="A list with the load of each layer's fullest expert in the interval's last iteration, its tokens, "
+        "dropped ones too, over the mean of the layer's experts: 1 where all have as many. The log line and the chart "
+        "have the largest.",
         console=Line(64, "experts' load up to {:.2f}"),
         tensorboard=Tag("moe-most-loaded", over_samples=True),
         figure=Figure(55, "load of the fullest expert (times the mean)", from_zero=True),

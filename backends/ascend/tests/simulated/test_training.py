@@ -270,7 +270,7 @@ def test_fp16_and_bf16_have_about_the_curve_of_the_cpu(train, in_16_bits_on_the_
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("recipe", [pytest.param("gpt3", marks=pytest.mark.full), "neox20b"])
+@pytest.mark.parametrize("recipe", ["gpt3", "neox20b"])
 def test_a_large_recipe_scaled_down_trains_on_two_by_two_ranks(train, recipe):
     own = {"gpt3": "train.train_samples=32", "neox20b": "train.train_iters=8"}[recipe]
     block = ("kernels.triangle_block_size=32",) if recipe == "neox20b" else ()
@@ -297,7 +297,7 @@ def test_compiled_layers_are_refused_before_anything_is_built(tokens, tmp_path):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("engine", [pytest.param("megatron", marks=pytest.mark.full), "deepspeed"])
+@pytest.mark.parametrize("engine", ["megatron", "deepspeed"])
 def test_a_chip_that_saturates_skips_the_steps_that_overflow(train, in_16_bits_on_the_cpu, engine):
     """On two ranks of the first generation, where no gradient is ever inf: only the float status shows the overflow."""
     settings, expected = in_16_bits_on_the_cpu("fp16", engine)

@@ -139,10 +139,10 @@ class ModelSection(Section):
     moe_router_bias_update_rate: Annotated[Float, NONE] = Field(default=1e-3, ge=0)
     """By how much the bias moves in a step."""
     moe_expert_capacity_factor: Annotated[Float | None, NONE] = Field(default=None, gt=0)
-    """In training an expert computes at most so many times the mean of a micro-batch's tokens for an expert, rounded
-    up, and gives others 0. By default no token is dropped, and in evaluations never."""
-    moe_token_drop_policy: Annotated[Literal["probs", "position"], NONE] = "probs"
-    """Which of its tokens an expert drops: those with the smallest weights, or the last ones."""
+    """In training an expert takes at most this times a micro-batch's tokens x moe_router_topk / num_experts, rounded
+    up, and adds 0 to others. By default it takes all; evaluations always do."""
+    moe_token_drop_policy: Annotated[Literal["probs", "position"], NONE] = "probs"  # noqa: S105  no password
+    """Which of its tokens an expert drops: those with the smallest weights, or the last positions of all samples."""
     moe_router_load_balancing_type: Annotated[Literal["none", "aux_loss", "seq_aux_loss"], NONE] = "none"
     """Loss that evens out the load of the experts: aux_loss over a micro batch (Fedus et al. 2021, arXiv:2101.03961) or
     seq_aux_loss over each sequence (DeepSeek-V3, arXiv:2412.19437)."""

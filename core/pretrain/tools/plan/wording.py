@@ -42,6 +42,7 @@ def _of_experts(plan: Plan) -> str:
     model, ranks = plan.recipe.model, plan.layout.expert_model_parallel_size or 1
     held = (model.num_experts or 0) // ranks
     most = ranks * min(model.moe_router_topk, held) / model.moe_router_topk
+    most = most if model.moe_expert_capacity_factor is None else min(most, model.moe_expert_capacity_factor)
     kept = max(
         sum(row.activations for row in stage.modules if f"{row.name}.".endswith(_MLP) or _EXPERTS in f"{row.name}.")
         for stage in plan.stages

@@ -36,11 +36,11 @@ ARGUMENTS = {
 }
 """Field of the configuration -> argument that sets it."""
 
-OF_REFUSED = r"moe_(expert_capacity|pad_expert|token_drop).+|dsa_.+|linear_.+|mamba_.+|use_mamba.+|mtp_loss_.+|mrope_.+"
+OF_REFUSED = r"dsa_.+|linear_.+|mamba_.+|use_mamba.+|mtp_loss_.+|mrope_.+"
 """Fields that count only with an argument, or a kind of position embedding, that is refused."""
 
 OF_TRAINING = (
-    r"moe_(aux_loss|z_loss|input_jitter|router_bias_update).+|.*init_.+|init_method|.+_dropout|qk_clip.*|log_max_.+|"
+    r"moe_(aux_loss|z_loss|input_jitter|router_bias_update|expert_capacity|pad_expert|token_drop).+|.*init_.+|init_method|.+_dropout|qk_clip.*|log_max_.+|"
     r"calculate_per_token_loss|test_mode"
 )
 OF_COMPUTATION = (

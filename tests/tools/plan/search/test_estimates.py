@@ -59,7 +59,7 @@ def test_the_first_stage_keeps_as_many_micro_batches_as_there_are_stages():
 
 def test_process_groups_and_the_allocator_s_reserve_come_on_top():
     recipe = make_recipe(RECIPE)
-    load = stage_load(CHOICE.layout(recipe), PIECES, 1, 16)
+    load = stage_load(CHOICE.layout(recipe), PIECES, 1, 16, 0)
     assert stage_peak(recipe, CHOICE, PIECES, load, 77) == pytest.approx((3 * 2 * 1000 + 30) * 1.25 + 77, abs=1)
 
 

@@ -172,7 +172,7 @@ def _of_sigmoid(kind: str, config: Mapping[str, Any], model: dict[str, Any]) -> 
         for name in ("moe_router_num_groups", "moe_router_group_topk"):
             model.pop(name, None)
     found = {name: config[theirs] for name, theirs in _OF_SIGMOID[kind].items() if theirs in config}
-    shared, each = config.get("n_shared_experts", 1), model.get("moe_ffn_hidden_size")
+    shared, each = config.get("n_shared_experts", None if kind == "dots1" else 1), model.get("moe_ffn_hidden_size")
     return found | ({"moe_shared_expert_intermediate_size": shared * each} if _are_ints(shared, each) else {})
 
 

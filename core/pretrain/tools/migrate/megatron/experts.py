@@ -140,15 +140,21 @@ def capacity_factor(settings: Settings) -> Derived | None:
     value = settings.value(_CAPACITY)
     if not has_experts(settings) or value is None or value < 0:
         return None
+    why = []
     if settings.value("tensor_model_parallel_size", 1) > 1:
-        why = "it is that of a micro batch's tokens on all tensor-parallel ranks, not of one rank's"
-        return Derived(value, (_CAPACITY,), lost=((_CAPACITY, why),))
-    return Derived(value, (_CAPACITY,), "an evaluation drops no tokens here")
+        why.append("it is that of a micro batch's tokens on all tensor-parallel ranks, not of one rank's")
+    if settings.value("moe_router_enable_expert_bias"):
+        why.append("the bias follows from what tokens choose, not from what experts compute")
+    return Derived(value, (_CAPACITY,), "evaluations drop no tokens here", tuple((_CAPACITY, each) for each in why))
 
 
 def drop_policy(settings: Settings) -> Derived | None:
     """Return which tokens are dropped."""
-    return _plain("moe_token_drop_policy")(settings) if capacity_factor(settings) else None
+    name = "moe_token_drop_policy"
+    if not capacity_factor(settings):
+        return None
+    how = "the last tokens; there topk chooses among equals" if settings.value(name) == "position" else ""
+    return Derived(settings.value(name, "probs"), (name,), how)
 
 
 def score_function(settings: Settings) -> Derived | None:

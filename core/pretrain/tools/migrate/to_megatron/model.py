@@ -171,7 +171,11 @@ def _capacity_factor(recipe: Recipe) -> Answer:
     factor = recipe.model.moe_expert_capacity_factor
     if recipe.model.num_experts is None or factor is None:
         return NOTHING
-    change = "evaluations drop tokens there too, and each tensor-parallel rank counts its own"
+    change = "evaluations drop tokens there too"
+    if recipe.parallel.tensor_model_parallel_size > 1:
+        change += ", and each tensor-parallel rank counts its own"
+    if recipe.model.moe_router_enable_expert_bias:
+        change += ", and the bias follows from what experts compute, not from what tokens choose"
     return Answer((given("moe_expert_capacity_factor", factor),), change)
 
 

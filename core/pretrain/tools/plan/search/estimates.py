@@ -179,7 +179,7 @@ def _of_group(recipe: Recipe, choice: LayoutChoice, group: str, size: int, param
     return found
 
 
-def stage_load(layout: Layout, pieces: Pieces, stage: int, micro_batches: int, with_experts: int = 0) -> StageLoad:
+def stage_load(layout: Layout, pieces: Pieces, stage: int, micro_batches: int, with_experts: int) -> StageLoad:
     """Return the load of a stage; micro-batches in flight are those of `stage_tracing.planned_micro_batches`."""
     size, chunks = layout.pipeline_model_parallel_size, layout.virtual_pipeline_model_parallel_size or 1
     layers, layer = layout.layers_of_stages[stage], pieces.layer
