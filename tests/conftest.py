@@ -29,7 +29,7 @@ ONE_IN = {
     "tests/tools/convert/test_loading.py": 5,
     "tests/checkpoint/test_snapshot.py": 4,
     "tests/conformance/test_mutants.py": 6,
-    "tests/e2e/test_bad_deepspeed_input.py": 2,
+    "tests/e2e/test_bad_deepspeed_input.py": 7,
     "tests/launch/test_ranks.py": 2,
     "backends/ascend/tests/test_documented_a2.py": 8,
     "backends/ascend/tests/test_documented_first.py": 8,
@@ -39,6 +39,10 @@ ONE_IN = {
     "tests/engine/megatron/test_engine.py": 8,
     "tests/launch/processes/test_signals.py": 4,
     "tests/recipe/deepspeed/test_every_key.py": 6,
+    "tests/cli/test_checkpoint_exchange.py": 3,
+    "tests/conformance/test_offers.py": 4,
+    "tests/tools/convert/formats/test_deepspeed_written.py": 2,
+    "tests/tools/migrate/cell": 3,
 }
 """Folder or file -> of so many cases of a parametrized test one is run on every commit; `make test-all` has all."""
 
@@ -159,6 +163,7 @@ def pytest_collection_modifyitems(items):
     Those of tests/launch mostly wait, so that any worker runs them beside the others.
     """
     _one_dtype_a_case(items)
+    _of_the_kit_the_numbers_alone(items)
     _some_cases(items)
     for item in items:
         # Every one of a backend asks the same two ranks, or the same trainings.
@@ -167,6 +172,15 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.full)
         if item.get_closest_marker("ranks") or is_of_kit:
             item.add_marker(pytest.mark.xdist_group("ranks"))
+
+
+def _of_the_kit_the_numbers_alone(items):
+    """Leave the kit's other tests of kernels in Triton's interpreter to `make test-all`: it is slow."""
+    for item in items:
+        is_of_kit = item.cls is not None and item.cls.__module__.startswith("pretrain.conformance.")
+        is_interpreted = item.path.is_relative_to(ROOT / "backends/cuda/tests/kernels")
+        if is_of_kit and is_interpreted and item.originalname != "test_agrees_with_float64":
+            item.add_marker(pytest.mark.full)
 
 
 def _some_cases(items):

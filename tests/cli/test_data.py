@@ -147,6 +147,7 @@ def imported(*arguments):
 
 
 class TestProgress:
+    @pytest.mark.full
     def test_a_terminal_gets_a_bar(self, corpus):
         """Run it with a terminal of 100 columns as stderr."""
         leader, follower = pty.openpty()

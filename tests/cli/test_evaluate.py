@@ -46,6 +46,7 @@ def test_a_run_has_the_losses_that_it_printed_and_stays_as_it_is(evaluate, run_d
     assert contents(run_dir) == before
 
 
+@pytest.mark.full
 def test_a_recipe_evaluates_any_way_to_name_a_checkpoint(evaluate, recipe, run_dir):
     checkpoints = run_dir / "checkpoints"
     for path in (run_dir, checkpoints, checkpoints / "iter_0000003"):
@@ -56,6 +57,7 @@ def test_a_recipe_evaluates_any_way_to_name_a_checkpoint(evaluate, recipe, run_d
     assert evaluate(recipe, *named)["valid"] == evaluations(run_dir)["valid"]
 
 
+@pytest.mark.full
 def test_other_lengths_and_recipes_that_do_not_evaluate(evaluate, recipe, run_dir, capfd):
     longer = recipe.parent / "longer"
     assert call(recipe, "--run-dir", longer, *settings("evaluation.iters=3")) == 0
@@ -97,13 +99,11 @@ LAYOUTS = {
     "DeepSpeed, TP, bf16": (TP, "engine={name: deepspeed, zero: {stage: 1}}", "precision.dtype=bf16"),
     "saved elsewhere": ("checkpoint={save: SAVED}",),
 }
-ON_A_COMMIT = {"DeepSpeed, ZeRO-3"}
 
 
+@pytest.mark.full
 @pytest.mark.ranks
-@pytest.mark.parametrize(
-    "name", [name if name in ON_A_COMMIT else pytest.param(name, marks=pytest.mark.full) for name in LAYOUTS]
-)
+@pytest.mark.parametrize("name", LAYOUTS)
 def test_every_layout_and_engine_evaluates_as_its_training_did(name, evaluate, recipe, tmp_path):
     layout = [setting.replace("SAVED", str(tmp_path / "saved")) for setting in LAYOUTS[name]]
     assert call(recipe, "--run-dir", tmp_path / "run", *settings(*layout)) == 0

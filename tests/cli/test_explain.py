@@ -133,6 +133,7 @@ def test_a_mistake_in_the_recipe_comes_before_one_in_the_backend():
     assert isinstance(explain().exception, BackendError)
 
 
+@pytest.mark.full
 def test_a_mistake_in_the_recipe_needs_no_torch():
     check = (
         "import sys\nfrom pretrain.cli.explain import command\nfrom pretrain.errors import RecipeError\n"

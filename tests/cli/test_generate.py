@@ -77,6 +77,7 @@ def test_layouts_draw_the_same(stages, generate, run_dir):
     assert generate(run_dir, *settings(layout)) == generate(run_dir)
 
 
+@pytest.mark.full
 def test_a_checkpoint_outside_of_a_run_needs_its_recipe(generate, run_dir, tmp_path, capfd):
     shutil.copytree(run_dir / "checkpoints", tmp_path / "copy")
     (tmp_path / "copy" / "owner.json").unlink()

@@ -164,6 +164,7 @@ def test_help_imports_nothing_heavy():
     assert shown.endswith("set()\n")
 
 
+@pytest.mark.full
 def test_a_device_library_that_cannot_be_loaded_breaks_nothing_but_its_own_backend(tmp_path):
     """torch imports all of them when it is imported, unless TORCH_DEVICE_BACKEND_AUTOLOAD is 0."""
     metadata = tmp_path / "broken-1.0.dist-info"

@@ -51,6 +51,7 @@ def test_a_script_becomes_a_recipe_that_loads(folder):
     assert "--tensorboard-dir (train.sh:1): " in found.stderr
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("folder")
 def test_without_an_output_the_recipe_is_printed_alone():
     found = run("train.sh")
@@ -65,7 +66,9 @@ def test_an_unsupported_setting_is_said_and_exits_with_3(folder):
     assert "# Not supported: --context-parallel-size (--args): one sequence" in (folder / "recipe.yml").read_text()
 
 
-@pytest.mark.parametrize("arguments", ["--context-parallel-size 2", "--our-own 3"])
+@pytest.mark.parametrize(
+    "arguments", ["--context-parallel-size 2", pytest.param("--our-own 3", marks=pytest.mark.full)]
+)
 def test_strict_writes_nothing_then(folder, arguments):
     found = run("train.sh", "--args", arguments, "-o", "recipe.yml", "--strict")
     assert found.exit_code == 3
@@ -94,6 +97,7 @@ def test_the_source_and_the_recipe_train_as_many_parameters():
     assert "Note: The source trains 102,144 parameters, this recipe 102,144, without" in run("train.sh").stderr
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("folder")
 def test_flags_of_mindspeed_llm_are_known():
     flags = "--use-fused-rmsnorm --use-fused-swiglu --use-fused-rotary-pos-emb --swap-attention --reuse-fp32-param"
@@ -105,6 +109,7 @@ def test_flags_of_mindspeed_llm_are_known():
     assert "Not known (1):" in found.stderr
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("folder")
 def test_later_arguments_win_and_the_report_says_so():
     found = run("train.sh", "--args", "--num-layers 4", "-o", "recipe.yml")
@@ -112,6 +117,7 @@ def test_later_arguments_win_and_the_report_says_so():
     assert "--num-layers 4 replaces --num-layers 2 of train.sh:1" in found.stderr
 
 
+@pytest.mark.full
 def test_a_misspelt_flag_is_named_with_its_line(folder):
     with (folder / "train.sh").open("a") as script:
         script.write("\n")
@@ -122,6 +128,7 @@ def test_a_misspelt_flag_is_named_with_its_line(folder):
     assert f"# Not known: {line}" in found.stdout
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("folder")
 def test_a_value_out_of_range_is_an_error_with_its_line():
     error = refused("train.sh", "--args", "--num-layers 0")
@@ -145,6 +152,7 @@ def test_a_key_that_the_source_leaves_out_can_be_set():
     assert "micro_batch_size: 2 # --set" in found.stdout
 
 
+@pytest.mark.full
 def test_an_existing_file_is_kept(folder):
     (folder / "recipe.yml").write_text("mine")
     assert "recipe.yml exists" in refused("train.sh", "-o", "recipe.yml")
@@ -187,6 +195,7 @@ def test_a_source_is_needed():
     assert "give it as NAME=VALUE" in refused("train.sh", "--define", "OUT")
 
 
+@pytest.mark.full
 def test_a_definition_reaches_the_arguments_and_one_that_nothing_reads_is_an_error(folder):
     (folder / "train.sh").write_text(f"python pretrain_gpt.py {ARGUMENTS} --save $OUT\n")
     found = run("train.sh", "--args", "--load $IN", "-D", "OUT=a", "-D", "IN=b")
@@ -195,6 +204,7 @@ def test_a_definition_reaches_the_arguments_and_one_that_nothing_reads_is_an_err
     assert "--define OTU: no source reads this variable. Did you mean 'OUT'?" in refused("train.sh", "-D", "OTU=a")
 
 
+@pytest.mark.full
 def test_a_log_after_a_script_wins(folder):
     words = ARGUMENTS.split()
     values = {word[2:].replace("-", "_"): value for word, value in pairwise(words) if word[:2] == "--"}
@@ -210,6 +220,7 @@ def test_a_log_after_a_script_wins(folder):
     assert "lr 0.5 replaces --lr 0.001 of train.sh:1" in found.stderr
 
 
+@pytest.mark.full
 def test_a_deepspeed_file_that_the_program_would_not_read_is_an_error(folder):
     (folder / "ds.json").write_text('{"zero_optimization": {"stage": 2}}')
     assert "ds.json: the program reads no DeepSpeed file without --deepspeed." in refused("train.sh", "ds.json")
@@ -226,6 +237,7 @@ def test_the_number_of_devices_is_asked_for_where_it_counts_and_wins_over_the_la
     assert "global_batch_size: 8 # " in run("train.sh", "--devices", "4").stdout
 
 
+@pytest.mark.full
 def test_a_set_key_is_not_worked_out_and_its_flag_is_said(folder):
     (folder / "train.sh").write_text(f"python pretrain_gpt.py {ARGUMENTS.replace('--global-batch-size 4', '')}\n")
     found = run("train.sh", "--set", "train.global_batch_size=6", "--set", "model.num_layers=3")
@@ -235,6 +247,7 @@ def test_a_set_key_is_not_worked_out_and_its_flag_is_said(folder):
         raise run("train.sh", "--set", "bad", "--devices", "2").exception
 
 
+@pytest.mark.full
 def test_preprocessing_that_is_not_supported_exits_with_3_and_has_no_recipe(folder):
     (folder / "data.sh").write_text("python preprocess_data.py --input a --output-prefix b --json-keys text title\n")
     found = run("data.sh")

@@ -78,6 +78,7 @@ def test_no_iterations_at_all_keep_the_schedule_of_the_checkpoint(run, complete,
     assert call(recipe, "--run-dir", further, *settings(f"checkpoint.load={run_dir}/checkpoints")) == 0
 
 
+@pytest.mark.full
 def test_weights_alone_begin_at_iteration_0(run, complete):
     given = (f"checkpoint.load={complete}/checkpoints", "checkpoint.finetune=true", "train.train_iters=0")
     run_dir, lines = run(*given, "schedule.lr_warmup_iters=2")
@@ -91,6 +92,7 @@ def test_weights_alone_begin_at_iteration_0(run, complete):
     assert evaluations(run_dir) == evaluations(complete)
 
 
+@pytest.mark.full
 def test_without_a_checkpoint_fresh_weights_are_evaluated_and_saved(run):
     run_dir, lines = run("train.train_iters=0", "data.index=native")
     assert lines[-3:] == ["validation at iteration 0/0", "test at iteration 0/0", "done: 0 iterations"]

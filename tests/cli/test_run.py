@@ -213,7 +213,12 @@ def test_a_recipe_after_the_flags_is_not_taken_as_their_value(capsys):
 
 @pytest.mark.parametrize(
     "arguments",
-    [["run", "--help"], ["absent.yml"], ["tiny.yml", "--set", "model.num_layer=1"], ["tiny.yml", "--backend", "cdua"]],
+    [
+        pytest.param(["run", "--help"], marks=pytest.mark.full),
+        pytest.param(["absent.yml"], marks=pytest.mark.full),
+        ["tiny.yml", "--set", "model.num_layer=1"],
+        ["tiny.yml", "--backend", "cdua"],
+    ],
     ids=["help", "no recipe", "bad recipe", "unknown backend"],
 )
 def test_help_and_early_errors_do_not_wait_for_torch(arguments):

@@ -40,6 +40,7 @@ def test_a_backend_that_fails_does_not():
     assert "FAILED" in result.output
 
 
+@pytest.mark.full
 def test_a_tier_that_fails_is_the_last_and_all_tiers_are_listed():
     result = invoke("--backend", "conformance.mutants:WRONG", "-k", "TestMemory or (TestRotary and d16)")
     assert result.exit_code == 1

@@ -57,6 +57,7 @@ def test_a_combination_that_does_not_work(recipe, setting, words):
     assert all(word in line for word in words)
 
 
+@pytest.mark.full
 def test_a_deepspeed_file_that_contradicts_the_recipe_names_both_places(tmp_path):
     file = tmp_path / "ds_config.json"
     file.write_text(json.dumps({"train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 1}}, indent=1))

@@ -24,8 +24,10 @@ def mistake(*arguments):
     ("setting", "words"),
     [
         ("model.num_layer=2", ["num_layer", "Did you mean", "num_layers"]),
-        ("train.train_iters=many", ["train.train_iters", "many"]),
-        ("parallel.tensor_model_parallel_size=3", ["tensor_model_parallel_size", "3"]),
+        pytest.param("train.train_iters=many", ["train.train_iters", "many"], marks=pytest.mark.full),
+        pytest.param(
+            "parallel.tensor_model_parallel_size=3", ["tensor_model_parallel_size", "3"], marks=pytest.mark.full
+        ),
     ],
 )
 def test_a_recipe_that_cannot_be_run(setting, words, text_tokens, tmp_path):
@@ -80,6 +82,7 @@ def test_the_cuda_backend_says_in_two_lines_that_torch_is_built_without_cuda_and
     assert remedy == "Install a build with CUDA: pytorch.org/get-started."
 
 
+@pytest.mark.full
 def test_a_checkpoint_of_another_model(text_tokens, tmp_path):
     run_dir = tmp_path / "run"
     pretrain(*tiny(text_tokens, run_dir, "train.exit_interval=2"))

@@ -66,6 +66,7 @@ def test_the_model_learns_and_says_so(whole_run):
         assert expected in printed
 
 
+@pytest.mark.full
 def test_the_resolved_recipe_is_the_same_run(whole_run, tmp_path):
     run_dir, _ = whole_run
     again = tmp_path / "again"

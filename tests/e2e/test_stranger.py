@@ -76,6 +76,7 @@ def pretrain(folder, *arguments, site="", code=0):
     return done.stdout + done.stderr
 
 
+@pytest.mark.full
 def test_it_is_listed(site, folder):
     lines = pretrain(folder, "backends", site=site).splitlines()
     assert any(line.split()[:3] == ["example", "pretrain-example", "0.1.0"] and "available" in line for line in lines)
@@ -92,6 +93,7 @@ def test_it_trains_with_its_kernel_and_the_reference_for_the_rest(site, folder):
     assert all(5.0 < record["lm_loss"] < 6.0 for record in records)
 
 
+@pytest.mark.full
 def test_a_kernel_that_raises_is_named_below_the_traceback(folder, tmp_path):
     (tmp_path / "broken_kernels.py").write_text(BROKEN)
     site = FakeSite(tmp_path)

@@ -118,7 +118,7 @@ def test_rank_0_says_how_many_ranks_have_come(monkeypatch):
         rank0_broadcast.store_of_ranks.__wrapped__()
 
 
-@pytest.mark.parametrize("failed", [0, 1])
+@pytest.mark.parametrize("failed", [pytest.param(0, marks=pytest.mark.full), 1])
 def test_ranks_of_torchrun_meet_after_a_restart_that_one_agent_alone_has_counted(job, tmp_path, failed):
     """The agents' store outlives the ranks, and holds what those before a restart have written."""
     agent = TCPStore(LOCALHOST, 0, is_master=True, wait_for_workers=False)

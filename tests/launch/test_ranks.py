@@ -46,6 +46,7 @@ def test_several_ranks_know_their_places_and_share_the_cores(job, monkeypatch):
     assert {rank["layers"] for rank in ranks} == {3}
 
 
+@pytest.mark.full
 def test_a_number_of_threads_that_the_user_sets_stays(job, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
     two = job("report")
@@ -53,6 +54,7 @@ def test_a_number_of_threads_that_the_user_sets_stays(job, monkeypatch):
     assert told(two, 1)["environ"]["OMP_NUM_THREADS"] == "5"
 
 
+@pytest.mark.full
 def test_a_file_in_the_working_directory_hides_no_module(job, tmp_path, monkeypatch):
     (tmp_path / "json.py").write_text("raise SystemExit('the wrong json')")
     monkeypatch.chdir(tmp_path)
@@ -66,6 +68,7 @@ def test_a_user_error_of_one_rank_ends_all_and_is_shown_as_its_message(job):
     assert str(failure) == "rank 1: corpus.bin is truncated.\nBuild it again."
 
 
+@pytest.mark.full
 def test_an_error_that_all_ranks_have_is_shown_once(job):
     assert str(run_ranks(job("all_miss_data"), worlds(2))) == "corpus.bin is truncated.\nBuild it again."
 
@@ -79,6 +82,7 @@ def test_a_crash_of_one_rank_shows_its_traceback_and_ends_the_others(job):
     assert not any(alive(pid) for pid in pids_of_ranks(crashing.run_dir))
 
 
+@pytest.mark.full
 def test_ranks_that_are_stopped_while_they_report_a_failure_print_nothing(job, capfd):
     assert run_ranks(job("all_are_interrupted_while_reporting"), worlds(2)).interrupted
     assert capfd.readouterr().err == ""
@@ -90,6 +94,7 @@ def test_a_rank_that_leaves_with_exit_code_0_in_the_middle_is_the_failure_and_no
     assert failure.text.startswith("It exited with code 0 before its work was done")
 
 
+@pytest.mark.full
 def test_ranks_that_all_leave_in_the_middle_are_no_success(job):
     failure = run_ranks(job("all_leave"), worlds(2))
     assert failure.exit_code == CRASH
@@ -102,6 +107,7 @@ def test_so_is_the_only_rank_in_the_process_of_the_command(job):
         run_ranks(job("all_leave"), worlds(1))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("train", "words"),
     [("rank_1_is_killed", "killed by SIGKILL"), ("rank_1_exits_without_output", "ended with exit code 7")],

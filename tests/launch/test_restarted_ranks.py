@@ -47,6 +47,7 @@ def test_ranks_that_die_twice_are_started_three_times(launcher, tmp_path, nproc)
         assert len(set(ports)) == 3
 
 
+@pytest.mark.full
 def test_the_same_death_without_progress_is_not_repeated_endlessly(launcher, tmp_path):
     code, errors = ended(launcher("dying_always"))
     assert code == 1
@@ -65,6 +66,7 @@ def wait_for_back_off(process):
         assert process.poll() is None
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_in_the_back_off_ends_the_run(launcher, tmp_path, number):
     process = launcher("dying_always")

@@ -54,7 +54,14 @@ def test_it_has_as_many_parameters_as_are_reported(gpt, model):
     assert sum(weight.numel() for weight in built.parameters()) == parameter_count(tiny.tiny(*model).model, padded)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        pytest.param(torch.float32, marks=pytest.mark.full),
+        torch.bfloat16,
+        pytest.param(torch.float16, marks=pytest.mark.full),
+    ],
+)
 def test_all_parameters_have_the_dtype_of_the_recipe(gpt, dtype):
     name = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}[dtype]
     assert {parameter.dtype for parameter in gpt(f"precision.dtype={name}").parameters()} == {dtype}

@@ -46,7 +46,7 @@ def expected(micro_batch, layers):
     ]
 
 
-@pytest.mark.parametrize("overrides", [(), NEOX], ids=["GPT-2", "NeoX"])
+@pytest.mark.parametrize("overrides", [(), pytest.param(NEOX, marks=pytest.mark.full)], ids=["GPT-2", "NeoX"])
 def test_a_step_goes_forward_and_back_through_every_layer(overrides):
     found, _, layers = places(*overrides)
     count = len(found) // 2
@@ -61,7 +61,9 @@ def test_layers_that_are_computed_again_count_as_backward():
     assert half == [OUTPUT, *range(layers, 0, -1), EMBEDDING]
 
 
-@pytest.mark.parametrize("overrides", [(), ("recompute.granularity=full",)], ids=["kept", "recomputed"])
+@pytest.mark.parametrize(
+    "overrides", [pytest.param((), marks=pytest.mark.full), ("recompute.granularity=full",)], ids=["kept", "recomputed"]
+)
 def test_they_change_no_bit(overrides):
     _, marked, _ = places(*overrides)
     with tiny.engine_of(tiny.tiny(*overrides)) as engine:

@@ -42,6 +42,7 @@ def test_the_collector_works_again_after_an_error():
         raise RuntimeError("broken")
 
 
+@pytest.mark.full
 def test_earlier_objects_are_frozen_until_the_end():
     knot = Knot()
     there = weakref.ref(knot)

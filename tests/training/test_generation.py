@@ -27,7 +27,9 @@ def test_temperature_0_takes_the_largest_logit_and_the_first_of_equal_ones():
     assert set(draws(temperature=0, top_p=0.1, count=3, logits=torch.tensor([1.0, 2.0, 2.0]))) == {1}
 
 
-@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize(
+    "temperature", [0.5, pytest.param(1.0, marks=pytest.mark.full), pytest.param(2.0, marks=pytest.mark.full)]
+)
 def test_tokens_are_drawn_by_their_probability_at_the_temperature(temperature):
     expected = (LOGITS.double() / temperature).exp()
     expected /= expected.sum()
@@ -36,13 +38,21 @@ def test_tokens_are_drawn_by_their_probability_at_the_temperature(temperature):
 
 
 @pytest.mark.parametrize(
-    ("top_p", "nucleus"), [(1e-12, {1}), (0.5, {1}), (0.65, {1, 2}), (0.9, {0, 1, 2}), (1.0, {0, 1, 2, 3})]
+    ("top_p", "nucleus"),
+    [
+        pytest.param(1e-12, {1}, marks=pytest.mark.full),
+        (0.5, {1}),
+        (0.65, {1, 2}),
+        pytest.param(0.9, {0, 1, 2}, marks=pytest.mark.full),
+        pytest.param(1.0, {0, 1, 2, 3}, marks=pytest.mark.full),
+    ],
 )
 def test_top_p_leaves_the_fewest_tokens_that_reach_it(top_p, nucleus):
     """The probabilities are 0.64, 0.24, 0.09 and 0.03 of tokens 1, 2, 0 and 3."""
     assert set(draws(top_p=top_p, count=1000)) == nucleus
 
 
+@pytest.mark.full
 def test_the_nucleus_keeps_its_proportions():
     assert shares(draws(top_p=0.65)) == pytest.approx([0, 0.731, 0.269, 0], abs=0.032)
 

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from collections import Counter
 
 import pytest
 
@@ -13,8 +14,12 @@ LONG_SUMS = re.compile(r"[sq](2112|8192)")  # they test a device's arithmetic; t
 REFERENCE = re.compile(r"::Test(?!Linear|BiasDropoutAdd|Collectives)\w+::.*\[reference-")
 TOO_LONG = (
     "::TestTraining::",  # simulated/test_training.py has more layouts
+    "::TestCollectives::",  # as the simulator's own test_two_ranks.py, and trainings of two ranks
     "::TestFake::",  # a minute and a half; simulated/test_stand_ins.py has what kernels keep, and the allocator
 )
+
+ATTENTION_ONE_IN = 3
+"""Of so many cases of each test of attention, the slowest ones, one is run on a commit."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -23,7 +28,7 @@ def pytest_collection_modifyitems(items):
     if "ascend_simulator.start" not in sys.modules:
         return
     mine = [item for item in items if item.path.name == "test_conformance.py"]
-    one_dtype = {}
+    one_dtype, attention = {}, Counter()
     for item in sorted(mine, key=rank_of_dtype):
         one_dtype.setdefault(DTYPE.sub("", item.nodeid), item)
     chosen = set(map(id, one_dtype.values()))
@@ -32,6 +37,10 @@ def pytest_collection_modifyitems(items):
         is_long = any(test in item.nodeid for test in TOO_LONG) or LONG_SUMS.search(item.nodeid)
         if not is_chosen or is_long or REFERENCE.search(item.nodeid):
             item.add_marker(pytest.mark.full)
+        elif "::TestAttention::" in item.nodeid:
+            if attention[item.originalname] % ATTENTION_ONE_IN:
+                item.add_marker(pytest.mark.full)
+            attention[item.originalname] += 1
 
 
 def rank_of_dtype(item):

@@ -311,6 +311,7 @@ def test_the_environment_of_a_run_names_chip_and_libraries(machine):
     }
 
 
+@pytest.mark.full
 @pytest.mark.skipif(bool(software.version()), reason="torch_npu is installed")
 def test_a_machine_without_npu_software_gets_an_error_of_three_lines():
     recipe = __file__.rpartition("/backends/")[0] + "/recipes/neox20b.yml"

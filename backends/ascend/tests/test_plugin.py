@@ -83,6 +83,7 @@ def test_every_hook_answers_for_every_recipe_on_every_chip(seen):
     assert {row for row in asked - answered if row[-1] in OPERATIONS} == set()
 
 
+@pytest.mark.full
 def test_every_decline_has_a_reason(seen):
     """A reason says what was asked and what is allowed, after a semicolon."""
     reasons = {reason for *_, answers in seen for _, reason in answers if reason}

@@ -171,6 +171,7 @@ class TestWorkers:
         worker.join(60)
         assert not worker.is_alive()
 
+    @pytest.mark.full
     def test_one_that_is_killed_is_an_error(self):
         iterator, worker = read_by_a_worker()
         with pytest.raises(RuntimeError, match=rf"DataLoader worker \(pid(\(s\))? {worker.pid}\)"):

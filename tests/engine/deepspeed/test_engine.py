@@ -105,6 +105,7 @@ def goes_on(recipe, directory):
         assert (engine.loss_scale, engine.learning_rate, engine.parameters_norm().item()) == expected
 
 
+@pytest.mark.full
 @ODD_STAGE
 def test_a_run_may_stop_before_its_first_step(stage, tmp_path):
     recipe = tiny.tiny(*SMALL, *STAGE[stage])
@@ -131,6 +132,7 @@ def test_weights_alone_start_a_new_run(stage, tmp_path):
         assert engine.state.counters()["step"] == 1
 
 
+@pytest.mark.full
 def test_another_model_is_refused(tmp_path):
     with tiny.engine_of(tiny.tiny(*SMALL, *STAGE[3])) as engine:
         tiny.save(engine, tmp_path / "saved", 0)
@@ -152,6 +154,7 @@ def test_evaluation_does_not_affect_the_training(stage):
     assert disturbed == undisturbed
 
 
+@pytest.mark.full
 @EVEN_STAGE
 def test_the_batch_may_grow_between_steps(stage):
     def losses(*overrides):

@@ -21,6 +21,7 @@ def assert_same(ours, theirs, rel=1e-5):
     assert [norm for _, norm in ours] == pytest.approx([norm for _, norm in theirs], rel=rel)
 
 
+@pytest.mark.full
 def test_it_learns():
     losses = [loss for loss, _ in curve(iterations=20)]
     assert losses[-1] < losses[0] - 0.3
@@ -268,6 +269,7 @@ def test_zeros_in_the_gradient_are_counted_without_the_padding_of_the_vocabulary
         )  # less than a row of padding: some are zero by chance
 
 
+@pytest.mark.full
 def test_zeros_in_the_gradient_are_not_counted_unless_they_are_logged():
     with tiny.engine_of(tiny.tiny()) as engine:
         assert tiny.take_step(engine, 0).metrics["num_zeros_in_grad"] is None

@@ -70,7 +70,7 @@ def test_losses_of_the_router_are_those_of_the_last_step_alone():
     assert (first["moe_load_balancing_loss"][1:] >= 0.1).all()  # 0.1 where the load is even
 
 
-@pytest.mark.parametrize("how", [(), BF16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("how", [(), pytest.param(BF16, marks=pytest.mark.full)], ids=["fp32", "bf16"])
 def test_a_run_resumes_bit_for_bit(tmp_path, how):
     recipe = tiny.tiny(*BY_SEQUENCE, *how, "model.num_layers=2")
     with tiny.engine_of(recipe) as engine:

@@ -23,6 +23,7 @@ CRASHED = Failure(rank=1, when=1.0, exit_code=CRASH, text="a bug")
 OTHER = Failure(rank=2, when=1.0, exit_code=CRASH, text="another bug")
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("forked_python")
 @pytest.mark.parametrize("launcher", ["hosts"], indirect=True)
 def test_the_nodes_are_started_again_after_a_death(launcher, tmp_path, monkeypatch):

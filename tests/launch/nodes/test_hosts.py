@@ -37,12 +37,14 @@ def member(port):
     return LauncherMember((LOCALHOST, port), ["host-a", "host-b"], "7f")
 
 
+@pytest.mark.full
 @on_hosts
 def test_a_known_error_of_one_rank_ends_all_nodes_and_is_shown_once_in_its_words(launcher):
     code, errors = ended(launcher("rank_1_misses_data", 11))  # rank 0 would sleep for ten minutes
     assert (code, errors) == (USER_ERROR, "rank 1: corpus.bin is truncated.\nBuild it again.\n")
 
 
+@pytest.mark.full
 @on_hosts
 def test_an_error_that_all_ranks_have_is_shown_once(launcher):
     assert ended(launcher("all_miss_data", 2)) == (USER_ERROR, "corpus.bin is truncated.\nBuild it again.\n")
@@ -57,6 +59,7 @@ def test_a_crash_of_one_rank_shows_its_traceback_alone(launcher):
     assert errors.endswith("ZeroDivisionError: a bug in rank 1\n")
 
 
+@pytest.mark.full
 @on_hosts
 @pytest.mark.parametrize(
     ("train", "words"),
@@ -72,6 +75,7 @@ def test_a_rank_that_dies_without_a_report_is_named(launcher, train, words):
     assert words in errors
 
 
+@pytest.mark.full
 @on_hosts
 def test_what_rank_0_refuses_is_the_reason_on_all_nodes(launcher, recipe_file):
     text = recipe_file.read_text()
@@ -110,6 +114,7 @@ def test_a_second_signal_kills_ranks_that_do_not_exit(launcher, tmp_path):
     assert not any(alive(pid) for pid in pids)
 
 
+@pytest.mark.full
 @on_hosts
 def test_ranks_that_do_not_handle_signals_yet_end_without_output(launcher, tmp_path):
     process = launcher("importing", 1)  # a single host has a rendezvous with the launcher too

@@ -85,6 +85,7 @@ def test_the_shells_of_the_hosts_set_the_variables(start, hosts, tmp_path, monke
     assert {rank["variables"]["PRETRAIN_SHARED"] for rank in told(tmp_path, 2)} == {"a b's 100%n"}
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("forked_python")
 def test_a_crash_of_one_rank_ends_those_of_all_hosts(start, hosts, tmp_path, capfd):
     failure = start("rank_1_crashes", hosts("host-a slots=1\nhost-b slots=1\n"))
@@ -94,6 +95,7 @@ def test_a_crash_of_one_rank_ends_those_of_all_hosts(start, hosts, tmp_path, cap
     assert "Traceback" not in "".join(capfd.readouterr())
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("forked_python")
 def test_an_error_of_one_node_before_its_ranks_ends_all_and_names_the_host(start, hosts, job, programs):
     failure = run_on_hosts(hosts("host-a slots=1\nhost-b slots=1\n"), job("report", overrides=("model.nonsense=1",)))

@@ -59,6 +59,7 @@ def test_the_ranks_of_all_nodes_end_and_begin_together(node, tmp_path):
         assert len(set(ports)) == 3
 
 
+@pytest.mark.full
 def test_a_failure_without_progress_ends_all_nodes(node):
     nodes = [node("dying_always", 3) for _ in range(2)]
     for process in nodes:
@@ -93,6 +94,7 @@ def test_a_node_whose_launcher_was_killed_comes_back_with_the_same_command(node,
     assert [size for _, size, _ in attempts(tmp_path / "run", 1)] == [2, 2]
 
 
+@pytest.mark.full
 def test_the_run_goes_on_with_fewer_nodes_where_that_is_allowed(node, tmp_path):
     survivor = lose_node_1(node, tmp_path, 3, 1)
     code, errors = ended(survivor)
@@ -101,6 +103,7 @@ def test_the_run_goes_on_with_fewer_nodes_where_that_is_allowed(node, tmp_path):
     assert [size for _, size, _ in attempts(tmp_path / "run", 0)] == [2, 1]
 
 
+@pytest.mark.full
 def test_a_signal_to_one_node_in_the_back_off_ends_both(node):
     nodes = [node("dying_always", 3) for _ in range(2)]
     for process in nodes:

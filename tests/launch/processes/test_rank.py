@@ -16,6 +16,7 @@ from pretrain.launch.world import LOCALHOST, free_port, node_worlds
 from report.conftest import room_for
 
 
+@pytest.mark.full
 def test_a_rank_that_cannot_write_its_failure_file_prints_the_failure(job, tmp_path):
     (tmp_path / "0.json").mkdir()  # prevents writing the file, as a full disk would
     world = node_worlds([1], 0, LOCALHOST, free_port())[0]

@@ -26,6 +26,7 @@ def test_a_signal_reaches_every_rank_once_and_the_launcher_waits(launcher, tmp_p
     assert [json.loads((tmp_path / f"run/{rank}.signals").read_text()) for rank in range(2)] == [[received]] * 2
 
 
+@pytest.mark.full
 def test_a_request_for_a_report_reaches_every_rank_each_time_and_ends_none(launcher, tmp_path):
     process, run_dir = launcher("reporting"), tmp_path / "run"
     for rank in range(2):
@@ -56,6 +57,7 @@ def test_a_second_signal_kills_ranks_that_do_not_exit(launcher, tmp_path):
     assert not any(alive(pid) for pid in pids)
 
 
+@pytest.mark.full
 def test_a_scheduler_that_repeats_its_signal_at_once_does_not_keep_ranks_from_saving(launcher, tmp_path):
     """Slurm's time limit sends SIGTERM twice to each process of a step, 10 to 26 ms apart."""
     process = launcher("until_signalled")
@@ -67,6 +69,7 @@ def test_a_scheduler_that_repeats_its_signal_at_once_does_not_keep_ranks_from_sa
     assert [json.loads((tmp_path / f"run/{rank}.signals").read_text()) for rank in range(2)] == [["SIGTERM"]] * 2
 
 
+@pytest.mark.full
 def test_a_signal_to_one_rank_ends_the_run_with_the_code_of_a_saved_one(launcher, tmp_path):
     process = launcher("until_rank_0_is_signalled")
     rank_0 = pids_of_ranks(tmp_path / "run", 1)[0]

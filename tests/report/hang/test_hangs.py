@@ -90,6 +90,7 @@ def test_one_that_sleeps_in_its_backward_pass(tmp_path, tokens):
     assert "faulty_training.py" in text
 
 
+@pytest.mark.full
 def test_one_that_is_stopped(tmp_path, tokens):
     """Rank 0, which serves the store of the process groups."""
     text = said(tmp_path, tokens, "stopped:0")
@@ -98,6 +99,7 @@ def test_one_that_is_stopped(tmp_path, tokens):
     assert f"it was last in {IN_LAYER_2.format('forward')}" in text
 
 
+@pytest.mark.full
 def test_one_that_is_killed_is_named_with_its_last_place(tmp_path, tokens):
     code, output, reports = hang(tmp_path, tokens, "killed:1")
     assert (code, reports) == (1, [])

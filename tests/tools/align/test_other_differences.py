@@ -120,6 +120,7 @@ def test_other_samples_are_an_error_that_names_the_first(usual, copy):
         outcome_of(usual, copy)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("override", "named"),
     [

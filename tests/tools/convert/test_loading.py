@@ -174,6 +174,7 @@ def test_a_tokenizer_of_more_tokens_is_refused(ours, tmp_path, monkeypatch):
             load(engine, tmp_path / "theirs", finetune=True)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("ours", ["GPT-2"], indirect=True)
 def test_converted_weights_of_an_unknown_vocabulary_need_a_tokenizer_that_padding_explains(ours, tmp_path):
     _, overrides, folder = ours
@@ -210,6 +211,7 @@ def test_a_setting_that_the_files_imply_is_not_the_recipes(ours, tmp_path):
     require_start(tmp_path / "theirs", None, tiny.tiny(*overrides, "model.activation=gelu_tanh"))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("ours", ["GPT-2"], indirect=True)
 def test_a_damaged_file_is_an_error_of_two_lines(ours, tmp_path):
     _, overrides, folder = ours

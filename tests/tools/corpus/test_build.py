@@ -136,6 +136,7 @@ class TestNothingIsLeftBehind:
         with pytest.raises(DataError, match="cannot be written"):
             build_tokens([corpus], tmp_path / "file" / "p", bytes_section)
 
+    @pytest.mark.full
     @pytest.mark.ranks
     def test_workers_end_when_their_parent_is_killed(self, endless_build):
         process = endless_build(workers=2)

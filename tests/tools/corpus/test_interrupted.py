@@ -67,6 +67,7 @@ def stopped_after(chunks, *args, **options):
     build_tokens(*args, progress=progress, **options)
 
 
+@pytest.mark.full
 @settings(max_examples=30)
 @given(chunks=st.lists(st.integers(1, 10), max_size=3), garbage=st.binary(max_size=40))
 def test_the_bytes_are_those_of_a_build_that_was_not_stopped(tmp_path_factory, inputs, whole, chunks, garbage):

@@ -154,6 +154,7 @@ class TestPackedFiles:
         with pytest.raises(DataError, match="cannot be decompressed"):
             build_tokens([path], folder / "p", SECTION, skip_faults=True)
 
+    @pytest.mark.full
     def test_one_that_is_cut_anywhere(self, tmp_path, suffix, pack, magic):
         compressed = pack(b"".join(b'{"text": "%d"}\n' % number for number in range(200)))
         for length in range(len(compressed)):

@@ -132,6 +132,7 @@ class TestAMergeThatWasKilled:
         assert [name for name in left if not name.startswith(".")] == ["m.bin"]
         self.check(tmp_path, parts)
 
+    @pytest.mark.full
     def test_a_merge_killed_while_copying_leaves_no_lasting_files(self, tmp_path, parts, killed):
         assert all(name.endswith(".partial") for name in killed("copy"))
         assert len(killed("copy")) == 2

@@ -167,6 +167,7 @@ class TestPrepare:
         prepare_corpus(plain, workers=1, log=lines.append)
         assert [line.partition(":")[0] for line in lines] == ["corpus", "token file"]
 
+    @pytest.mark.full
     @pytest.mark.ranks
     def test_one_of_two_concurrent_runs_builds(self, tmp_path, recipe):
         (tmp_path / "recipe.yml").write_text(to_yaml(recipe))

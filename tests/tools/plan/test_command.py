@@ -161,6 +161,7 @@ def test_mistakes_in_options_and_recipe_come_before_anything_is_built(asked):
     assert asked == []
 
 
+@pytest.mark.full
 def test_a_mistake_in_the_recipe_needs_no_torch():
     check = (
         "import sys\nfrom pretrain.tools.plan.command import command\nfrom pretrain.errors import RecipeError\n"

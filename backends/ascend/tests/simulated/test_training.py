@@ -48,8 +48,8 @@ LAYOUTS = {
     "data": (2, (ZERO_1,)),
     "zero3": (2, (ZERO_3, BUCKET)),
 }
-IN_ANOTHER_TEST = ("tensor", "pipeline")
-"""Both are in the four ranks of neox20b; alone only in `make test-all`."""
+FULL = ("tensor", "pipeline", "data")
+"""On a commit "sequence" is tensor parallel too, and the experts on two ranks have the distributed optimizer."""
 
 OVERFLOWS, SHORT = ", initial_loss_scale: 1048576, hysteresis: 1", "train.train_iters=10"
 """The first steps overflow, the last ones do not."""
@@ -156,7 +156,7 @@ def curve(records):
 
 
 @pytest.mark.parametrize(
-    "layout", [pytest.param(layout, marks=[pytest.mark.full] * (layout in IN_ANOTHER_TEST)) for layout in LAYOUTS]
+    "layout", [pytest.param(layout, marks=[pytest.mark.full] * (layout in FULL)) for layout in LAYOUTS]
 )
 def test_the_curve_is_the_cpus(train, on_the_cpu, layout, monkeypatch):
     if layout == "alone":  # one process that is not forked: torch_npu is imported in a rank's own environment
@@ -250,6 +250,7 @@ def check_continued(found, expected, *, loss, norm):
     assert [a["skipped_iterations"] for a in found] == [b["skipped_iterations"] for b in expected]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("engine", "dtype", "tolerance"),
     [
@@ -284,6 +285,7 @@ def test_a_large_recipe_scaled_down_trains_on_two_by_two_ranks(train, recipe):
     assert chosen["attention"] == {"gpt3": "fusion_attention", "neox20b": "triangle_fused"}[recipe]
 
 
+@pytest.mark.full
 def test_compiled_layers_are_refused_before_anything_is_built(tokens, tmp_path):
     settings = (*TINY, f"data={{path: {tokens}, split: '90,5,5'}}", "kernels.compile=layer")
     words = [word for setting in settings for word in ("--set", setting)]

@@ -55,6 +55,7 @@ def test_the_backward_pass_drops_what_the_forward_pass_dropped(device, small_til
     assert_near(results["gradient of residual"], grad_y.double(), dtype, "gradient of residual")
 
 
+@pytest.mark.full
 def test_no_two_rows_and_no_two_columns_drop_the_same(device, small_tiles):
     """Tiles, quarters or steps with equal random words would repeat the mask."""
     ones, zeros = torch.ones(64, 1, 64, device=device), torch.zeros(64, 1, 64, device=device)

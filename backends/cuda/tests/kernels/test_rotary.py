@@ -38,6 +38,7 @@ def test_any_number_of_heads_and_any_size(device, monkeypatch, heads, size, turn
     compare(device, random(3, 2, heads, size, dtype=dtype), *rotations(3, turned))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("part", [0, 1, 2])
 def test_queries_and_keys_may_be_views_of_one_projection(device, part):
     """The views are not copied; the rest of the projection gets no gradient."""

@@ -180,6 +180,7 @@ def test_scores_are_scaled_forward_and_backward(device, scale):
     assert bool(results["gradient of scores"].any()) is (scale != 0)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_fp16_and_bf16_are_computed_in_fp32_even_if_not_requested(device, dtype):
     request = replace(examples.softmax(dtype, scale=4096.0), in_fp32=False)
@@ -187,6 +188,7 @@ def test_fp16_and_bf16_are_computed_in_fp32_even_if_not_requested(device, dtype)
     assert_agrees(build(request), oracle(request), scores, device)
 
 
+@pytest.mark.full
 def test_a_gradient_may_be_one_number_for_all(device):
     """A gradient as sum() gives it: with stride 0 in every dimension. Weights add up to 1 for any scores."""
     scores = random(2, 4, 33, 33, dtype=torch.float32).to(device).requires_grad_()

@@ -97,6 +97,7 @@ def test_weights_dropped_forward_are_dropped_backward(device, monkeypatch, longe
     assert_agrees(seeded, expected, inputs(40, 2, heads=2, size=40), device)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("longest", [4096, 16])
 def test_every_weight_is_dropped_on_its_own(device, monkeypatch, longest):
     """The overall rate is right; no two rows of 30 keys keep the same ones, and no piece repeats the previous one."""
@@ -112,6 +113,7 @@ def test_every_weight_is_dropped_on_its_own(device, monkeypatch, longest):
     assert not keeps[~below_diagonal(length).expand(keeps.shape)].any()
 
 
+@pytest.mark.full
 def test_the_dropout_mask_comes_from_the_devices_default_generator(device):
     kernel = answer(examples.attention(dropout=0.5)).build({})
     given = {name: x.to(device) for name, x in inputs(33).items()}
@@ -133,6 +135,7 @@ def test_dropout_keeps_the_expectation(probability):
     assert dropout.scale * (1 - rounded) == pytest.approx(1)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("length", "blocks"), [(48, 3), (96, 6), (16, 1)])
 def test_matmuls_and_stored_weights_are_the_triangles_share_of_the_square(device, length, blocks):
     """(n + 1) / 2n exactly, forward and backward: nothing above the block diagonal is multiplied or kept."""
@@ -156,6 +159,7 @@ def saved(kernel, given):
     return tensors
 
 
+@pytest.mark.full
 def test_nothing_is_kept_from_one_call_to_the_next(device):
     """A kernel serves other lengths and batches between two equal calls."""
     request = examples.attention()
@@ -164,6 +168,7 @@ def test_nothing_is_kept_from_one_call_to_the_next(device):
         assert_agrees(kernel, oracle(request), inputs(length), device)
 
 
+@pytest.mark.full
 def test_a_second_backward_finds_the_weights_unchanged(device):
     kernel = answer(examples.attention(dropout=0.3)).build({})
     leaves = [x.to(device).requires_grad_() for x in inputs(33).values()]

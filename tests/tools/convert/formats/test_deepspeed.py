@@ -49,6 +49,7 @@ def copied(zero, tmp_path):
     return copy
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", zero_ranks.CASES)
 def test_the_optimizers_fp32_weights_are_read_bit_by_bit(zero, name):
     weights = deepspeed.read(zero / name / "global_step2", {})
@@ -58,6 +59,7 @@ def test_the_optimizers_fp32_weights_are_read_bit_by_bit(zero, name):
     assert (weights.iteration, weights.consumed_samples, weights.vocab_size) == (2, 64, zero_ranks.VOCAB - 1)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["stage 1 fp16", "stage 2", "stage 3"])
 def test_deepspeeds_own_script_reads_the_same(zero, name, capfd):
     from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
@@ -66,6 +68,7 @@ def test_deepspeeds_own_script_reads_the_same(zero, name, capfd):
     require_equal(deepspeed.read(zero / name / "global_step2", {}).tensors, by_ours(theirs))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["stage 1 fp16", "stage 1 bf16", "stage 2"])
 def test_shards_that_were_exchanged_are_found_by_the_models_own_copy(copied, name):
     folder = copied(name)
@@ -147,6 +150,7 @@ def test_universal_checkpoints_of_deepspeed_are_read(zero, universal, name, tmp_
     require_equal(dict(after.tensors) | {frozen: before.tensors[frozen]}, before.tensors)
 
 
+@pytest.mark.full
 def test_a_universal_checkpoint_that_lacks_a_weight_is_refused(universal, tmp_path):
     folder = shutil.copytree(universal / "stage 2", tmp_path / "universal")
     name = "language_model.encoder.layers.1.mlp.dense_4h_to_h.bias"
@@ -155,6 +159,7 @@ def test_a_universal_checkpoint_that_lacks_a_weight_is_refused(universal, tmp_pa
         deepspeed.read(folder, {})
 
 
+@pytest.mark.full
 def test_without_the_optimizer_the_16_bit_weights_are_read(copied):
     folder = copied("stage 2")
     whole = {name: tensor.whole() for name, tensor in deepspeed.read(folder, {}).tensors.items()}
@@ -164,6 +169,7 @@ def test_without_the_optimizer_the_16_bit_weights_are_read(copied):
     require_equal(rounded, {name: in_memory(tensor.bfloat16()) for name, tensor in whole.items()})
 
 
+@pytest.mark.full
 def test_zero_3_without_its_optimizer_has_no_weights(copied):
     folder = copied("stage 3")
     for file in folder.glob("*optim_states.pt"):
@@ -172,6 +178,7 @@ def test_zero_3_without_its_optimizer_has_no_weights(copied):
         deepspeed.read(folder, {})
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["stage 1 bf16", "stage 2", "stage 3"])
 def test_the_last_ranks_lost_shard_is_noticed(copied, name):
     folder = copied(name)
@@ -181,6 +188,7 @@ def test_the_last_ranks_lost_shard_is_noticed(copied, name):
         deepspeed.read(folder, {})
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("change", "error", "says"),
     [
@@ -206,6 +214,7 @@ def test_shards_that_do_not_add_up_are_refused(copied, change, error, says):
         deepspeed.read(folder, {})
 
 
+@pytest.mark.full
 def test_a_shard_that_is_cut_off_is_damage(copied):
     folder = copied("stage 2")
     file = folder / "bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt"
@@ -214,6 +223,7 @@ def test_a_shard_that_is_cut_off_is_damage(copied):
         deepspeed.read(folder, {})
 
 
+@pytest.mark.full
 def test_a_row_of_a_weight_is_read_without_the_rest_once_its_record_is_verified(zero, monkeypatch):
     weights = deepspeed.read(zero / "stage 3" / "global_step2", {})
     weights.tensors["decoder.layers.0.mlp.linear_fc2.weight"].rows(0, 8)

@@ -74,9 +74,15 @@ MODELS = {
         routed_scaling_factor=2.5,
     ),
 }
+FULL = {
+    *("GPT-2, untied", "GPT-NeoX, serial", "Llama with biases", "Mistral without a window"),
+    *("StableLM, half of a head", "GLM-4.5, plain"),
+}
 
 
-@pytest.fixture(scope="module", params=MODELS)
+@pytest.fixture(
+    scope="module", params=[pytest.param(name, marks=[pytest.mark.full] * (name in FULL)) for name in MODELS]
+)
 def saved(request, tmp_path_factory):
     """A model of transformers with random weights, biases and norms too, and the folder that it is saved in."""
     model = random_model(MODELS[request.param])

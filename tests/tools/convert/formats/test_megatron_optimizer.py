@@ -74,6 +74,7 @@ def test_it_goes_on_as_if_it_had_never_stopped(tmp_path, name):
     assert second_norm == pytest.approx(expected[1][1], rel=tolerance, abs=0)
 
 
+@pytest.mark.full
 def test_flat_buckets_are_left_out_and_that_is_said(tmp_path):
     with tiny.engine_of(tiny.tiny(*SMALL, *ZERO1)) as engine:
         tiny.train(engine, 0, 3)
@@ -84,6 +85,7 @@ def test_flat_buckets_are_left_out_and_that_is_said(tmp_path):
         ]
 
 
+@pytest.mark.full
 def test_an_optimizer_of_another_precision_is_left_out(tmp_path):
     with tiny.engine_of(tiny.tiny(*SMALL)) as engine:
         tiny.train(engine, 0, 3)
@@ -92,6 +94,7 @@ def test_an_optimizer_of_another_precision_is_left_out(tmp_path):
         assert "weights alone" in load(engine, tmp_path, finetune=False).notices[0]
 
 
+@pytest.mark.full
 def test_another_schedule_is_an_error_that_shows_both_and_names_the_keys_that_choose(tmp_path):
     with tiny.engine_of(tiny.tiny(*SMALL)) as engine:
         tiny.train(engine, 0, 3)

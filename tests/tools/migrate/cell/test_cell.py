@@ -59,6 +59,7 @@ kill -0 {namespaces.os.getpid()} && K=1
     assert not any((place / "pretrain-escaped").exists() for place in (folder.home(), type(folder)("/tmp")))
 
 
+@pytest.mark.full
 @needs_cell
 def test_a_script_without_an_end_is_ended(folder, monkeypatch):
     monkeypatch.setattr(namespaces, "SECONDS", 2)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pretrain.recipe.recipe import Recipe
 
 
+@pytest.mark.full
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(recipe=recipes())
 def test_arguments_give_the_recipe_back(recipe: Recipe):

@@ -79,6 +79,7 @@ def collected(monkeypatch):
     gc.unfreeze()
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("collected")
 @pytest.mark.parametrize("asked", [examples.attention(BF16, groups=2, dropout=0.5), examples.attention(FP32)])
 def test_the_triangle_keeps_and_allocates_what_the_kernel_does(device, asked):
@@ -86,6 +87,7 @@ def test_the_triangle_keeps_and_allocates_what_the_kernel_does(device, asked):
     assert_same(only(attention.answers(asked), "triangle_triton"), call)
 
 
+@pytest.mark.full
 def test_long_rows_have_fewer_partial_sums(device, monkeypatch):
     offer = only(norm.answers(examples.norm(BF16)), "triton")
     offer.build({})
