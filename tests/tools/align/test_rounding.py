@@ -15,5 +15,5 @@ def test_correct_kernels_stay_far_below_it_at_any_depth(dtype, tmp_path):
         exact = record_in_float64(tmp_path / f"exact{layers}", override)
         shares.append(rounding_of(exact, record(tmp_path / f"{layers}", override, *DTYPES[dtype])).share)
 
-    assert max(shares) < 0.25
+    assert max(shares) < 0.5  # the bound is twice the error of correct kernels
     assert max(shares) < 1.5 * min(shares)  # it grows with depth as the errors do
