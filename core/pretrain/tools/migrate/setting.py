@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import shlex
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -98,11 +99,18 @@ def require_known(values: Iterable[RuntimeValue], flags: Iterable[RuntimeValue])
     of_flags = {name: one for name, one in _first_of_each(flags).items() if name not in asked}
     if not asked and not of_flags:
         return
-    lines = [f"{one.place}: {name} is not known: {one.why}" for name, one in asked.items()]
-    lines += [f"{one.place}: {name}, which may hold flags, is not known: {one.why}" for name, one in of_flags.items()]
+    lines = [f"{one.place}: {name} is not known: {_in_a_line(one)}" for name, one in asked.items()]
+    lines += [
+        f"{one.place}: {name}, which may hold flags, is not known: {_in_a_line(one)}" for name, one in of_flags.items()
+    ]
     options = [f"--define {shlex.quote(f'{name}=VALUE')}" for name in asked]
     options += [f"--define {shlex.quote(f'{name}=')}" for name in of_flags]
     raise MigrateError("\n".join([*lines, f"No source gives a value. Give {' '.join(options)}"]))
+
+
+def _in_a_line(value: RuntimeValue) -> str:
+    """Return why a value is not known; a line of a script may go on for many lines of its file."""
+    return textwrap.shorten(value.why, 120, placeholder=" ...")
 
 
 def _first_of_each(asked: Iterable[RuntimeValue]) -> dict[str, RuntimeValue]:
