@@ -89,8 +89,9 @@ def test_zero_sends_gradients_and_parameters(name, answer):
         assert 0.999 * size <= sent[key] <= size + SCALARS, key
 
 
-@each(MEGATRON)
+@each([*MEGATRON, *EXPERTS])
 def test_the_host_waits_once_a_step_in_fp16_and_never_in_bf16(name, answer):
+    """Of experts on several ranks beside the sizes of what is exchanged, which a fake GPU does not read."""
     in_fp16 = expected.Place.of(JOBS[name]).recipe.precision.dtype == "fp16"
     for step in answer["steps"]:
         assert sum(step["waits"].values()) == (1 if in_fp16 else 0), step["waits"]
