@@ -73,7 +73,8 @@ def test_declined_requests_are_listed_with_the_reason():
     result = invoke("--backend", "cpu", "-k", "TestMemory")
     assert result.exit_code == 0
     listed = result.output.partition("norm cpu-torch (pretrain ")[2].splitlines()[:2]
-    (half,) = re.findall(r"\): takes (\d+) of \d+ requests$", listed[0])  # each norm is asked for in both kinds
+    ((half, asked),) = re.findall(r"\): takes (\d+) of (\d+) requests$", listed[0])
+    assert int(asked) == 2 * int(half)  # each norm is asked for in both kinds
     assert listed[1] == f"    declines {half}: kind RMSNorm; only LayerNorm"
 
 

@@ -61,12 +61,10 @@ class MixtureOfExperts(MegatronModule):
     def forward(self, hidden_states: Tensor, **_kwargs: Any) -> tuple[Tensor, None]:
         """Return [s, b, h] for [s, b, h], with sequence parallelism [s / t, b, h]; there is no bias."""
         tokens = hidden_states.flatten(0, 1)
-        weights, chosen, kept = self.router(hidden_states)
-        if kept is not chosen:
-            weights = weights.masked_fill(chosen & ~kept, -torch.inf)  # marks the rows that no expert computes
+        weights, chosen, counts = self.router(hidden_states)
         rows, row_weights, order = self.permute(tokens, chosen, weights)
-        trip = self.exchange.plan(kept.sum(dim=0), tokens.shape[0])
-        if kept is not chosen:
+        trip = self.exchange.plan(counts, tokens.shape[0])
+        if self.router.drops_tokens:
             trip = _Limited(counts=trip.counts, trip=trip, rows=len(rows), kept=self._computed(row_weights))
         computed = self.experts(trip.there(rows), trip.there(row_weights), trip.counts)
         output = self.unpermute(trip.back(computed), order, tokens.shape[0]).view_as(hidden_states)

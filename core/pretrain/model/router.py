@@ -49,19 +49,27 @@ class Router(MegatronModule):
         self.weighs_by_tokens = recipe.train.calculate_per_token_loss
 
     def forward(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the weights, fp32 [n, E], the choice, bool [n, E], and what the experts compute of it, bool [n, E].
+        """Return the weights, fp32 [n, E], the choice, bool [n, E], and how many tokens each expert computes, int64.
 
-        For [s, b, h] with n = s b tokens. Where none can be dropped the last two are one tensor.
+        For [s, b, h] with n = s b tokens. The weight of a choice that is dropped is minus infinity.
         """
         logits = self._logits(hidden).flatten(0, 1)
         weights, chosen = self.choose(logits, self.expert_bias)
-        kept = self._within_capacity(weights.detach(), chosen) if self.training else chosen
+        load = counts = chosen.sum(dim=0)
+        if self.drops_tokens:
+            kept = self._within_capacity(weights.detach(), chosen)
+            weights, counts = weights.masked_fill(chosen & ~kept, -torch.inf), kept.sum(dim=0)
         if self.training and torch.is_grad_enabled():  # once under recomputation, whose first pass has no gradients
-            self.load += chosen.sum(dim=0)
-            if kept is not chosen:
-                self.dropped += chosen.sum() - kept.sum()
+            self.load += load
+            if self.drops_tokens:
+                self.dropped += (load - counts).sum()
             weights = self._with_losses(weights, logits, hidden.shape[1])
-        return weights, chosen, kept
+        return weights, chosen, counts
+
+    @property
+    def drops_tokens(self) -> bool:
+        """Whether some choices may be dropped: in training, with a capacity."""
+        return self.training and self.model.moe_expert_capacity_factor is not None
 
     def _within_capacity(self, weights: Tensor, chosen: Tensor) -> Tensor:
         """Return the choice without what is beyond an expert's capacity, bool [n, E].
@@ -69,9 +77,7 @@ class Router(MegatronModule):
         As `apply_router_token_dropping` in megatron-core, but of all tokens of the micro-batch, where that function
         counts those of one tensor-parallel rank.
         """
-        model, factor = self.model, self.model.moe_expert_capacity_factor
-        if factor is None:
-            return chosen
+        model, factor = self.model, self.model.moe_expert_capacity_factor or 0.0
         is_by_weight = model.moe_token_drop_policy == "probs"  # noqa: S105  no password
         worth = weights if is_by_weight else torch.ones_like(weights)
         every, ranks = worth.masked_fill(~chosen, -torch.inf), self.tp_group.size()

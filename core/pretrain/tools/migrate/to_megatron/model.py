@@ -169,7 +169,7 @@ def _aux_loss_coeff(recipe: Recipe) -> Answer:
 
 def _capacity_factor(recipe: Recipe) -> Answer:
     factor = recipe.model.moe_expert_capacity_factor
-    if recipe.model.num_experts is None or factor is None:
+    if factor is None:
         return NOTHING
     change = "evaluations drop tokens there too"
     if recipe.parallel.tensor_model_parallel_size > 1:
@@ -177,12 +177,6 @@ def _capacity_factor(recipe: Recipe) -> Answer:
     if recipe.model.moe_router_enable_expert_bias:
         change += ", and the bias follows from what experts compute, not from what tokens choose"
     return Answer((given("moe_expert_capacity_factor", factor),), change)
-
-
-def _drop_policy(recipe: Recipe) -> Answer:
-    model, policy = recipe.model, recipe.model.moe_token_drop_policy
-    is_read = model.num_experts is not None and model.moe_expert_capacity_factor is not None
-    return when(is_read and policy != "probs", "moe_token_drop_policy", policy)
 
 
 def _load_balancing(recipe: Recipe) -> Answer:
@@ -199,7 +193,6 @@ FUNCTIONS: Mapping[str, Function] = {
     "model.moe_router_num_groups": num_groups,
     "model.moe_router_topk_scaling_factor": _scaling_factor,
     "model.moe_expert_capacity_factor": _capacity_factor,
-    "model.moe_token_drop_policy": _drop_policy,
     "model.moe_aux_loss_coeff": _aux_loss_coeff,
     "model.moe_router_load_balancing_type": _load_balancing,
     "model.ffn_hidden_size": ffn_hidden_size,
