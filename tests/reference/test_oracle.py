@@ -81,7 +81,7 @@ def test_a_mask_that_would_be_ignored_is_an_error():
 
 def test_triangle_declines_other_masks_with_the_reason():
     answers = plugin.pretrain_attention(examples.attention(mask=Mask.KEY_PADDING))
-    assert answers[1].reason == "mask key_padding; only causal"
+    assert answers[1].reason == "mask key_padding; only causal and documents"
 
 
 @pytest.mark.parametrize("length", [1, 15, 16, 17, 50])

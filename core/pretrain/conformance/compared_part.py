@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from pretrain.plugins.requests import AttentionRequest, Mask, SoftmaxRequest
+from pretrain.plugins.signatures import Documents
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -84,7 +85,7 @@ class AttentionPart:
         is given sums over all.
         """
         if isinstance(request, AttentionRequest):
-            groups, queries, keys = request.query_groups, request.seq_length, request.seq_length
+            groups, queries, keys = request.query_groups, request.seq_length, request.most_keys
         else:
             groups, queries, keys = request.heads, request.queries, request.keys
         of_query = request.heads // groups * keys
@@ -113,9 +114,9 @@ class AttentionPart:
         changed: dict[str, Any] = {"heads": len(self.heads)}
         if isinstance(self.request, AttentionRequest):
             changed["query_groups"] = len(self.groups)
-        if self._needs_mask:
+        if self._needs_mask or self._has_documents:
             changed["mask"] = Mask.ARBITRARY
-            changed |= {"window": None} if isinstance(self.request, AttentionRequest) else {}
+            changed |= {"window": None, "keys": 0} if isinstance(self.request, AttentionRequest) else {}
         return replace(self.request, **changed)
 
     def with_mask(self, given: dict[str, Any]) -> dict[str, Any]:
@@ -130,8 +131,12 @@ class AttentionPart:
         return given | {"mask": masked[None, None]}
 
     def narrow(self, name: str, x: Any) -> Any:
-        """See `ComparedPart`."""
-        if self.is_whole or not isinstance(x, torch.Tensor):
+        """See `ComparedPart`; documents become a mask, True where a query of the part sees no key."""
+        if self.is_whole:
+            return x
+        if isinstance(x, Documents) and isinstance(self.request, AttentionRequest):
+            x = mask_of_documents(x, self.batch, self.request.window)
+        if not isinstance(x, torch.Tensor):
             return x
         return x[tuple(each.to(x.device) if isinstance(each, torch.Tensor) else each for each in self._index(name, x))]
 
@@ -147,7 +152,7 @@ class AttentionPart:
         """See `ComparedPart`: an early query's weights are large, and so is what they make."""
         if isinstance(self.request, SoftmaxRequest):
             return [(slice(None), slice(None), places) for places in octaves(self.queries)]
-        keys = torch.arange(self.request.seq_length)
+        keys = torch.arange(self.request.most_keys)
         return [(places,) for places in octaves(keys if name in {"key", "value"} else self.queries)]
 
     def __str__(self) -> str:
@@ -163,12 +168,16 @@ class AttentionPart:
     def _lengths(self) -> tuple[int, int]:
         request = self.request
         if isinstance(request, AttentionRequest):
-            return request.seq_length, request.seq_length
+            return request.seq_length, request.most_keys
         return request.queries, request.keys
 
     @property
     def _needs_mask(self) -> bool:
         return self.request.mask is Mask.CAUSAL and len(self.queries) < self._lengths[0]
+
+    @property
+    def _has_documents(self) -> bool:
+        return self.request.mask is Mask.DOCUMENTS and not self.is_whole
 
     def _index(self, name: str, x: Tensor) -> Index:
         if name == "mask":  # of one sample or all, of one head or all
@@ -182,6 +191,27 @@ class AttentionPart:
         if name == "query":
             return outer(self.queries, self.samples, self.heads)
         return outer(self.queries, self.samples, _members(self.heads, x.shape[-1] // self.request.heads))
+
+
+def mask_of_documents(documents: Documents, batch: int, window: int | None = None) -> Tensor:
+    """Return bool [b, 1, queries, keys] on the host, True where a query does not see a key of its document or window.
+
+    Written without a loop over documents, since the reference kernel has one.
+    """
+
+    def places(ends: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        """Return the document of each place, and how many places its document has from there on, both [b, places]."""
+        after = torch.tensor(ends[1:])
+        place = torch.arange(ends[-1])
+        number = torch.bucketize(place, after, right=True)
+        return number.view(batch, -1), (after[number] - place).view(batch, -1)
+
+    of_query, left = (x[:, :, None] for x in places(documents.query_ends_on_host))
+    of_key, left_of_key = (x[:, None, :] for x in places(documents.key_ends_on_host))
+    masked = (of_query != of_key) | (left_of_key < left)
+    if window is not None:
+        masked |= left_of_key - left >= window
+    return masked.unsqueeze(1)
 
 
 def evenly(count: int, kept: int) -> Tensor:

@@ -16,6 +16,7 @@ from pretrain.conformance.tensor_error import assert_near
 from pretrain.plugins.host import discovery
 from pretrain.plugins.host.discovery import load_plugin
 from pretrain.plugins.offer import Decline, Offer
+from pretrain.plugins.signatures import Documents
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -177,12 +178,12 @@ def forward_backward(
         return {"output": kept}
     if grad_output is None:
         grad_output = part.widen(output, random(*part.narrow("output", kept).shape, dtype=output.dtype, seed=7))
-    placed = place(grad_output).to(output.dtype)
+    put = place(grad_output).to(output.dtype)
     with watch():
-        grads = torch.autograd.grad(output, list(leaves.values()), placed, allow_unused=True)
+        grads = torch.autograd.grad(output, list(leaves.values()), put, allow_unused=True)
     if is_guarded:
         _assert_not_overwritten(given, leaves)
-        _assert_not_overwritten({"gradient of the output": placed}, {"gradient of the output": place(grad_output)})
+        _assert_not_overwritten({"gradient of the output": put}, {"gradient of the output": place(grad_output)})
     found = {name: leaf.main_grad for name, leaf in leaves.items() if getattr(leaf, "grad_added_to_main_grad", False)}
     found = {name: grad for name, grad in zip(leaves, grads, strict=True) if grad is not None} | found
     return {"output": kept} | {f"gradient of {name}": found[name] for name in leaves if name in found}
@@ -213,8 +214,8 @@ def both_results(
     with the part of inputs and constants, in fp64 on the CPU. Options are those of `forward_backward`, for the kernel.
     """
     given = dict(constants or {})
-    placed = {name: place(x) if isinstance(x, torch.Tensor) else x for name, x in given.items()}
-    actual = forward_backward(kernel, inputs, place, constants=placed, part=part, **options)
+    there = {name: placed(x, place) for name, x in given.items()}
+    actual = forward_backward(kernel, inputs, place, constants=there, part=part, **options)
     output = actual["output"]
     grad_output = random(*part.narrow("output", output).shape, dtype=output.dtype, seed=7)
     expected = forward_backward(
@@ -230,7 +231,14 @@ def both_results(
 
 
 def _on(device: torch.device, constants: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: x.to(device) if isinstance(x, torch.Tensor) else x for name, x in constants.items()}
+    return {name: placed(x, lambda tensor: tensor.to(device)) for name, x in constants.items()}
+
+
+def placed(argument: Any, place: Callable[[Tensor], Tensor]) -> Any:
+    """Return an argument of a kernel with its tensors put onto a device, or made fake ones."""
+    if isinstance(argument, Documents):
+        return argument.placed(place)
+    return place(argument) if isinstance(argument, torch.Tensor) else argument
 
 
 def assert_agrees(
@@ -252,12 +260,12 @@ def assert_agrees(
     other arguments, which get no gradient. `floor`: see `assert_near`; `is_watched`: `forward_backward`.
     """
     first, given = next(iter(inputs.values())), dict(constants or {})
-    placed = _on(device, given)
+    there = _on(device, given)
 
     def place(x: Tensor) -> Tensor:
         return (strided(x) if is_strided else x).to(device)
 
-    functions = partial(kernel, **placed), partial(oracle, **given)
+    functions = partial(kernel, **there), partial(oracle, **given)
     actual, expected = both_results(*functions, inputs, place, is_watched=is_watched)
     output = actual["output"]
     expected_dtype = output_dtype or first.dtype
@@ -292,8 +300,8 @@ def assert_repeats(
     try:
         options: dict[str, Any] = {"output_dtype": output_dtype, "floor": floor, "is_watched": is_watched}
         first = assert_agrees(function, oracle, inputs, device, constants=constants, **options)
-        placed = _on(device, constants or {})
-        second = forward_backward(function, inputs, lambda x: x.to(device), constants=placed, is_watched=is_watched)
+        there = _on(device, constants or {})
+        second = forward_backward(function, inputs, lambda x: x.to(device), constants=there, is_watched=is_watched)
     finally:
         torch.use_deterministic_algorithms(before)
     different = [name for name, value in first.items() if not torch.equal(value, second[name])]

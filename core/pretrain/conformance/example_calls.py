@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from pretrain.conformance.comparison import random
+from pretrain.conformance.comparison import placed, random
 from pretrain.plugins.requests import Mask
-from pretrain.plugins.signatures import SIGNATURES, by_position
+from pretrain.plugins.signatures import SIGNATURES, Documents, by_position
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,8 +34,11 @@ class ExampleCall:
 
     def placed(self, place: Callable[[Tensor], Tensor]) -> ExampleCall:
         """Return the same with every tensor put onto a device, or made a fake one."""
-        constants = {name: place(x) if isinstance(x, torch.Tensor) else x for name, x in self.constants.items()}
-        return replace(self, inputs={name: place(x) for name, x in self.inputs.items()}, constants=constants)
+        return replace(
+            self,
+            inputs={name: place(x) for name, x in self.inputs.items()},
+            constants={name: placed(x, place) for name, x in self.constants.items()},
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +59,7 @@ def example_call(request: Request, tokens: int | Sizes) -> ExampleCall:
 def longer(request: Asked, length: int) -> Asked:
     """Return a request for sequences of that length, where it says a length."""
     names = {"seq_length", "queries", "keys"} & {part.name for part in fields(request)}
-    changed: dict[str, Any] = dict.fromkeys(names, length)
+    changed: dict[str, Any] = dict.fromkeys((name for name in names if getattr(request, name)), length)
     return replace(request, **changed)
 
 
@@ -67,20 +71,20 @@ def rotations(length: int, size: int) -> tuple[Tensor, Tensor]:
     return angles.cos(), angles.sin()
 
 
-def _mask(kind: Mask, batch: int, queries: int, keys: int) -> Tensor | None:
+def _mask(kind: Mask, batch: int, queries: int, keys: int) -> Tensor | Documents | None:
     is_square = kind is Mask.ARBITRARY and queries == keys
     return documents(batch, queries) if is_square else example_mask(kind, batch, queries, keys)
 
 
 def _attention(request: requests.AttentionRequest, _: Sizes) -> ExampleCall:
-    """Make query [s, b, n, d], key and value [s, b, g, d]."""
-    heads = {"query": request.heads, "key": request.query_groups, "value": request.query_groups}
-    length, batch = request.seq_length, request.micro_batch_size
+    """Make query [s, b, n, d], key and value [keys, b, g, d]."""
+    queries, keys, batch = request.seq_length, request.most_keys, request.micro_batch_size
+    shapes = {"query": (queries, request.heads), "key": (keys, request.query_groups)}
     inputs = {
-        name: random(length, batch, number, request.head_size, dtype=request.dtype, seed=seed)
-        for seed, (name, number) in enumerate(heads.items())
+        name: random(length, batch, heads, request.head_size, dtype=request.dtype, seed=seed)
+        for seed, (name, (length, heads)) in enumerate((shapes | {"value": shapes["key"]}).items())
     }
-    return ExampleCall(inputs=inputs, constants={"mask": _mask(request.mask, batch, length, length)})
+    return ExampleCall(inputs=inputs, constants={"mask": _mask(request.mask, batch, queries, keys)})
 
 
 def _softmax(request: requests.SoftmaxRequest, sizes: Sizes) -> ExampleCall:
@@ -190,10 +194,12 @@ _MAKERS: dict[str, Callable[[Any, Sizes], ExampleCall]] = {
 OPERATIONS = tuple(_MAKERS)
 
 
-def example_mask(kind: Mask, batch: int, queries: int, keys: int) -> Tensor | None:
-    """Return a mask tensor of the kind, True = masked; every query sees at least the first key."""
+def example_mask(kind: Mask, batch: int, queries: int, keys: int) -> Tensor | Documents | None:
+    """Return a mask of the kind; of a tensor True = masked, and every query sees at least the first key."""
     if kind in (Mask.NONE, Mask.CAUSAL):
         return None
+    if kind is Mask.DOCUMENTS:
+        return example_documents(batch, queries, keys)
     if kind is Mask.KEY_PADDING:
         lengths = torch.arange(batch) % keys + (keys + 1) // 2
         return (torch.arange(keys) >= lengths.clamp(max=keys)[:, None]).view(batch, 1, 1, keys)
@@ -202,6 +208,22 @@ def example_mask(kind: Mask, batch: int, queries: int, keys: int) -> Tensor | No
     mask |= torch.ones(queries, keys, dtype=torch.bool).triu(keys - queries + 1)
     mask[..., 0] = False
     return mask
+
+
+def example_documents(batch: int, queries: int, keys: int, lengths: Sequence[int] | None = None) -> Documents:
+    """Return documents on the CPU: one token, none, then others of these lengths, or of one for each sample.
+
+    The first queries see keys from before them, where there are more keys.
+    """
+    rows = []
+    for row in range(batch):
+        each = itertools.chain((1, 0), lengths or itertools.repeat(5 + 3 * row + keys // 4))
+        ends = list(itertools.takewhile(lambda end: end < keys, itertools.accumulate(each)))
+        rows.append([*ends, keys])
+    key_ends = [0, *(row * keys + end for row, ends in enumerate(rows) for end in ends)]
+    before = keys - queries
+    query_ends = [0, *(row * queries + max(0, end - before) for row, ends in enumerate(rows) for end in ends)]
+    return Documents.of(torch.tensor([query_ends, key_ends], dtype=torch.int32), lambda x: x)
 
 
 def documents(batch: int, length: int) -> Tensor:
@@ -214,9 +236,9 @@ def documents(batch: int, length: int) -> Tensor:
 def mask_with_empty_rows(kind: Mask, batch: int, queries: int, keys: int) -> tuple[Tensor, Tensor]:
     """Return a mask tensor under which some queries see no key, and bool [batch, queries], True for those."""
     mask = example_mask(kind, batch, queries, keys)
-    if mask is None:
+    if not isinstance(mask, torch.Tensor):
         msg = f"{kind} has no mask tensor"
-        raise ValueError(msg)
+        raise ValueError(msg)  # noqa: TRY004  the kind is wrong
     empty = torch.zeros(batch, queries, dtype=torch.bool)
     if kind is Mask.KEY_PADDING:
         empty[-1] = True

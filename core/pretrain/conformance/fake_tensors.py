@@ -39,6 +39,8 @@ FIRST = (
     examples.attention(BF16, groups=2, length=65, size=16),
     examples.attention(FP32, Mask.ARBITRARY, dropout=0.5),
     examples.attention(BF16, length=65, window=20),
+    examples.attention(BF16, Mask.DOCUMENTS, groups=2, length=65),
+    examples.attention(BF16, length=32, keys=128),
     examples.softmax(BF16),
     examples.softmax(FP32, Mask.KEY_PADDING),
     examples.norm(BF16, "LayerNorm"),

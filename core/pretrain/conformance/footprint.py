@@ -60,7 +60,7 @@ def footprint(kernel: Callable[..., Tensor], call: ExampleCall) -> Footprint:
     with saved_tensors_hooks(pack, lambda x: x):
         output = kernel(**given, **constants)
     storages = {_storage(x): x for x in kept}
-    names = {_storage(x): name for name, x in (given | constants).items() if x is not None}
+    names = {_storage(x): name for name, x in (given | constants).items() if isinstance(x, torch.Tensor)}
     sizes = [rounded(x.untyped_storage().nbytes()) for key, x in storages.items() if key not in names]
     grads = gradients(output, given)
     return Footprint(

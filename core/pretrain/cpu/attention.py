@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,13 +12,14 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from pretrain.cpu.tiled import Tiled, matmul_dtype
 from pretrain.plugins.offer import Decline, Offer
 from pretrain.plugins.requests import Mask
-from pretrain.reference.attention import to_context
+from pretrain.reference.attention import ByDocument, to_context
 from pretrain.reference.softmax import check_mask
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from pretrain.plugins.requests import AttentionRequest
+    from pretrain.plugins.signatures import AttentionFn
 
 
 class Sdpa:
@@ -75,16 +77,22 @@ STORED_UP_TO = 2048
 def answers(request: AttentionRequest) -> list[Offer | Decline]:
     """Return the kernels for a request, best first."""
     tiled, recomputed = _tiled(request, "tiled", "triangle"), _tiled(request, "recomputed", "flash")
-    first = [tiled, recomputed] if request.seq_length <= STORED_UP_TO else [recomputed, tiled]
+    first = [tiled, recomputed] if request.most_keys <= STORED_UP_TO else [recomputed, tiled]
     return [*first, _sdpa(request)]
 
 
 def _tiled(request: AttentionRequest, name: str, kind: str) -> Offer | Decline:
-    if request.mask is not Mask.CAUSAL:
-        return Decline(name=name, kind=kind, reason=f"mask {request.mask}; only {Mask.CAUSAL}")
+    if request.mask not in (Mask.CAUSAL, Mask.DOCUMENTS):
+        reason = f"mask {request.mask}; only {Mask.CAUSAL} and {Mask.DOCUMENTS}"
+        return Decline(name=name, kind=kind, reason=reason)
     if not 0 <= request.dropout < 1:
         return Decline(name=name, kind=kind, reason=f"dropout {request.dropout}; only below 1")
-    return Offer(name=name, kind=kind, build=lambda _: Tiled(request, stores=name == "tiled"))
+    return Offer(name=name, kind=kind, build=lambda _: _each(Tiled(request, stores=name == "tiled"), request))
+
+
+def _each(causal: AttentionFn, request: AttentionRequest) -> AttentionFn:
+    """Return a causal kernel, or with documents one that calls it for each."""
+    return ByDocument(causal) if request.mask is Mask.DOCUMENTS else causal
 
 
 def _sdpa(request: AttentionRequest) -> Offer | Decline:
@@ -92,4 +100,9 @@ def _sdpa(request: AttentionRequest) -> Offer | Decline:
         return Decline(name="sdpa", kind="flash", reason="no dropout in CPU flash attention")
     if request.window is not None:
         return Decline(name="sdpa", kind="flash", reason=f"window {request.window}; torch's attention has none")
-    return Offer(name="sdpa", kind="flash", build=lambda _: Sdpa(request), provider=TORCH)
+    if request.keys:
+        # torch aligns the first query with the first key; our contract aligns the last ones.
+        reason = f"{request.keys} keys for {request.seq_length} queries; only as many"
+        return Decline(name="sdpa", kind="flash", reason=reason)
+    causal = replace(request, mask=Mask.CAUSAL) if request.mask is Mask.DOCUMENTS else request
+    return Offer(name="sdpa", kind="flash", build=lambda _: _each(Sdpa(causal), request), provider=TORCH)

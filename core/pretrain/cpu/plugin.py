@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pretrain.plugins.backend import Backend
     from pretrain.plugins.offer import Answer
 
-CONTRACT = (1, 3)
+CONTRACT = (1, 4)
 
 
 @hookimpl

@@ -9,7 +9,7 @@ import torch
 
 from pretrain.cpu.dropout import DropoutMask
 from pretrain.reference.accumulation import accumulation_dtype, add_batched_matmul
-from pretrain.reference.attention import by_group, first_key, scaled_matmul, ungrouped
+from pretrain.reference.attention import by_group, first_key, keys_before, scaled_matmul, ungrouped
 from pretrain.reference.softmax import causal
 
 if TYPE_CHECKING:
@@ -53,11 +53,12 @@ class _Plan:
         """Total factor of query times key."""
         return self.scale * self.divisor
 
-    def tiles(self, length: int) -> Iterator[tuple[int, int, slice]]:
+    def tiles(self, query: Tensor, key: Tensor) -> Iterator[tuple[int, int, slice]]:
         """Return the begin and end of every tile's queries, and its keys: those before the end that a query sees."""
+        length, before = query.shape[0], key.shape[0] - query.shape[0]
         for start in range(0, length, self.rows):
             end = min(start + self.rows, length)
-            yield start, end, slice(first_key(start, self.window), end)
+            yield start, end, slice(first_key(before + start, self.window), before + end)
 
 
 class Tiled:
@@ -83,10 +84,8 @@ class Tiled:
     def __call__(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, *, training: bool = True
     ) -> Tensor:
-        """Return the context [s, b, n * d] for query [s, b, n, d], key and value [s, b, g, d]."""
-        if mask is not None or query.shape[0] != key.shape[0]:
-            msg = f"tiled: {query.shape[0]} queries, {key.shape[0]} keys; needs equally many, and no mask tensor"
-            raise ValueError(msg)
+        """Return the context [s, b, n * d] for query [s, b, n, d], key and value [keys, b, g, d]."""
+        keys_before(query, key, mask)
         q, k, v = (x.to(self.dtype) for x in (query, key, value))
         context: Tensor = _Tiled.apply(q, k, v, self.plan, training)  # type: ignore[no-untyped-call]
         return context.to(query.dtype)
@@ -101,7 +100,7 @@ class _Tiled(torch.autograd.Function):
         ctx.plan, ctx.generator_state = plan, torch.get_rng_state() if dropout_mask and not plan.stores else None
         context = query.new_empty(query.shape)
         saved = []
-        for start, end, seen in plan.tiles(query.shape[0]):
+        for start, end, seen in plan.tiles(query, key):
             weights = _weights(by_group(query[start:end], plan.groups), keys[:, seen], end - start, plan)
             dropped = dropout_mask.draw(weights.shape) if dropout_mask else None
             rows = torch.bmm(_kept(weights, dropped, plan), values[:, seen])
@@ -119,8 +118,8 @@ class _Tiled(torch.autograd.Function):
         # The tiles are added to these one by one: in fp16 or bf16 every addition would round.
         grad_keys, grad_values = (torch.zeros(x.shape, dtype=accumulation_dtype(x.dtype)) for x in (keys, values))
         grad_query, grad_context = torch.empty_like(query), grads[0].reshape(query.shape)
-        stored = zip(saved[::2], saved[1::2], strict=True) if plan.stores else _recomputed(ctx, query, keys)
-        for (start, end, seen), (weights, dropped) in zip(plan.tiles(query.shape[0]), stored, strict=True):
+        stored = zip(saved[::2], saved[1::2], strict=True) if plan.stores else _recomputed(ctx, query, key, keys)
+        for (start, end, seen), (weights, dropped) in zip(plan.tiles(query, key), stored, strict=True):
             grad_rows = by_group(grad_context[start:end], plan.groups)
             add_batched_matmul(grad_values[:, seen], _kept(weights, dropped, plan).transpose(1, 2), grad_rows)
             grad_weights = _kept(torch.bmm(grad_rows, values[:, seen].transpose(1, 2)), dropped, plan)
@@ -146,13 +145,13 @@ def _weights(rows: Tensor, keys: Tensor, queries: int, plan: _Plan) -> Tensor:
     return torch.softmax(scores, dim=-1, out=scores)
 
 
-def _recomputed(ctx: Any, query: Tensor, keys: Tensor) -> Iterator[tuple[Tensor, Tensor | None]]:
+def _recomputed(ctx: Any, query: Tensor, key: Tensor, keys: Tensor) -> Iterator[tuple[Tensor, Tensor | None]]:
     """Compute the weights and the dropout mask of every tile again, as in the forward pass."""
     plan: _Plan = ctx.plan
     dropout_mask, generator = None, None
     if ctx.generator_state is not None:
         dropout_mask, generator = plan.dropout_mask, torch.Generator().set_state(ctx.generator_state)
-    for start, end, seen in plan.tiles(query.shape[0]):
+    for start, end, seen in plan.tiles(query, key):
         weights = _weights(by_group(query[start:end], plan.groups), keys[:, seen], end - start, plan)
         yield weights, dropout_mask.draw(weights.shape, generator) if dropout_mask else None
 

@@ -13,7 +13,7 @@ PROJECT = "pretrain"
 BACKENDS = "pretrain.backends"
 PLUGINS = "pretrain.plugins"
 
-CONTRACT = (1, 3)
+CONTRACT = (1, 4)
 """Version (major, minor) of hooks, requests and `Backend`; rules: `contract` and docs/writing-a-backend.md."""
 
 hookspec = pluggy.HookspecMarker(PROJECT)

@@ -66,4 +66,6 @@ def _unknown(request: Request, contract: Version) -> list[str]:
     """Return "field value" for what a plugin of that contract does not know, and cannot ignore."""
     new = [field for field in dataclasses.fields(request) if field.metadata.get("since", (0, 0)) > contract]
     values = [(field, getattr(request, field.name)) for field in new]
-    return [f"{field.name} {value}" for field, value in values if value != field.default]
+    newer = [f"{field.name} {value}" for field, value in values if value != field.default]
+    mask = getattr(request, "mask", None)
+    return [*newer, f"mask {mask}"] if mask is not None and mask.since > contract else newer

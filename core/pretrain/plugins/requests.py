@@ -21,6 +21,7 @@ class Mask(StrEnum):
 
     NONE: every query sees every key; the mask argument is None.
     CAUSAL: query i sees keys up to i + (keys - queries); the mask argument is None.
+    DOCUMENTS: causal within each document of a sample; the mask argument is `signatures.Documents`. Of attention alone.
     KEY_PADDING: bool [b, 1, 1, keys], True = masked.
     ARBITRARY: bool, broadcastable to [b, n, queries, keys], True = masked; it holds the causal part, if any.
     A query that sees no key at all gets zeros, forward and backward.
@@ -30,6 +31,12 @@ class Mask(StrEnum):
     CAUSAL = "causal"
     KEY_PADDING = "key_padding"
     ARBITRARY = "arbitrary"
+    DOCUMENTS = "documents"
+
+    @property
+    def since(self) -> tuple[int, int]:
+        """The version of the contract that added it."""
+        return (1, 4) if self is Mask.DOCUMENTS else (1, 0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,7 +102,7 @@ class AttentionRequest(Request):
     head_size: int
     """d, size of a head."""
     seq_length: int
-    """s, queries and keys."""
+    """s, queries, and keys where `keys` says nothing else."""
     micro_batch_size: int
     """b of a training step; a prompt is continued with b = 1."""
     mask: Mask = Mask.CAUSAL
@@ -111,17 +118,34 @@ class AttentionRequest(Request):
     block_size: int = 512
     """Rows of one block of the "triangle" kind."""
     window: int | None = field(default=None, metadata={"since": (1, 3)})
-    """Keys that a query sees at most, its own included; None: all. Only with `Mask.CAUSAL`: query i then sees keys from
-    i + (keys - queries) - window + 1 to i + (keys - queries)."""
+    """Keys that a query sees at most, its own included; None: all. Only with `Mask.CAUSAL` and `Mask.DOCUMENTS`: query
+    i then sees keys from i + (keys - queries) - window + 1 to i + (keys - queries)."""
+    keys: int = field(default=0, metadata={"since": (1, 4)})
+    """The most keys of a call, with `Mask.CAUSAL` and `Mask.DOCUMENTS`; 0: as many as queries. Else every call has s
+    queries and from s to so many keys: a piece of a sequence under context parallelism, and all that is before it."""
 
     def __post_init__(self) -> None:
-        """Refuse a window that no kernel would look at: any other mask holds it."""
-        if self.window is not None and (self.mask is not Mask.CAUSAL or self.window < 1):
+        """Refuse what no kernel would look at: any other mask holds the window, and the place of the queries."""
+        is_causal = self.mask in (Mask.CAUSAL, Mask.DOCUMENTS)
+        if self.window is not None and (not is_causal or self.window < 1):
             msg = f"window {self.window} with mask {self.mask}; a window is at least 1, and needs mask {Mask.CAUSAL}"
             raise ValueError(msg)
+        if self.keys and (not is_causal or self.keys < self.seq_length):
+            msg = (
+                f"{self.keys} keys, {self.seq_length} queries, mask {self.mask}; needs as many keys, and {Mask.CAUSAL}"
+            )
+            raise ValueError(msg)
+
+    @property
+    def most_keys(self) -> int:
+        """The most keys of a call."""
+        return self.keys or self.seq_length
 
     def softmax(self) -> SoftmaxRequest:
-        """Return the request for the softmax of stored scores: it undoes the score divisor, its mask has the window."""
+        """Return the request for the softmax of stored scores: it undoes the score divisor, its mask has the window.
+
+        It has the sizes of the largest call, without documents: a kernel that keeps these apart calls it for none.
+        """
         return SoftmaxRequest(
             device_type=self.device_type,
             dtype=self.dtype,
@@ -129,8 +153,8 @@ class AttentionRequest(Request):
             device_name=self.device_name,
             heads=self.heads,
             queries=self.seq_length,
-            keys=self.seq_length,
-            mask=self.mask if self.window is None else Mask.ARBITRARY,
+            keys=self.most_keys,
+            mask=(Mask.CAUSAL if self.mask is Mask.DOCUMENTS else self.mask) if self.window is None else Mask.ARBITRARY,
             scale=self.score_divisor,
             in_fp32=self.softmax_in_fp32,
         )

@@ -8,7 +8,8 @@ by position, so that names are a plugin's own; what stands after `*` is passed b
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -29,16 +30,55 @@ class SoftmaxFn(Protocol):
         """
 
 
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Documents:
+    """The documents of a call under `Mask.DOCUMENTS`: those of its first sample, then those of the next one.
+
+    Document i has the queries from query_ends[i] to query_ends[i + 1] and the keys from key_ends[i] to key_ends[i + 1],
+    counted over all samples, each of which has as many as any other. One with queries has at least as many keys, and
+    its last query sees its last key. It may have keys alone, which nobody sees, or be empty.
+    """
+
+    query_ends: Tensor
+    """int32 [documents + 1] on the device, from 0 to b * queries, ascending."""
+    key_ends: Tensor
+    """int32 [documents + 1] on the device, from 0 to b * keys, ascending."""
+    query_ends_on_host: tuple[int, ...]
+    """The same numbers, for kernels that take them on the host."""
+    key_ends_on_host: tuple[int, ...]
+    """The same numbers."""
+
+    @classmethod
+    def of(cls, ends: Tensor, place: Callable[[Tensor], Tensor]) -> Documents:
+        """Take the ends of queries and keys, int32 [2, documents + 1] on the host; `place` puts them on the device."""
+        queries, keys = (tuple(row) for row in ends.tolist())
+        query_ends, key_ends = place(ends).unbind()
+        return cls(query_ends=query_ends, key_ends=key_ends, query_ends_on_host=queries, key_ends_on_host=keys)
+
+    def placed(self, place: Callable[[Tensor], Tensor]) -> Documents:
+        """Return the same, with the tensors that `place` makes of these."""
+        return replace(self, query_ends=place(self.query_ends), key_ends=place(self.key_ends))
+
+    @property
+    def queries(self) -> list[int]:
+        """The number of queries of each document."""
+        return [end - begin for begin, end in pairwise(self.query_ends_on_host)]
+
+    @property
+    def keys(self) -> list[int]:
+        """The number of keys of each document."""
+        return [end - begin for begin, end in pairwise(self.key_ends_on_host)]
+
+
 class AttentionFn(Protocol):
     """Attention without projections."""
 
-    def __call__(
-        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, *, training: bool = True
-    ) -> Tensor:
-        """Return the context [s, b, n * d] of query [s, b, n, d], key and value [s, b, g, d], under the `Mask`.
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, mask: Any = None, *, training: bool = True) -> Tensor:
+        """Return the context [s, b, n * d] of query [s, b, n, d], key and value [keys, b, g, d], under the `Mask`.
 
-        Rows of queries that see no key are zero. Only while `training` the request's dropout applies, which draws from
-        the device's default generator.
+        The mask is a bool tensor, `Documents` or None, as the request's `Mask` says. There are as many keys as queries
+        but where the request has `keys`. Rows of queries that see no key are zero. Only while `training` the request's
+        dropout applies, which draws from the device's default generator.
         """
 
 

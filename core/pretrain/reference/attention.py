@@ -1,4 +1,4 @@
-"""Attention with stored weights, and causal attention over only the blocks on and below the diagonal."""
+"""Attention with stored weights, causal attention over only the blocks below the diagonal, and document by document."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 from torch.nn import functional as F  # noqa: N812  torch's own alias
 
+from pretrain.plugins.signatures import Documents
 from pretrain.reference.softmax import Softmax, causal, masked_softmax
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from pretrain.plugins.requests import AttentionRequest
-    from pretrain.plugins.signatures import SoftmaxFn
+    from pretrain.plugins.signatures import AttentionFn, SoftmaxFn
 
 
 ScaledMatmul: TypeAlias = "Callable[[Tensor, Tensor, float], Tensor]"
@@ -29,7 +30,8 @@ class Attention:
         self, request: AttentionRequest, softmax: SoftmaxFn | None = None, *, matmul: ScaledMatmul | None = None
     ) -> None:
         """Make a kernel; `softmax` multiplies by the request's score divisor, and `matmul` is of queries and keys."""
-        self.softmax = softmax or Softmax(request.softmax())
+        self.softmax, self.plain = softmax, Softmax(request.softmax())
+        self.keys = request.most_keys
         self.matmul = matmul or scaled_matmul
         self.groups, self.dropout, self.window = request.query_groups, request.dropout, request.window
         self.scale = request.scale / request.score_divisor  # the softmax multiplies by the divisor
@@ -37,13 +39,15 @@ class Attention:
     def __call__(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, *, training: bool = True
     ) -> Tensor:
-        """Return the context [s, b, n * d] for query [s, b, n, d], key and value [s, b, g, d]."""
+        """Return the context [s, b, n * d] for query [s, b, n, d], key and value [keys, b, g, d]."""
         queries, batch, heads, _ = query.shape
         grouped = by_group(query, self.groups)
         scores = self.matmul(grouped, by_group(key, self.groups).transpose(1, 2), self.scale)
         if self.window is not None and mask is None:  # as `AttentionRequest.softmax` says
             mask = causal(queries, key.shape[0], query.device, self.window)[None, None]
-        weights = self.softmax(scores.view(batch, heads, queries, -1), mask)
+        # The softmax was asked for with the most keys; rows of another length are left to plain torch.
+        softmax = self.softmax if self.softmax and key.shape[0] == self.keys else self.plain
+        weights = softmax(scores.view(batch, heads, queries, -1), mask)
         weights = F.dropout(weights, self.dropout, training=training)
         context = torch.bmm(weights.reshape(scores.shape), by_group(value, self.groups))
         return to_context(context.view(batch, heads, queries, -1))
@@ -77,6 +81,57 @@ def to_context(x: Tensor) -> Tensor:
     return x.permute(2, 0, 1, 3).reshape(s, b, n * d)
 
 
+def keys_before(query: Tensor, key: Tensor, mask: object) -> int:
+    """Return how many keys [keys, ...] lie before the first of the queries [s, ...], whose last sees the last key.
+
+    Raises ValueError where a causal kernel cannot be meant: for fewer keys than queries, and a mask.
+    """
+    before = key.shape[0] - query.shape[0]
+    if mask is not None or before < 0:
+        msg = f"a causal kernel: {query.shape[0]} queries, {key.shape[0]} keys; needs as many or more, and no mask"
+        raise ValueError(msg)
+    return before
+
+
+class ByDocument:
+    """An `AttentionFn` for `Mask.DOCUMENTS`: one for causal masks, called for each document by itself.
+
+    No mask is made. The kernel is called with one sample, and lengths that change from call to call.
+    """
+
+    def __init__(self, kernel: AttentionFn) -> None:
+        self.kernel = kernel
+
+    def __call__(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Documents | None = None, *, training: bool = True
+    ) -> Tensor:
+        """Return the context [s, b, n * d] for query [s, b, n, d], key and value [keys, b, g, d]."""
+        documents = require_documents(mask)
+        parts = [
+            torch.split(_by_sample(x), lengths)
+            for x, lengths in ((query, documents.queries), (key, documents.keys), (value, documents.keys))
+        ]
+        contexts = [
+            self.kernel(*(x.unsqueeze(1) for x in document), training=training)
+            for document in zip(*parts, strict=True)
+            if document[0].shape[0]
+        ]
+        return torch.cat(contexts).view(query.shape[1], query.shape[0], -1).transpose(0, 1).contiguous()
+
+
+def require_documents(mask: object) -> Documents:
+    """Return the mask argument of `Mask.DOCUMENTS`; raises ValueError if it is another."""
+    if not isinstance(mask, Documents):
+        msg = f"a kernel built for the mask 'documents' was called with {type(mask).__name__}; needs Documents"
+        raise ValueError(msg)  # noqa: TRY004  as `check_mask`
+    return mask
+
+
+def _by_sample(x: Tensor) -> Tensor:
+    """Return [b * s, n, d] for [s, b, n, d], sample after sample: a view of one sample."""
+    return x.transpose(0, 1).reshape(-1, *x.shape[2:])
+
+
 def first_key(query: int, window: int | None) -> int:
     """Return the first key that a query sees under a causal mask, by their numbers."""
     return 0 if window is None else max(0, query - window + 1)
@@ -91,7 +146,8 @@ class CausalBlocks:
     """An `AttentionFn` for causal masks: a block of queries uses only the keys up to its own last row.
 
     Of G x G blocks G (G + 1) / 2 are computed and stored, with a window those that it reaches. The last block may be
-    shorter than the others, and shapes may change between calls. Keys and values of a block are views.
+    shorter than the others, shapes may change between calls, and there may be more keys than queries. Keys and values
+    of a block are views.
     """
 
     def __init__(
@@ -116,12 +172,9 @@ class CausalBlocks:
     def __call__(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, *, training: bool = True
     ) -> Tensor:
-        """Return the context [s, b, n * d] for query [s, b, n, d], key and value [s, b, g, d]."""
-        if mask is not None or query.shape[0] != key.shape[0]:
-            msg = f"triangle: {query.shape[0]} queries, {key.shape[0]} keys; needs equally many, and no mask tensor"
-            raise ValueError(msg)
+        """Return the context [s, b, n * d] for query [s, b, n, d], key and value [keys, b, g, d]."""
+        end, blocks = keys_before(query, key, mask), []
         keys, values = by_group(key, self.request.query_groups), by_group(value, self.request.query_groups)
-        end, blocks = 0, []
         for rows in torch.split(query, self.request.block_size):
             begin = first_key(end, self.request.window)
             begin -= begin % self.request.block_size  # whole blocks: few shapes, which the kernels of a device take

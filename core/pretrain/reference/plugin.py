@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pretrain.plugins import hookimpl
@@ -9,7 +10,7 @@ from pretrain.plugins.offer import Decline, Offer
 from pretrain.plugins.requests import Mask
 from pretrain.plugins.signatures import OptimizerKernels
 from pretrain.reference import adam, norm
-from pretrain.reference.attention import Attention, CausalBlocks
+from pretrain.reference.attention import Attention, ByDocument, CausalBlocks
 from pretrain.reference.cross_entropy import CrossEntropy
 from pretrain.reference.elementwise import ACTIVATIONS, BiasDropoutAdd, rotate
 from pretrain.reference.experts import GroupedLinear, Router, permutation
@@ -21,15 +22,24 @@ if TYPE_CHECKING:
     from pretrain.plugins.offer import Answer
 
 NAME = "reference"
-CONTRACT = (1, 3)
+CONTRACT = (1, 4)
 
 
 @hookimpl
 def pretrain_attention(request: requests.AttentionRequest) -> Answer:
-    """Offer attention with stored weights and the negotiated softmax; and, for causal masks, by blocks."""
+    """Offer attention with stored weights and the negotiated softmax; and, for causal masks, by blocks.
+
+    Documents are computed one by one, with plain torch's softmax, whose sizes may be any.
+    """
+    if request.mask is Mask.DOCUMENTS:
+        each = replace(request, mask=Mask.CAUSAL)
+        return [
+            Offer(name=NAME, kind="softmax", build=lambda _: ByDocument(Attention(each))),
+            Offer(name="triangle", kind="triangle", build=lambda _: ByDocument(CausalBlocks(each))),
+        ]
     softmax = Offer(name=NAME, kind="softmax", build=lambda built: Attention(request, built.get("softmax")))
     if request.mask is not Mask.CAUSAL:
-        reason = f"mask {request.mask}; only {Mask.CAUSAL}"
+        reason = f"mask {request.mask}; only {Mask.CAUSAL} and {Mask.DOCUMENTS}"
         return [softmax, Decline(name="triangle", kind="triangle", reason=reason)]
     return [softmax, Offer(name="triangle", kind="triangle", build=lambda _: CausalBlocks(request))]
 

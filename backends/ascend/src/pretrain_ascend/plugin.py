@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         SoftmaxRequest,
     )
 
-CONTRACT = (1, 3)
+CONTRACT = (1, 4)
 
 
 @hookimpl

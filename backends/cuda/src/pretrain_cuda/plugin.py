@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         SoftmaxRequest,
     )
 
-CONTRACT = (1, 3)
+CONTRACT = (1, 4)
 """Kernels have stand-ins, the device has figures, and requests have roles."""
 
 

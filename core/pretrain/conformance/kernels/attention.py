@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING
 import torch
 
 from pretrain.conformance.cases import Case, run_with
-from pretrain.conformance.comparison import assert_agrees, assert_repeats, forward_backward, oracle, random
-from pretrain.conformance.example_calls import documents, example_mask, mask_with_empty_rows
+from pretrain.conformance.compared_part import mask_of_documents
+from pretrain.conformance.comparison import assert_agrees, assert_repeats, forward_backward, oracle, placed, random
+from pretrain.conformance.example_calls import example_documents, example_mask, mask_with_empty_rows
 from pretrain.conformance.examples import DTYPES, attention
 from pretrain.conformance.kernels.attention_inputs import (
     ANY,
     OWN_KEYS,
+    PIECES,
     SHAPES,
+    WINDOWED_PIECES,
     WINDOWS,
     each,
     inputs,
@@ -27,6 +30,7 @@ from pretrain.conformance.kernels.attention_inputs import (
 from pretrain.conformance.kernels.dropout import assert_dropout_rate, assert_independent, generator_of
 from pretrain.conformance.tensor_error import assert_near
 from pretrain.plugins.requests import Mask
+from pretrain.plugins.signatures import Documents
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,6 +41,7 @@ if TYPE_CHECKING:
     from pretrain.plugins.requests import AttentionRequest
 
 
+OF_TENSORS = tuple(mask for mask in Mask if mask is not Mask.DOCUMENTS)
 LONG_ENOUGH = ANY[1:]
 """Long enough that no two rows drop the same by chance."""
 
@@ -62,10 +67,12 @@ class AttentionDropout:
             return x.to(subject.device)
 
         mask = example_mask(asked.mask, asked.micro_batch_size, asked.seq_length, asked.seq_length)
-        placed = None if mask is None else place(mask)
+        there = placed(mask, place)
+        if isinstance(mask, Documents):
+            mask = mask_of_documents(mask, asked.micro_batch_size, asked.window)
 
         def call(projection: Tensor) -> Tensor:
-            context: Tensor = built(**parts(projection, asked), mask=placed)
+            context: Tensor = built(**parts(projection, asked), mask=there)
             return context
 
         generator = generator_of(subject)
@@ -135,14 +142,71 @@ def _under(kept: Tensor, asked: AttentionRequest, mask: Tensor | None, projectio
     return torch.einsum("bnqk,kbnd->qbnd", weights, value).flatten(2)
 
 
-class TestAttention(AttentionDropout):
+class AttentionOfDocuments:
+    """The tests of documents and of fewer queries than keys, part of `TestAttention`: against masks of both."""
+
+    @run_with(
+        Case(tuple(attention(dtype, Mask.DOCUMENTS, **shape) for dtype in reversed(DTYPES)))
+        for shape in (*SHAPES, *WINDOWS, *PIECES)
+    )
+    def test_keeps_documents_apart(self, subject: Subject, kernel: Kernel, asked: AttentionRequest) -> None:
+        """Documents of other lengths in each row of the batch, some of one token or none, and keys without queries."""
+        mask = example_documents(asked.micro_batch_size, asked.seq_length, asked.most_keys)
+        _agree_with_a_mask(subject, kernel, asked, mask)
+
+    @run_with(
+        Case(tuple(attention(d, Mask.DOCUMENTS, **shape) for shape in ANY for d in reversed(DTYPES))) for _ in "1"
+    )
+    def test_documents_end_anywhere(self, subject: Subject, kernel: Kernel, asked: AttentionRequest) -> None:
+        """A second document begins at each position about the edges of a kernel's blocks, one after the other."""
+        for begin in {2, 15, 16, 17, 31, 32, asked.seq_length - 1}:
+            mask = example_documents(asked.micro_batch_size, asked.seq_length, asked.seq_length, [begin - 1, 1000])
+            _agree_with_a_mask(subject, kernel, asked, mask)
+
+    @run_with(
+        Case(tuple(attention(dtype, **shape) for dtype in reversed(DTYPES))) for shape in (*PIECES, *WINDOWED_PIECES)
+    )
+    def test_queries_are_the_last_of_the_keys(self, subject: Subject, kernel: Kernel, asked: AttentionRequest) -> None:
+        """Calls with as many keys as queries, with the most, and with a number between them."""
+        for keys in (asked.seq_length, (asked.seq_length + asked.most_keys) // 2, asked.most_keys):
+            given, row = inputs(replace(asked, keys=keys)), torch.arange(keys)
+            last = torch.arange(asked.seq_length)[:, None] + keys - asked.seq_length
+            masked = (row > last) | (row <= last - (asked.window or keys))
+            expected = oracle(replace(asked, mask=Mask.ARBITRARY, keys=0, window=None))
+            built = subject.build(kernel, asked)
+            assert_agrees(built, partial(expected, mask=masked[None, None]), given, subject.device, floor=1.0)
+
+    @run_with(
+        Case(tuple(attention(d, Mask.DOCUMENTS, **s, deterministic=True) for s in ANY for d in DTYPES)) for _ in "1"
+    )
+    def test_documents_repeat_when_deterministic(
+        self, subject: Subject, kernel: Kernel, asked: AttentionRequest
+    ) -> None:
+        """Calls are bitwise reproducible."""
+        mask = example_documents(asked.micro_batch_size, asked.seq_length, asked.seq_length)
+        expected = oracle(asked)
+        constants = {"mask": mask}
+        built = subject.build(kernel, asked)
+        assert_repeats(built, expected, inputs(asked), subject.device, constants=constants, floor=1.0)
+
+
+def _agree_with_a_mask(subject: Subject, kernel: Kernel, asked: AttentionRequest, documents: Documents) -> None:
+    expected = oracle(replace(asked, mask=Mask.ARBITRARY, window=None, keys=0))
+    masked = mask_of_documents(documents, asked.micro_batch_size, asked.window)
+    there = placed(documents, lambda x: x.to(subject.device))
+    built = partial(subject.build(kernel, asked), mask=there)
+    # One token alone: the gradients of query and key are differences of equal terms.
+    assert_agrees(built, partial(expected, mask=masked), inputs(asked), subject.device, floor=1.0)
+
+
+class TestAttention(AttentionDropout, AttentionOfDocuments):
     """An `AttentionFn`."""
 
     operations = ("attention",)
 
     @run_with(
         [
-            *(attention(dtype, mask, **shape) for shape in SHAPES for mask in Mask for dtype in DTYPES),
+            *(attention(dtype, mask, **shape) for shape in SHAPES for mask in OF_TENSORS for dtype in DTYPES),
             *(long(mask=mask, size=size) for mask, size in ((Mask.CAUSAL, 64), (Mask.CAUSAL, 128), (Mask.NONE, 128))),
         ]
     )
@@ -205,13 +269,6 @@ class TestAttention(AttentionDropout):
         """The divisor of stored scores does not change the result."""
         expected = oracle(replace(asked, score_divisor=1.0))
         assert_agrees(subject.build(kernel, asked), expected, inputs(asked), subject.device)
-
-    @run_with(each(mask=Mask.ARBITRARY))
-    def test_keeps_documents_apart(self, subject: Subject, kernel: Kernel, asked: AttentionRequest) -> None:
-        """Several documents per row, of different lengths in each row of the batch, do not attend to each other."""
-        kernels = subject.build(kernel, asked), oracle(asked)
-        mask = documents(asked.micro_batch_size, asked.seq_length)
-        assert_agrees(*kernels, inputs(asked), subject.device, constants={"mask": mask}, floor=1.0)
 
     @run_with([*each(mask=Mask.KEY_PADDING), *each(mask=Mask.ARBITRARY)])
     def test_queries_that_see_no_key_get_zeros(self, subject: Subject, kernel: Kernel, asked: AttentionRequest) -> None:

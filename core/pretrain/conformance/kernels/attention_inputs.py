@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def inputs(request: AttentionRequest) -> dict[str, Tensor]:
-    """Return query [s, b, n, d], key and value [s, b, g, d]."""
+    """Return query [s, b, n, d], key and value [keys, b, g, d]."""
     return example_call(request, request.seq_length).inputs
 
 
@@ -72,6 +72,16 @@ WINDOWS = [
     _shape(160, 2, 2, 128, 32) | {"window": 33},
 ]
 """Windows of one key, and of all but one; at the edges of blocks, and within them."""
+
+PIECES = [
+    _shape(16, 4, 2, 16, 16) | {"keys": 64},
+    _shape(33, 2, 1, 16, 16) | {"keys": 150},
+    _shape(64, 2, 2, 64, 32) | {"keys": 256},
+    _shape(32, 2, 2, 128, 32) | {"keys": 128},
+]
+"""Fewer queries than keys: a piece of a sequence, and what is before it."""
+
+WINDOWED_PIECES = [_shape(16, 4, 2, 16, 16) | {"keys": 64, "window": 20}]
 
 ANY = [_shape(33, 4, 2, 16, 16), _shape(96, 4, 2, 64, 32), _shape(96, 2, 2, 128, 32)]
 """Alternatives, of which a kernel must take one, for tests that do not depend on the shape."""
