@@ -14,10 +14,10 @@ from pretrain.plugins import CONTRACT, hookimpl
 from pretrain.plugins.backend import Memory, PointToPoint
 from pretrain.plugins.offer import Offer
 from pretrain.plugins.requests import Mask
-from pretrain.plugins.signatures import OptimizerKernels
+from pretrain.plugins.signatures import Documents, OptimizerKernels
 from pretrain.plugins.stand_in import stand_in
 from pretrain.reference.adam import ForeachAdam, gradient_norm
-from pretrain.reference.attention import Attention
+from pretrain.reference.attention import Attention, ByDocument
 from pretrain.reference.cross_entropy import CrossEntropy
 from pretrain.reference.norm import LayerNorm, RmsNorm
 from pretrain.reference.softmax import Softmax
@@ -25,6 +25,32 @@ from pretrain.reference.softmax import Softmax
 
 def offer(name, kernel):
     return Offer(name=name, build=lambda built: kernel)
+
+
+def wrong_documents(request):
+    """Kernels for documents and for fewer queries than keys, as an off-by-one or a misread library makes them."""
+    if request.mask is not Mask.DOCUMENTS:
+        right = None if request.mask is Mask.ARBITRARY else Attention(replace(request, window=None))
+
+        def aligned_at_first(query, key, value, mask=None, *, training=True):
+            return right(query, key[: query.shape[0]], value[: query.shape[0]], mask, training=training)
+
+        return [offer("aligned_at_first", aligned_at_first)] if request.keys else []
+
+    right = ByDocument(Attention(replace(request, mask=Mask.CAUSAL)))
+
+    def shifted(documents, change):
+        ends = [documents.query_ends_on_host, documents.key_ends_on_host]
+        return Documents.of(torch.tensor([change(each) for each in ends], dtype=torch.int32), lambda x: x)
+
+    def ends_one_late(query, key, value, documents, *, training=True):
+        late = shifted(documents, lambda ends: [0, *(min(end + 1, ends[-1]) for end in ends[1:])])
+        return right(query, key, value, late, training=training)
+
+    def sees_the_document_before(query, key, value, documents, *, training=True):
+        return right(query, key, value, shifted(documents, lambda ends: [0, *ends[2::2], ends[-1]]), training=training)
+
+    return [offer("ends_one_late", ends_one_late), offer("sees_the_document_before", sees_the_document_before)]
 
 
 class WrongBackend(CpuBackend):
@@ -66,6 +92,7 @@ class WrongKernels:
             offer("ignores_mask", ignores_mask),
             offer("ignores_dropout", ignores_dropout),
             offer("sees_one_more", Attention(replace(request, window=window))),
+            *wrong_documents(request),
         ]
 
     @hookimpl

@@ -16,6 +16,9 @@ CAUGHT = {
     "ignores_mask": "TestAttention::test_agrees_with_float64",
     "ignores_dropout": "TestAttention::test_dropout",
     "sees_one_more": "TestAttention::test_sees_a_window",
+    "aligned_at_first": "TestAttention::test_queries_are_the_last_of_the_keys",
+    "ends_one_late": "TestAttention::test_documents_end_anywhere",
+    "sees_the_document_before": "TestAttention::test_keeps_documents_apart",
     "no_epsilon": "TestNorm::test_adds_epsilon",
     "in_16_bits": "TestNorm::test_accumulates_half_precision_in_fp32",
     "keeps_the_last_call": "TestCallOrder::test_the_call_made_last_goes_backward_first",
@@ -51,7 +54,12 @@ CAUGHT = {
 PAIRS = ["local_sum", "does_not_wait"]
 """Those that are caught by two ranks."""
 
-ENOUGH = {"ignores_mask": "d16-s33", "sees_one_more": "window"}
+ENOUGH = {
+    "ignores_mask": "d16-s33",
+    "sees_one_more": "window",
+    "aligned_at_first": "d16",
+    "sees_the_document_before": "d16-s33",
+}
 """Mutant -> which cases of its test are enough to run, where not all of them are run."""
 
 
