@@ -89,11 +89,11 @@ def measure(engine, batches, folder: Path, rounds: int) -> dict[str, object]:
 def batches_of(setting: Setting) -> list[dict[str, torch.Tensor | None]]:
     return [
         {
+            "num_tokens": torch.tensor(float(tokens[:, 1:].numel())),
             "tokens": tokens[:, :-1],
             "labels": tokens[:, 1:].contiguous(),
             "loss_mask": torch.ones(tokens[:, 1:].shape),
             "position_ids": torch.arange(setting["seq"]).expand(setting.micro_batch_size, -1),
-            "attention_mask": None,
         }
         for tokens in setting.batches()
     ]

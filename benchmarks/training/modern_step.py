@@ -129,11 +129,11 @@ def pretrain(model: str):
     engine, _ = build_engine(recipe, plugins, VOCAB[model], plugins.backend.device(0), notify=print)
     tokens = tokens_of(model)
     batch = {
+        "num_tokens": torch.tensor(float(tokens[:, 1:].numel())),
         "tokens": tokens[:, :-1],
         "labels": tokens[:, 1:].contiguous(),
         "loss_mask": torch.ones(tokens[:, 1:].shape),
         "position_ids": torch.arange(tokens.shape[1] - 1).expand(len(tokens), -1),
-        "attention_mask": None,
     }
 
     def step() -> float:

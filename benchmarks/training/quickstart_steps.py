@@ -70,11 +70,11 @@ def micro_batches(recipe) -> list[dict[str, torch.Tensor | None]]:
         tokens = torch.randint(0, 8192, (size, length + 1), generator=generator)
         batches.append(
             {
+                "num_tokens": torch.tensor(float(size * length)),
                 "tokens": tokens[:, :-1].contiguous(),
                 "labels": tokens[:, 1:].contiguous(),
                 "loss_mask": torch.ones(size, length),
                 "position_ids": torch.arange(length).expand(size, -1),
-                "attention_mask": None,
             }
         )
     return batches

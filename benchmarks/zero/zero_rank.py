@@ -84,11 +84,11 @@ def build(system: str, dtype: str, shape: dict, options: tuple[str, ...] = ()):
         )
     tokens = torch.randint(0, shape["vocab"], (1, shape["seq"] + 1), generator=torch.Generator().manual_seed(rank))
     batch = {
+        "num_tokens": torch.tensor(float(shape["seq"])),
         "tokens": tokens[:, :-1],
         "labels": tokens[:, 1:].contiguous(),
         "loss_mask": torch.ones(1, shape["seq"]),
         "position_ids": torch.arange(shape["seq"])[None],
-        "attention_mask": None,
     }
     return engine, batch
 

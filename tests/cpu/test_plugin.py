@@ -33,7 +33,9 @@ def test_causal_attention_is_stored_up_to_2048_tokens_and_recomputed_beyond():
 def test_other_masks_get_torchs_flash_attention(mask):
     answers = plugin.pretrain_attention(examples.attention(mask=mask))
     assert offered(answers) == ["sdpa"]
-    assert [answer.reason for answer in answers if isinstance(answer, Decline)] == [f"mask {mask}; only causal and documents"] * 2
+    assert [answer.reason for answer in answers if isinstance(answer, Decline)] == [
+        f"mask {mask}; only causal and documents"
+    ] * 2
 
 
 def test_torchs_flash_attention_declines_dropout_with_the_reason():

@@ -310,7 +310,6 @@ COMPILED = {
         ("sequence, gated, recompute", LLAMA, (*TP, *SP, *RECOMPUTE)),
         ("recompute", GPT2, (*TP, *RECOMPUTE)),
         ("selective recompute, bf16", BF16, (*TP, *SELECTIVE)),
-        ("pipeline, masked", MASKED, PP),
         ("interleaved, parallel residual", NEOX, (*PP, *INTERLEAVED)),
         ("distributed optimizer, overlapped", GPT2, (*ZERO1, *OVERLAP)),
         ("parallel residual", NEOX, TP),

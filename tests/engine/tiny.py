@@ -16,6 +16,7 @@ from engine.layouts import ITERATIONS, SAVED_AT
 from pretrain.checkpoint import storage
 from pretrain.engine import groups
 from pretrain.engine.build import build_engine
+from pretrain.model.context import context_rank
 from pretrain.plugins.host.manager import load
 from pretrain.recipe import lay_out, make_recipe
 
@@ -103,13 +104,15 @@ def micro_batches(recipe: Recipe, iteration: int) -> Iterator[dict[str, torch.Te
     first = micro * parallel_state.get_data_parallel_rank()
     for start in range(first, samples, micro * replicas):
         rows = slice(start, start + micro)
-        yield {
+        batch = {
             "tokens": text[rows, :-1],
             "labels": text[rows, 1:].contiguous(),
             "loss_mask": counted[rows],
             "position_ids": _positions(recipe).expand(micro, -1),
-            "attention_mask": _documents(micro, length) if recipe.data.reset_attention_mask else None,
         }
+        yield context_rank().part(
+            batch, _document_ends(range(start, start + micro), length) if recipe.data.reset_attention_mask else None
+        )
 
 
 def take_step(engine: MegatronEngine, iteration: int) -> Step:
@@ -210,12 +213,14 @@ def _positions(recipe: Recipe) -> torch.Tensor:
     return torch.where(position < second, position, position - second) if recipe.data.reset_position_ids else position
 
 
-def _documents(samples: int, length: int) -> torch.Tensor:
-    """Return the mask, True where a token must not look, of sequences that hold two documents each."""
-    position = torch.arange(length)
-    document = position >= length // 3
-    hidden = (position[None, :] > position[:, None]) | (document[None, :] != document[:, None])
-    return hidden.expand(samples, 1, length, length)
+_CUTS = ((10,), (8, 16), (1, 31), (7, 9, 24))
+"""Where documents end within a sequence of 32: in pieces of context parallelism, at their edges, and beside those."""
+
+
+def _document_ends(samples: range, length: int) -> torch.Tensor:
+    """Return the ends of documents of several sequences, cut in different places."""
+    cuts = [[*(cut for cut in _CUTS[row % len(_CUTS)] if cut < length), length] for row in samples]
+    return torch.tensor([0, *(row * length + end for row, ends in enumerate(cuts) for end in ends)], dtype=torch.int32)
 
 
 def _mean_loss(loss: torch.Tensor | None) -> float:

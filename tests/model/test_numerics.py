@@ -9,6 +9,8 @@ from engine import tiny
 from engine.expert_layouts import BY_SEQUENCE, CAPACITY, MIXTRAL
 from engine.layouts import LLAMA, NEOX, QWEN, QWEN3, WINDOW
 from model import plain
+from pretrain.conformance.compared_part import mask_of_documents
+from pretrain.plugins.signatures import Documents
 
 SMALL = ("model.num_layers=3", "train.global_batch_size=4", "optimizer.clip_grad=0")
 MODELS = {
@@ -73,6 +75,12 @@ def disturb(engine):
     return named, weights, {name: bias.double() for name, bias in biases.items()}
 
 
+def _mask(documents):
+    if documents is None:
+        return None
+    return mask_of_documents(Documents.of(documents[0], torch.clone), batch=4)
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_loss_and_gradients_are_those_of_plain_torch(name):
     recipe = tiny.tiny(*SMALL, *MODELS[name])
@@ -81,7 +89,7 @@ def test_loss_and_gradients_are_those_of_plain_torch(name):
         (batch,) = tiny.micro_batches(recipe, 0)
         step = engine.train_step(iter([batch]), 1)
     of_routers = []
-    inputs = (batch["tokens"], batch["labels"], batch["attention_mask"])
+    inputs = (batch["tokens"], batch["labels"], _mask(batch["documents"]))
     losses = plain.losses(weights | biases, recipe, tiny.VOCAB_SIZE, *inputs, of_routers)
     expected = (losses * batch["loss_mask"]).sum() / batch["loss_mask"].sum()
     (expected + sum(of_routers)).backward()

@@ -25,11 +25,11 @@ groups.join_world(plugins.backend, 0, 1, 10)
 engine, _ = build_engine(recipe, plugins, setting["vocab"], device, notify=print)
 batches = [
     {
+        "num_tokens": torch.tensor(float(tokens[:, 1:].numel())),
         "tokens": tokens[:, :-1],
         "labels": tokens[:, 1:].contiguous(),
         "loss_mask": torch.ones(tokens[:, 1:].shape, device=device),
         "position_ids": torch.arange(setting["seq"], device=device).expand(setting.micro_batch_size, -1),
-        "attention_mask": None,
     }
     for tokens in (batch.to(device) for batch in setting.batches())
 ]

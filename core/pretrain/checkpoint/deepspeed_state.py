@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from megatron.core import parallel_state
 from megatron.core.dist_checkpointing.optimizer import make_sharded_optimizer_tensor
 
+from pretrain.bridge.deepspeed import mpu
 from pretrain.bridge.deepspeed.zero_state import MAIN, full_shape, zero_state
 from pretrain.checkpoint.megatron_state import sharding_metadata
 from pretrain.checkpoint.sharded_format import PREFIX
@@ -120,7 +120,7 @@ class DeepSpeedState:
         """Yield every entry of the layout, and whether this data-parallel rank writes it: equal shares of elements."""
         layout = self._layout()
         sizes = {name: _elements(part) for name, part in layout.items()}
-        ranks, rank = parallel_state.get_data_parallel_world_size(), parallel_state.get_data_parallel_rank()
+        ranks, rank = mpu.get_data_parallel_world_size(), mpu.get_data_parallel_rank()
         total, before = sum(sizes.values()), 0
         for name, part in layout.items():
             yield name, part, before * ranks // max(1, total) == rank

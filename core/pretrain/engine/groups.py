@@ -83,6 +83,7 @@ def make_parallel_groups(recipe: Recipe, options: ProcessGroupOptionsFn, *, with
             tensor_model_parallel_size=parallel.tensor_model_parallel_size,
             pipeline_model_parallel_size=parallel.pipeline_model_parallel_size,
             virtual_pipeline_model_parallel_size=parallel.virtual_pipeline_model_parallel_size,
+            context_parallel_size=parallel.context_parallel_size,
             expert_model_parallel_size=parallel.expert_model_parallel_size,
             expert_tensor_parallel_size=parallel.expert_tensor_parallel_size,
             distributed_timeout_minutes=parallel.distributed_timeout_minutes,
@@ -91,13 +92,13 @@ def make_parallel_groups(recipe: Recipe, options: ProcessGroupOptionsFn, *, with
 
 
 def data_parallel_rank() -> int:
-    """Return this rank's place among those that hold the same part of the model."""
+    """Return this rank's place among those that read other samples."""
     return int(parallel_state.get_data_parallel_rank())
 
 
 def data_parallel_group() -> dist.ProcessGroup:
-    """Return the ranks that hold the same part of the model as this one."""
-    group: dist.ProcessGroup = parallel_state.get_data_parallel_group()
+    """Return the ranks that hold the same part of the model as this one: data x context parallel."""
+    group: dist.ProcessGroup = parallel_state.get_data_parallel_group(with_context_parallel=True)
     return group
 
 
@@ -111,10 +112,10 @@ def seed(value: int) -> None:
     """Seed every generator of this rank.
 
     Ranks of one tensor-parallel group share the default generator (dropout of replicated activations) and differ in
-    the model-parallel one (dropout of split activations); stages and data-parallel ranks differ in both.
+    the model-parallel one (dropout of split activations); stages, data- and context-parallel ranks differ in both.
     """
     stage = parallel_state.get_pipeline_model_parallel_rank()
-    value += 100 * stage + 10_007 * parallel_state.get_data_parallel_rank()
+    value += 100 * stage + 10_007 * parallel_state.get_data_parallel_rank(with_context_parallel=True)
     random.seed(value)
     np.random.seed(value % 2**32)
     torch.manual_seed(value)

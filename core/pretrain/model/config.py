@@ -83,6 +83,7 @@ def _parallel(recipe: Recipe, point_to_point: PointToPoint) -> dict[str, Any]:
         "tensor_model_parallel_size": parallel.tensor_model_parallel_size,
         "pipeline_model_parallel_size": parallel.pipeline_model_parallel_size,
         "virtual_pipeline_model_parallel_size": parallel.virtual_pipeline_model_parallel_size,
+        "context_parallel_size": parallel.context_parallel_size,
         "sequence_parallel": parallel.sequence_parallel,
         "calculate_per_token_loss": recipe.train.calculate_per_token_loss,
         "params_dtype": dtype,

@@ -38,7 +38,8 @@ class MixtureOfExperts(MegatronModule):
     def __init__(self, config: Any, submodules: Any, *, recipe: Recipe, kernels: Kernels, planned: bool) -> None:
         super().__init__(config=config)
         tensor = parallel_state.get_tensor_model_parallel_group()
-        self.router = Router(recipe, config, linear=kernels.linear_of("router"), choose=kernels.router, group=tensor)
+        sharing = parallel_state.get_tensor_and_context_parallel_group()
+        self.router = Router(recipe, config, linear=kernels.linear_of("router"), choose=kernels.router, group=sharing)
         self.experts = Experts(
             recipe, config, grouped_linear=kernels.grouped_linear, activation=kernels.activation_of("expert")
         )

@@ -12,6 +12,7 @@ from megatron.core.models.gpt import GPTModel
 from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
 from megatron.core.utils import get_pg_size
 
+from pretrain.model.context import context_rank
 from pretrain.model.layer import Norm
 
 if TYPE_CHECKING:
@@ -54,16 +55,20 @@ class Rotations(RotaryEmbedding):
     def __init__(self, model: ModelSection) -> None:
         super().__init__(model.head_size, model.rotary_percent, rotary_base=model.rotary_base)
         self._frequencies = frequencies(model)
+        self._context = context_rank()
         self._tables: dict[int, Tensor] = {}
 
     def forward(self, max_seq_len: int, **_kwargs: Any) -> Tensor:
-        """Return cos and sin, fp32 [2, s, 1, 1, rotary_size]; the two halves of the last dimension are equal."""
+        """Return cos and sin of this rank's part of s positions, fp32 [2, s / c, 1, 1, rotary_size].
+
+        The two halves of the last dimension are equal.
+        """
         if max_seq_len not in self._tables:
             # Not before the first batch: deepspeed.zero.Init rounds tensors that a model makes to bf16 or fp16.
             host = torch.tensor(self._frequencies, dtype=torch.float32)
             self.inv_freq = host.to(self.inv_freq.device, non_blocking=True)
             angles = self.get_emb(max_seq_len)  # forward's cache would keep this module and its group's threads
-            self._tables[max_seq_len] = torch.stack((angles.cos(), angles.sin()))
+            self._tables[max_seq_len] = self._context.own(torch.stack((angles.cos(), angles.sin())), 1)
         return self._tables[max_seq_len]
 
 

@@ -17,6 +17,7 @@ from megatron.core.transformer.transformer_layer import TransformerLayer
 from megatron.core.utils import make_viewless_tensor
 from torch import nn
 
+from pretrain.model.context import ContextAttention
 from pretrain.model.weights import PARTIAL
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from megatron.core.transformer import TransformerConfig
     from torch import Tensor
 
+    from pretrain.model.context import PackedDocuments
     from pretrain.plugins.signatures import ActivationFn, AttentionFn, BiasDropoutAddFn, NormFn, RotaryFn
 
 
@@ -84,13 +86,26 @@ class CoreAttention(nn.Module):
     ) -> None:
         super().__init__()
         self.kernel = kernel_of(layer_number)
+        self.context = ContextAttention(self.kernel) if config.context_parallel_size > 1 else None
         self.forks_generator = config.attention_dropout > 0 and not config.sequence_parallel
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **_kwargs: Any) -> Tensor:
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: None,  # noqa: ARG002  megatron-core's tensor, which is never made
+        *,
+        packed_seq_params: PackedDocuments | None = None,
+        **_kwargs: Any,
+    ) -> Tensor:
         """Return [s, b, n * d] for query [s, b, n, d], key and value [s, b, g, d]."""
+        documents = None if packed_seq_params is None else packed_seq_params.pieces
         generator = get_cuda_rng_tracker().fork() if self.forks_generator and self.training else nullcontext()
         with generator:
-            return self.kernel(query, key, value, mask, training=self.training)
+            if self.context is not None:
+                return self.context(query, key, value, documents, training=self.training)
+            return self.kernel(query, key, value, documents and documents[0], training=self.training)
 
 
 class TrainingAttention(SelfAttention):
@@ -103,13 +118,14 @@ class TrainingAttention(SelfAttention):
     def forward(
         self,
         hidden_states: Tensor,
-        attention_mask: Tensor | None,
+        attention_mask: None,
         rotary_pos_emb: Tensor | None = None,
+        packed_seq_params: PackedDocuments | None = None,
         **_kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """Return the output, shaped as hidden_states [s, b, h] or [s / t, b, h], and the bias [h] still to be added.
 
-        The mask is bool [b, 1, s, s], True = masked, or None for causal; rotary_pos_emb is cos and sin, fp32
+        There is no mask: it is causal, within documents if there are any. rotary_pos_emb is cos and sin, fp32
         [2, s, 1, 1, rotary_size].
         """
         query, key, value = self.get_query_key_value_tensors(hidden_states)
@@ -117,9 +133,10 @@ class TrainingAttention(SelfAttention):
             cos, sin = rotary_pos_emb.unbind(0)
             query, key = self.rotary(query, cos, sin), self.rotary(key, cos, sin)
         if self.checkpoint_core_attention and self.training:
-            context = self._checkpointed_attention_forward(query, key, value, attention_mask)
+            attend = self._checkpointed_attention_forward
         else:
-            context = self.core_attention(query, key, value, attention_mask)
+            attend = self.core_attention
+        context = attend(query, key, value, attention_mask, packed_seq_params=packed_seq_params)
         output, bias = self.linear_proj(context)
         return output, bias
 
@@ -147,14 +164,15 @@ class SerialLayer(TransformerLayer):
     def forward(
         self,
         hidden_states: Tensor,
-        attention_mask: Tensor | None = None,
+        attention_mask: None = None,
         context: Tensor | None = None,
         rotary_pos_emb: Tensor | None = None,
+        packed_seq_params: PackedDocuments | None = None,
         **_kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """Return the new hidden states [s, b, h], and the unchanged context (megatron-core's block passes it on)."""
         output, bias = self.self_attention(
-            self.input_layernorm(hidden_states), attention_mask, rotary_pos_emb=rotary_pos_emb
+            self.input_layernorm(hidden_states), attention_mask, rotary_pos_emb, packed_seq_params
         )
         hidden_states = self.bias_dropout_add(output, bias, hidden_states, training=self.training)
         output, bias = self.mlp(self.pre_mlp_layernorm(hidden_states))
@@ -179,14 +197,15 @@ class ParallelLayer(SerialLayer):
     def forward(
         self,
         hidden_states: Tensor,
-        attention_mask: Tensor | None = None,
+        attention_mask: None = None,
         context: Tensor | None = None,
         rotary_pos_emb: Tensor | None = None,
+        packed_seq_params: PackedDocuments | None = None,
         **_kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """Return the new hidden states [s, b, h], and the unchanged context."""
         attended, attention_bias = self.self_attention(
-            self.input_layernorm(hidden_states), attention_mask, rotary_pos_emb=rotary_pos_emb
+            self.input_layernorm(hidden_states), attention_mask, rotary_pos_emb, packed_seq_params
         )
         fed, mlp_bias = self.mlp(self.pre_mlp_layernorm(hidden_states))
         if self.reduces_once:

@@ -42,7 +42,7 @@ def gradient_dtype(recipe: Recipe) -> torch.dtype:
 
 def attention_mask(recipe: Recipe) -> Mask:
     """Return the kind of attention mask: only `data.reset_attention_mask` separates documents."""
-    return Mask.ARBITRARY if recipe.data.reset_attention_mask else Mask.CAUSAL
+    return Mask.DOCUMENTS if recipe.data.reset_attention_mask else Mask.CAUSAL
 
 
 def attention_requests(
@@ -58,12 +58,14 @@ def attention_requests(
     in_fp32 = model.attention_softmax_in_fp32 or model.apply_query_key_layer_scaling
     common = _common(recipe, device_type, device_name)
     is_all = model.window_size is None or model.window_size >= model.seq_length
+    ranks = recipe.parallel.context_parallel_size
     attention = AttentionRequest(
         **common,
         heads=model.num_attention_heads // tensor,
         query_groups=model.num_query_groups // tensor,
         head_size=model.head_size,
-        seq_length=model.seq_length,
+        seq_length=model.seq_length // (2 * ranks) if ranks > 1 else model.seq_length,  # of one of a rank's two pieces
+        keys=model.seq_length if ranks > 1 else 0,
         micro_batch_size=recipe.train.micro_batch_size,
         mask=attention_mask(recipe),
         dropout=model.attention_dropout,
@@ -97,7 +99,7 @@ def kernel_requests(recipe: Recipe, device_type: str, vocab_size: int, device_na
                 heads=model.num_attention_heads // tensor,
                 head_size=model.head_size,
                 rotary_size=model.rotary_size,
-                seq_length=model.seq_length,
+                seq_length=recipe.own_seq_length,
             )
         )
     requests += [
@@ -111,7 +113,7 @@ def kernel_requests(recipe: Recipe, device_type: str, vocab_size: int, device_na
             **common,
             vocab_size=vocab_size,
             padded_vocab_size=model.padded_vocab_size(vocab_size, tensor),
-            seq_length=model.seq_length,
+            seq_length=recipe.own_seq_length,
             micro_batch_size=recipe.train.micro_batch_size,
             tensor_parallel_size=tensor,
             in_fp32=not recipe.precision.fp16_lm_cross_entropy,
@@ -140,7 +142,7 @@ def expert_requests(recipe: Recipe, device_type: str, device_name: str = "") -> 
     common = _common(recipe, device_type, device_name)
     in_fp32 = common | {"dtype": torch.float32}
     tensor, expert_tensor = parallel.tensor_model_parallel_size, parallel.expert_tensor_parallel_size
-    tokens = model.seq_length * recipe.train.micro_batch_size
+    tokens = recipe.own_seq_length * recipe.train.micro_batch_size
     features = model.moe_ffn_hidden_size // expert_tensor
     activation: dict[str, Any] = {"kind": model.activation, "has_bias": False}
     requests: list[Request] = [

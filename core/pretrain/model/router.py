@@ -28,8 +28,8 @@ LOSSES = ("load_balancing_loss", "z_loss")
 class Router(MegatronModule):
     """Chooses the experts of each token; every rank has the whole router, and routes its own tokens.
 
-    `load`, `dropped` and `losses` add up what the micro-batches of a training step had, until
-    `pretrain.engine.experts` takes them.
+    The ranks of the group, tensor and context parallel, have the tokens of a micro-batch together. `load`, `dropped`
+    and `losses` add up what the micro-batches of a training step had, until `pretrain.engine.experts` takes them.
     """
 
     expert_bias: Tensor | None
@@ -37,7 +37,7 @@ class Router(MegatronModule):
     def __init__(self, recipe: Recipe, config: Any, *, linear: LinearFn, choose: RouterFn, group: Any) -> None:
         super().__init__(config=config)
         model = recipe.model
-        self.model, self.linear, self.choose, self.tp_group = model, linear, choose, group
+        self.model, self.linear, self.choose, self.group = model, linear, choose, group
         self.weight = nn.Parameter(torch.empty(model.num_experts or 0, model.hidden_size))
         setattr(self.weight, PARTIAL, config.sequence_parallel)
         bias = torch.zeros(model.num_experts or 0) if model.moe_router_enable_expert_bias else None
@@ -47,6 +47,7 @@ class Router(MegatronModule):
         self.losses = torch.zeros(len(LOSSES))
         # By token, gradients are sums that are divided by the step's tokens: a loss counts as often as it has tokens.
         self.weighs_by_tokens = recipe.train.calculate_per_token_loss
+        self.copies = recipe.parallel.context_parallel_size  # as `pretrain.engine.forward` counts the other losses
 
     def forward(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the weights, fp32 [n, E], the choice, bool [n, E], and how many tokens each expert computes, int64.
@@ -80,14 +81,14 @@ class Router(MegatronModule):
         model, factor = self.model, self.model.moe_expert_capacity_factor or 0.0
         is_by_weight = model.moe_token_drop_policy == "probs"  # noqa: S105  no password
         worth = weights if is_by_weight else torch.ones_like(weights)
-        every, ranks = worth.masked_fill(~chosen, -torch.inf), self.tp_group.size()
+        every, ranks = worth.masked_fill(~chosen, -torch.inf), self.group.size()
         if ranks > 1:
             own, every = every, every.new_empty(ranks * len(every), every.shape[1])
-            dist.all_gather_into_tensor(every, own, group=self.tp_group)
+            dist.all_gather_into_tensor(every, own, group=self.group)
         capacity = math.ceil(every.shape[0] * model.moe_router_topk / every.shape[1] * factor)
         first = every.argsort(dim=0, descending=True, stable=True)[:capacity]
         within = torch.zeros_like(every, dtype=torch.bool).scatter_(0, first, value=True)
-        kept: Tensor = chosen & within.chunk(ranks)[self.tp_group.rank()]
+        kept: Tensor = chosen & within.chunk(ranks)[self.group.rank()]
         return kept
 
     def _logits(self, hidden: Tensor) -> Tensor:
@@ -103,12 +104,12 @@ class Router(MegatronModule):
 
     def _with_losses(self, weights: Tensor, logits: Tensor, samples: int) -> Tensor:
         """Return the weights with this rank's part of the losses, whose gradients start in the backward pass."""
-        tokens = logits.shape[0] * self.tp_group.size()
+        tokens = logits.shape[0] * self.group.size()
         for number, loss in enumerate((self._load_balancing(logits, samples), self._z(logits, tokens))):
             if loss is None:
                 continue
             self.losses[number] += loss.detach()
-            scaled = loss * tokens if self.weighs_by_tokens else loss
+            scaled = loss * (tokens * self.copies) if self.weighs_by_tokens else loss
             weights = MoEAuxLossAutoScaler.apply(weights, scaled)
         return weights
 
@@ -129,9 +130,9 @@ class Router(MegatronModule):
         best = torch.zeros_like(scores).scatter_(1, scores.detach().topk(model.moe_router_topk, dim=-1).indices, 1.0)
         sequences = samples if kind == "seq_aux_loss" else 1
         counts, sums = (x.view(-1, sequences, x.shape[-1]).sum(dim=0) for x in (best, scores))
-        if self.tp_group.size() > 1:
-            dist.all_reduce(counts, group=self.tp_group)
-        tokens = logits.shape[0] * self.tp_group.size() // sequences
+        if self.group.size() > 1:
+            dist.all_reduce(counts, group=self.group)
+        tokens = logits.shape[0] * self.group.size() // sequences
         factor = model.moe_aux_loss_coeff * scores.shape[-1] / (model.moe_router_topk * tokens**2 * sequences)
         loss: Tensor = (counts * sums).sum() * factor
         return loss

@@ -24,6 +24,7 @@ class Layout:
     virtual_pipeline_model_parallel_size: int | None  # chunks of a stage; None without the interleaved schedule
     layers_of_chunks: tuple[int, ...]  # of every stage, or of every chunk, in the order of the layers
     micro_batch_size: int
+    context_parallel_size: int = 1  # ranks that share a sequence
     expert_model_parallel_size: int | None = None  # ranks that share a layer's experts; None without experts
     expert_tensor_parallel_size: int | None = None  # ranks that share an expert; None without experts
 
@@ -34,15 +35,21 @@ class Layout:
         return (self.expert_model_parallel_size or 1) * expert_tensor
 
     @property
+    def replicas(self) -> int:
+        """The number of ranks that hold equal weights, over which ZeRO divides: data x context."""
+        return self.data_parallel_size * self.context_parallel_size
+
+    @property
     def expert_data_parallel_size(self) -> int:
-        """The number of ranks that hold equal experts; the data-parallel size without experts."""
+        """The number of ranks that hold equal experts; `replicas` without experts."""
         return self.world_size // (self.ranks_of_experts * self.pipeline_model_parallel_size)
 
     @property
     def sizes(self) -> str:
         """The sizes as text: "tensor 2 x pipeline 1 x data 4", and those of experts where the model has them."""
         stages = f"pipeline {self.pipeline_model_parallel_size}"
-        sizes = f"tensor {self.tensor_model_parallel_size} x {stages} x data {self.data_parallel_size}"
+        context = f"context {self.context_parallel_size} x " if self.context_parallel_size > 1 else ""
+        sizes = f"tensor {self.tensor_model_parallel_size} x {stages} x {context}data {self.data_parallel_size}"
         return f"{sizes}; {self.expert_sizes}" if self.expert_sizes else sizes
 
     @property
@@ -84,11 +91,12 @@ def lay_out(recipe: Recipe, world_size: int) -> Layout:
     """Divide `world_size` ranks as the recipe says, or raise RecipeError where they or a global batch do not divide."""
     parallel = recipe.parallel
     if world_size < 1 or world_size % recipe.model_parallel_size:
+        keys = ["tensor_model_parallel_size", "pipeline_model_parallel_size"]
+        keys += ["context_parallel_size"] * (parallel.context_parallel_size > 1)
         msg = (
-            f"{recipe.source}: {world_size} ranks cannot hold tensor_model_parallel_size "
-            f"{parallel.tensor_model_parallel_size} x pipeline_model_parallel_size "
-            f"{parallel.pipeline_model_parallel_size} = {recipe.model_parallel_size}.\n"
-            f"Start a multiple of {recipe.model_parallel_size} ranks, or change these two keys of section parallel."
+            f"{recipe.source}: {world_size} ranks cannot hold "
+            f"{' x '.join(f'{key} {getattr(parallel, key)}' for key in keys)} = {recipe.model_parallel_size}.\n"
+            f"Start a multiple of {recipe.model_parallel_size} ranks, or change these keys of section parallel."
         )
         raise RecipeError(msg)
     _check_experts(recipe, world_size)
@@ -126,6 +134,7 @@ def unchecked_layout(recipe: Recipe, world_size: int) -> Layout:
         virtual_pipeline_model_parallel_size=parallel.virtual_pipeline_model_parallel_size,
         layers_of_chunks=recipe.layers_of_chunks,
         micro_batch_size=recipe.train.micro_batch_size,
+        context_parallel_size=parallel.context_parallel_size,
         expert_model_parallel_size=parallel.expert_model_parallel_size if has_experts else None,
         expert_tensor_parallel_size=parallel.expert_tensor_parallel_size if has_experts else None,
     )
@@ -147,7 +156,8 @@ def _check_batch(recipe: Recipe, layout: Layout, batch: int) -> None:
         msg = (
             f"{recipe.source}: {what} is not a multiple of train.micro_batch_size {layout.micro_batch_size} x "
             f"data-parallel size {layout.data_parallel_size} = {share}.\n"
-            f"The data-parallel size is {layout.world_size} ranks / {recipe.model_parallel_size} (tensor x pipeline)."
+            f"The data-parallel size is {layout.world_size} ranks / {recipe.model_parallel_size} (tensor x pipeline"
+            f"{' x context' if layout.context_parallel_size > 1 else ''})."
         )
         raise RecipeError(msg)
     stages = layout.pipeline_model_parallel_size

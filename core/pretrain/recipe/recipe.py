@@ -85,17 +85,26 @@ class Recipe(Section):
 
     @property
     def model_parallel_size(self) -> int:
-        """Number of ranks that hold one replica of the model: tensor x pipeline."""
-        return self.parallel.tensor_model_parallel_size * self.parallel.pipeline_model_parallel_size
+        """Number of ranks that compute a sample together: tensor x pipeline x context."""
+        parallel = self.parallel
+        held = parallel.tensor_model_parallel_size * parallel.pipeline_model_parallel_size
+        return held * parallel.context_parallel_size
+
+    @property
+    def own_seq_length(self) -> int:
+        """Tokens of a sequence that a rank computes: those of its pieces under context parallelism."""
+        return self.model.seq_length // self.parallel.context_parallel_size
 
     @property
     def least_ranks(self) -> int:
-        """Least number of ranks that can train: tensor x pipeline, of which experts may need several."""
+        """Least number of ranks that can train: tensor x pipeline x context, of which experts may need several."""
         parallel = self.parallel
         if self.model.num_experts is None:
             return self.model_parallel_size
         held = parallel.expert_model_parallel_size * parallel.expert_tensor_parallel_size
-        return math.lcm(parallel.tensor_model_parallel_size, held) * parallel.pipeline_model_parallel_size
+        return math.lcm(self.model_parallel_size // parallel.pipeline_model_parallel_size, held) * (
+            parallel.pipeline_model_parallel_size
+        )
 
     @property
     def layers_of_chunks(self) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from pretrain.data.samples.datasets import build_datasets
 from pretrain.data.samples.megatron_order import order_of, require_same_order
 from pretrain.data.samples.native_samples import NativeSamples
 from pretrain.engine import groups
+from pretrain.model.context import context_rank
 from pretrain.recipe.sections.train import ranges
 from pretrain.report.metrics import EvalRecord
 from pretrain.training.progress import total_iterations, total_samples
@@ -126,6 +127,8 @@ class TrainingData:
             micro_batch_size=self.setup.recipe.train.micro_batch_size,
             data_parallel_rank=groups.data_parallel_rank(),
             data_parallel_size=self.setup.layout.data_parallel_size,
+            context=context_rank(),
+            eod=self.setup.tokenizer.eod if self.setup.recipe.data.reset_attention_mask else None,
             prepare_worker=prepare_to_read,
             pin_memory=self.setup.pin_memory,
             **{"num_workers": self.setup.recipe.data.num_workers, **options},

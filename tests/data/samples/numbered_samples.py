@@ -11,9 +11,8 @@ SEQ_LENGTH = 4
 class NumberedSamples:
     """Sample n is full of n; one may be broken, and all may take time."""
 
-    def __init__(self, length, *, masked=False, broken=None, seconds=0.0):
+    def __init__(self, length, *, broken=None, seconds=0.0):
         self.length = length
-        self.masked = masked
         self.broken = broken
         self.seconds = seconds
 
@@ -28,8 +27,6 @@ class NumberedSamples:
         tokens = torch.full((SEQ_LENGTH,), index)
         sample = {"tokens": tokens, "labels": tokens + 1, "dataset_id": 0}
         sample |= {"loss_mask": torch.ones(SEQ_LENGTH), "position_ids": torch.arange(SEQ_LENGTH)}
-        if self.masked:
-            sample["attention_mask"] = torch.ones(1, SEQ_LENGTH, SEQ_LENGTH).triu(1).bool()
         return sample
 
 

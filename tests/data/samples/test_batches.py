@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 from data.samples.numbered_samples import SEQ_LENGTH, MegatronsSamples, NumberedSamples, numbers
 from pretrain.bridge.megatron import prepare_to_read
 from pretrain.data.samples.batches import MicroBatches
+from pretrain.data.samples.sequence_pieces import ContextRank
 from pretrain.errors import DataError
 
 
 def batches(length=1000, micro_batch_size=2, rank=0, size=1, consumed=0, num_workers=0, **options):
     return MicroBatches(
-        NumberedSamples(length, masked=options.pop("masked", False), broken=options.pop("broken", None)),
+        NumberedSamples(length, broken=options.pop("broken", None)),
         micro_batch_size=micro_batch_size,
         data_parallel_rank=rank,
         data_parallel_size=size,
@@ -45,13 +46,21 @@ class TestBatch:
             "labels": ((3, SEQ_LENGTH), torch.int64),
             "loss_mask": ((3, SEQ_LENGTH), torch.float32),
             "position_ids": ((3, SEQ_LENGTH), torch.int64),
-            "attention_mask": None,
+            "num_tokens": ((), torch.float32),
+            "documents": None,
         }
 
-    def test_masks_of_samples_become_one(self):
-        mask = next(batches(micro_batch_size=3, masked=True))["attention_mask"]
-        assert (mask.shape, mask.dtype) == ((3, 1, SEQ_LENGTH, SEQ_LENGTH), torch.bool)
-        assert mask[2, 0].tolist() == [[key > query for key in range(SEQ_LENGTH)] for query in range(SEQ_LENGTH)]
+    def test_documents_end_with_their_token_and_with_the_sample(self):
+        """Sample 1 consists of the token that ends a document."""
+        documents = next(batches(micro_batch_size=3, eod=1))["documents"]
+        assert documents.dtype == torch.int32
+        assert documents.tolist() == [[[0, 4, 5, 6, 7, 8, 12]] * 2]
+
+    @pytest.mark.parametrize("rank", [0, 1])
+    def test_a_context_parallel_rank_reads_its_two_pieces(self, rank):
+        batch = next(batches(micro_batch_size=2, context=ContextRank(rank, 2)))
+        assert batch["position_ids"].tolist() == [[0, 3], [1, 2]][rank : rank + 1] * 2
+        assert batch["num_tokens"].item() == 8  # of the whole sequences
 
     def test_labels_stay_with_their_tokens(self):
         batch = next(batches(consumed=7))
@@ -144,7 +153,7 @@ class TestWorkers:
         for _ in range(20):
             expected, given = next(alone), next(helped)
             assert all(torch.equal(expected[key], given[key]) for key in ("tokens", "labels", "loss_mask"))
-            assert given["attention_mask"] is None
+            assert given["documents"] is None
         helped.close()
 
     @pytest.mark.full

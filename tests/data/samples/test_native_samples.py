@@ -13,16 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data.example_corpus import write_jsonl
+from pretrain.conformance.compared_part import mask_of_documents
 from pretrain.data.needed import SampleCounts
 from pretrain.data.samples.native_samples import NativeSamples, Phase, SampleFormat, Windows
+from pretrain.data.samples.sequence_pieces import document_ends
 from pretrain.data.token_files.reading import TokenFile
 from pretrain.data.tokenizers import load_tokenizer
 from pretrain.errors import DataError
+from pretrain.plugins.signatures import Documents
 from pretrain.tools.corpus.build import build_tokens
 
 EOD = 256
 SEQ_LENGTH = 32
-FORM = SampleFormat(eod=EOD, eod_mask_loss=False, reset_position_ids=False, reset_attention_mask=False)
+FORM = SampleFormat(eod=EOD, eod_mask_loss=False, reset_position_ids=False)
 
 pytestmark = pytest.mark.usefixtures("bridged")
 
@@ -89,32 +92,30 @@ class TestWindows:
 class TestForm:
     @pytest.mark.parametrize("eod_mask_loss", [False, True])
     @pytest.mark.parametrize("reset_position_ids", [False, True])
-    @pytest.mark.parametrize("reset_attention_mask", [False, True])
     @pytest.mark.parametrize("ends", [[], [0], [7], [31, 32], [3, 4, 20], list(range(33))])
-    def test_masks_and_positions_are_megatrons(self, eod_mask_loss, reset_position_ids, reset_attention_mask, ends):
+    def test_masks_and_positions_are_megatrons(self, eod_mask_loss, reset_position_ids, ends):
         from megatron.core.datasets.gpt_dataset import _get_ltor_masks_and_position_ids
 
         ids = np.arange(33, dtype=np.uint16)
         ids[ends] = EOD
-        sample = SampleFormat(
-            eod=EOD,
-            eod_mask_loss=eod_mask_loss,
-            reset_position_ids=reset_position_ids,
-            reset_attention_mask=reset_attention_mask,
-        )(ids)
+        sample = SampleFormat(eod=EOD, eod_mask_loss=eod_mask_loss, reset_position_ids=reset_position_ids)(ids)
         tokens = torch.from_numpy(ids[:-1].astype(np.int64))
         attention_mask, loss_mask, position_ids = _get_ltor_masks_and_position_ids(
-            tokens, EOD, reset_position_ids, reset_attention_mask, eod_mask_loss, reset_attention_mask
+            tokens, EOD, reset_position_ids, True, eod_mask_loss, True
         )
         theirs = {
             "tokens": tokens,
             "labels": torch.from_numpy(ids[1:].astype(np.int64)),
             "loss_mask": loss_mask,
             "position_ids": position_ids,
-        } | ({"attention_mask": attention_mask} if reset_attention_mask else {})
+        }
         assert sample.keys() == theirs.keys()
         for key, value in theirs.items():
             assert (sample[key].dtype, sample[key].tolist()) == (value.dtype, value.tolist()), key
+        ends = document_ends(tokens[None], EOD)
+        assert torch.equal(
+            mask_of_documents(Documents.of(torch.stack((ends, ends)), torch.clone), 1)[0], attention_mask
+        )
 
 
 class TestDatasets:

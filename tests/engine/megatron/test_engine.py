@@ -201,7 +201,8 @@ class TestEvaluation:
 
     def test_without_a_token_there_is_no_loss(self, recipe):
         with tiny.engine_of(recipe) as engine:
-            batches = [{**batch, "loss_mask": torch.zeros(4, 32)} for batch in tiny.micro_batches(recipe, 0)]
+            none = {"loss_mask": torch.zeros(4, 32), "num_tokens": torch.zeros(())}
+            batches = [batch | none for batch in tiny.micro_batches(recipe, 0)]
             assert torch.isnan(engine.evaluate(iter(batches), 2))
 
     def test_dropout_is_off_in_evaluations(self):
@@ -230,7 +231,7 @@ class TestEvaluation:
             "labels": text[None, 1:],
             "loss_mask": torch.ones(1, 32),
             "position_ids": torch.arange(32)[None],
-            "attention_mask": None,
+            "num_tokens": torch.tensor(32.0),
         }
         with tiny.engine_of(tiny.tiny("train.micro_batch_size=1", "train.global_batch_size=1")) as engine:
             loss = engine.evaluate(iter([batch]), 1).item()

@@ -11,6 +11,7 @@ import gc
 import json
 import os
 import sys
+from itertools import repeat
 from pathlib import Path
 
 TINY = {
@@ -150,9 +151,10 @@ def measure(recipe, *, planned_world: bool) -> int:
 
     from pretrain.bridge import deepspeed as bridge_deepspeed
     from pretrain.cpu.backend import CpuBackend
+    from pretrain.data.samples.sequence_pieces import ContextRank
     from pretrain.engine.build import build_engine
     from pretrain.plugins.host.manager import load
-    from pretrain.tools.plan.trace.rank_trace import batches_of
+    from pretrain.tools.plan.trace.rank_trace import batch_of
 
     _, _, steps, _ = steps_of(recipe)
     if planned_world and recipe.engine.name == "deepspeed":
@@ -161,7 +163,7 @@ def measure(recipe, *, planned_world: bool) -> int:
         engine, _ = build_engine(recipe, load("cpu"), VOCAB_SIZE, torch.device("cpu"), print)
         for micro_batches in (*steps, steps[-1], steps[-1]):
             with torch.profiler.record_function("a step"):
-                engine.train_step(batches_of(recipe, micro_batches) if engine.reads_data else None, micro_batches)
+                engine.train_step(repeat(batch_of(recipe, ContextRank())) if engine.reads_data else None, micro_batches)
     peak = peak_of(profile.profiler.kineto_results.experimental_event_tree())
     engine.close()
     del engine

@@ -21,9 +21,10 @@ def main() -> None:
         os.environ.setdefault(name, value)
     require_device(plugins)
     megatron.install(plugins.backend)
+    from pretrain.data.samples.sequence_pieces import ContextRank
     from pretrain.engine import groups
     from pretrain.engine.build import build_engine
-    from pretrain.tools.plan.trace.rank_trace import batches_of
+    from pretrain.tools.plan.trace.rank_trace import batch_of
     from pretrain.training.rank_setup import rank_device
 
     device = rank_device(recipe, plugins, 0)
@@ -33,7 +34,7 @@ def main() -> None:
         torch.npu.synchronize()
         time.sleep(0.1)  # autograd's thread of the device frees its last tensors after `backward` has returned
         torch.npu.reset_peak_memory_stats()
-        engine.train_step(batches_of(recipe, micro_batches), micro_batches)
+        engine.train_step(repeat(batch_of(recipe, ContextRank())), micro_batches)
     torch.npu.synchronize()
     print(torch.npu.max_memory_allocated())
 

@@ -7,6 +7,8 @@ tensor-parallel ranks from ZeRO-3's norms (DeepSpeedZeroOptimizer_Stage3.__init_
 
 from __future__ import annotations
 
+from functools import partial
+
 from megatron.core import parallel_state
 from torch import distributed as dist
 
@@ -23,11 +25,12 @@ get_pipeline_model_parallel_rank = parallel_state.get_pipeline_model_parallel_ra
 get_pipeline_model_parallel_world_size = parallel_state.get_pipeline_model_parallel_world_size
 get_pipeline_model_parallel_group = parallel_state.get_pipeline_model_parallel_group
 
-get_data_parallel_rank = parallel_state.get_data_parallel_rank
-get_data_parallel_world_size = parallel_state.get_data_parallel_world_size
-get_data_parallel_group = parallel_state.get_data_parallel_group
+# What DeepSpeed averages and divides over all ranks with equal weights, also those that share a sequence.
+get_data_parallel_rank = partial(parallel_state.get_data_parallel_rank, with_context_parallel=True)
+get_data_parallel_world_size = partial(parallel_state.get_data_parallel_world_size, with_context_parallel=True)
+get_data_parallel_group = partial(parallel_state.get_data_parallel_group, with_context_parallel=True)
 
 
 def get_data_parallel_group_ranks() -> list[int]:
     """Return the global ranks of this rank's data-parallel group."""
-    return dist.get_process_group_ranks(parallel_state.get_data_parallel_group())
+    return dist.get_process_group_ranks(get_data_parallel_group())

@@ -8,22 +8,23 @@ import pickle
 import signal
 import warnings
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
 from pretrain.data.prefetch import Prefetcher, exit_with_parent
+from pretrain.data.samples.sequence_pieces import ALONE, document_ends
 from pretrain.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     import numpy.typing as npt
-    from torch import Tensor
 
-Batch = dict[str, "Tensor | None"]
+    from pretrain.data.samples.sequence_pieces import Batch, ContextRank
+
 _GRACE = 60  # seconds that a worker reads on after SIGTERM
 _JOIN_SECONDS = 5.0  # seconds that `close` waits for the batch that is being read; torch waits as long for a worker
 _KEYS = ("tokens", "labels", "loss_mask", "position_ids")
@@ -57,12 +58,16 @@ class MicroBatches:
         data_parallel_size: int,
         consumed_samples: int,
         num_workers: int,
+        context: ContextRank = ALONE,
+        eod: int | None = None,
         prepare_worker: Callable[[], None] | None = None,
         pin_memory: bool = False,
         cyclic: bool = False,
     ) -> None:
         """Take the dataset; with `cyclic` it begins again after the last sample, else its end is an error.
 
+        `context` says which part of the sequences this rank reads; with `eod`, which ends a document, batches tell
+        their documents.
         `pin_memory` copies batches to page-locked memory. Each of `num_workers` processes (0: none) calls
         `prepare_worker`, which is pickled, before it unpickles the dataset.
         """
@@ -77,7 +82,8 @@ class MicroBatches:
             run=slice(data_parallel_rank * micro_batch_size, (data_parallel_rank + 1) * micro_batch_size),
         )
         sent = _Sent(dataset, prepare_worker)
-        loader = iter(_loader(sent, indices, num_workers=num_workers, pin_memory=pin_memory))
+        collate = partial(_collate, context, eod)
+        loader = iter(_loader(sent, indices, collate, num_workers=num_workers, pin_memory=pin_memory))
         read = map(_tensors, loader)
         # torch's loader takes half a millisecond to return a batch that is ready. In a thread this overlaps with a step
         # that releases the GIL.
@@ -94,9 +100,10 @@ class MicroBatches:
     def __next__(self) -> Batch:
         """Return the next micro-batch, on the CPU; DataError: too few samples are left.
 
-        Its keys are `tokens` and `labels` [micro_batch_size, seq_length] int64, `loss_mask` float32 and `position_ids`
-        int64 of the same shape, and `attention_mask` [micro_batch_size, 1, seq_length, seq_length] bool, True for
-        masked positions (the future included), or None, which means plain causal.
+        Its keys are `tokens` and `labels` [micro_batch_size, seq_length / context-parallel size] int64, `loss_mask`
+        float32 and `position_ids` int64 of the same shape; `num_tokens`, the sum of the loss mask over whole sequences,
+        float32; and `documents`, int32 [pieces, 2, documents + 1], the ends of each piece's queries and keys as
+        `pretrain.plugins.signatures.Documents` has them, or None, which means plain causal.
         """
         try:
             batch = next(self._read)
@@ -130,7 +137,14 @@ def _block_indices(*, length: int | None, modulus: int, begin: int, block: int, 
         begin += block
 
 
-def _loader(dataset: _Sent, indices: Iterator[list[int]], *, num_workers: int, pin_memory: bool) -> DataLoader[Any]:
+def _loader(
+    dataset: _Sent,
+    indices: Iterator[list[int]],
+    collate: Callable[..., _Arrays],
+    *,
+    num_workers: int,
+    pin_memory: bool,
+) -> DataLoader[Any]:
     workers: dict[str, Any] = {}
     if num_workers:
         # spawn: a fork of this process would copy the locks of its threads (gloo, the device's driver, OpenMP), and a
@@ -140,7 +154,7 @@ def _loader(dataset: _Sent, indices: Iterator[list[int]], *, num_workers: int, p
         dataset,  # type: ignore[arg-type]
         batch_sampler=indices,
         num_workers=num_workers,
-        collate_fn=_collate,
+        collate_fn=collate,
         pin_memory=pin_memory,
         # A loader draws a seed for its workers when it starts. Drawn from the default generator, that would change
         # every dropout mask after a resume.
@@ -202,7 +216,9 @@ def _tensors(read: _Arrays | Batch) -> Batch:
     return read.tensors() if isinstance(read, _Arrays) else read
 
 
-def _collate(samples: Sequence[dict[str, Any]]) -> _Arrays:
-    batch = {key: np.stack([sample[key].numpy() for sample in samples]) for key in _KEYS}
-    masks = [sample["attention_mask"].numpy() for sample in samples if "attention_mask" in sample]
-    return _Arrays({**batch, "attention_mask": np.stack(masks) if masks else None})
+def _collate(context: ContextRank, eod: int | None, samples: Sequence[dict[str, Any]]) -> _Arrays:
+    batch: Batch = {key: torch.stack([sample[key] for sample in samples]) for key in _KEYS}
+    tokens = batch["tokens"]
+    ends = None if eod is None or tokens is None else document_ends(tokens, eod)
+    part = context.part(batch, ends)
+    return _Arrays({key: None if tensor is None else tensor.numpy() for key, tensor in part.items()})

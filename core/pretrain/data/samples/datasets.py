@@ -31,8 +31,8 @@ class Datasets:
     """Map-style torch datasets; None for a split that is not used, and on ranks that read no data.
 
     With `data.index: native` every rank has them, because a checkpoint stores the samples read of each file. A sample
-    is a dict of `tokens`, `labels` and `position_ids` [seq_length] int64, `loss_mask` [seq_length] float32, and with
-    `data.reset_attention_mask` also `attention_mask` [1, seq_length, seq_length] bool, True for masked positions.
+    is a dict of `tokens`, `labels` and `position_ids` [seq_length] int64, and `loss_mask` [seq_length] float32; what
+    keeps documents apart follows from the tokens (`sequence_pieces.document_ends`).
     """
 
     train: Any | None
@@ -100,9 +100,9 @@ def _config(recipe: Recipe, tokenizer: Tokenizer, parts: list[tuple[str, float]]
         path_to_cache=str(cache_folder(data)),
         tokenizer=facts,
         reset_position_ids=data.reset_position_ids,
-        reset_attention_mask=data.reset_attention_mask,
+        reset_attention_mask=False,
         eod_mask_loss=data.eod_mask_loss,
-        create_attention_mask=data.reset_attention_mask,
+        create_attention_mask=False,
     )
     # Building a split without documents never ends (GPTDataset._get_num_epochs), even if it is not read.
     for number, needed in enumerate((samples.train, samples.valid, samples.test)):
@@ -124,7 +124,6 @@ def native_samples(
         eod=tokenizer.eod,
         eod_mask_loss=data.eod_mask_loss,
         reset_position_ids=data.reset_position_ids,
-        reset_attention_mask=data.reset_attention_mask,
     )
     opened = [(TokenFile.open(path), weight) for path, weight in parts]
     files = [(file, file.identity(), weight) for file, weight in opened]

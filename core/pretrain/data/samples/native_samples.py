@@ -161,7 +161,6 @@ class SampleFormat:
     eod: int
     eod_mask_loss: bool
     reset_position_ids: bool
-    reset_attention_mask: bool
 
     def __call__(self, ids: npt.NDArray[Any]) -> dict[str, Tensor]:
         """Return the sample, as `pretrain.data.samples.datasets.Datasets` describes it, of ids [seq_length + 1]."""
@@ -175,10 +174,6 @@ class SampleFormat:
             "loss_mask": np.where(is_end & self.eod_mask_loss, np.float32(0), np.float32(1)),
             "position_ids": positions - _document_begins(is_end, positions) if self.reset_position_ids else positions,
         }
-        if self.reset_attention_mask:
-            document = _document_begins(is_end, positions)
-            is_future = positions[None, :] > positions[:, None]
-            sample["attention_mask"] = (is_future | (document[None, :] != document[:, None]))[None]
         return {key: torch.from_numpy(np.ascontiguousarray(value)) for key, value in sample.items()}
 
 

@@ -6,8 +6,6 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from megatron.core import parallel_state
-
 from pretrain.bridge.deepspeed import mpu
 from pretrain.bridge.deepspeed.zero_state import full_shape, read_in_turn
 from pretrain.errors import RecipeError
@@ -21,12 +19,13 @@ if TYPE_CHECKING:
     from pretrain.recipe import Recipe
 
 
-def deepspeed_config(recipe: Recipe, data_parallel_size: int) -> dict[str, Any]:
+def deepspeed_config(recipe: Recipe, replicas: int) -> dict[str, Any]:
     """Return the configuration; the engine changes the number of micro-batches at every step."""
     train = recipe.train
+    samples = train.micro_batch_size * replicas // recipe.parallel.context_parallel_size
     config: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": train.micro_batch_size,
-        "gradient_accumulation_steps": train.global_batch_size // (train.micro_batch_size * data_parallel_size),
+        "gradient_accumulation_steps": train.global_batch_size // samples,
         # Without ZeRO the engine clips. DeepSpeed reports no norm in fp32; in bf16 it counts the first tensor-parallel
         # rank alone, because get_norm_with_moe_layers looks for the mark of split weights on their gradients.
         "gradient_clipping": recipe.optimizer.clip_grad if recipe.engine.zero.stage > 0 else 0.0,
@@ -74,8 +73,8 @@ def splitting(recipe: Recipe, deepspeed: ModuleType) -> dict[str, Any]:
     building = partial(
         _building,
         deepspeed,
-        data_parallel_group=parallel_state.get_data_parallel_group(),
-        config_dict_or_path=deepspeed_config(recipe, parallel_state.get_data_parallel_world_size()),
+        data_parallel_group=mpu.get_data_parallel_group(),
+        config_dict_or_path=deepspeed_config(recipe, mpu.get_data_parallel_world_size()),
         # No dtype: the configuration's is taken, where the argument is ignored on a device without fp16
         # (deepspeed.zero.Init).
         mpu=mpu,

@@ -79,7 +79,7 @@ class DeepSpeedEngine:
         self._engine, self.optimizer, _, _ = deepspeed.initialize(
             model=self.model,
             optimizer=self._counted,
-            config=deepspeed_config(recipe, parallel_state.get_data_parallel_world_size()),
+            config=deepspeed_config(recipe, mpu.get_data_parallel_world_size()),
             mpu=mpu,
             dist_init_required=False,
         )
@@ -120,7 +120,7 @@ class DeepSpeedEngine:
         if not self.model.training:  # an evaluation came before
             self.model.train()
         self._engine.set_train_batch_size(
-            num_microbatches * self.recipe.train.micro_batch_size * parallel_state.get_data_parallel_world_size()
+            num_microbatches * self.recipe.train.micro_batch_size * mpu.get_data_parallel_world_size()
         )
         if self._overflow is not None:
             self._overflow.clear()
@@ -209,7 +209,7 @@ class DeepSpeedEngine:
         ours = [p for p in self.model.parameters() if param_is_not_tensor_parallel_duplicate(p)]
         squared = self._norm([own_part(parameter) for parameter in ours]).square().to(self._device)
         if self._stage == 3:
-            dist.all_reduce(squared, group=parallel_state.get_data_parallel_group())
+            dist.all_reduce(squared, group=mpu.get_data_parallel_group())
         dist.all_reduce(squared, group=parallel_state.get_tensor_model_parallel_group())
         return squared.sqrt()
 

@@ -36,8 +36,8 @@ class ForwardPass:
         self._device = parts.device
         self._forward_backward = get_forward_backward_func()
         self.models = [_unwrapped(chunk) for chunk in chunks]
-        reads_masks = parts.recipe.data.reset_attention_mask
-        self._reads = [bool(model.pre_process or model.post_process or reads_masks) for model in self.models]
+        has_documents = parts.recipe.data.reset_attention_mask
+        self._reads = [bool(model.pre_process or model.post_process or has_documents) for model in self.models]
 
     @property
     def reads_data(self) -> bool:

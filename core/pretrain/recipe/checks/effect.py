@@ -15,6 +15,7 @@ from pretrain.recipe.checks.experts import expert_problems
 from pretrain.recipe.checks.training import (
     batch_problems,
     compilation_problems,
+    context_problems,
     data_problems,
     model_problems,
     schedule_problems,
@@ -303,6 +304,7 @@ def problems_of(recipe: Recipe) -> list[Problem]:
     checks = (
         model_problems,
         tensor_problems,
+        context_problems,
         stage_problems,
         expert_problems,
         tokenizer_problems,

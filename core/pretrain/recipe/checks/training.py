@@ -43,8 +43,6 @@ def model_problems(recipe: Recipe) -> Iterator[Problem]:
             "model.rope_high_freq_factor",
             f"{model.rope_high_freq_factor} is not more than model.rope_low_freq_factor {model.rope_low_freq_factor}.",
         )
-    if model.window_size is not None and recipe.data.reset_attention_mask:
-        yield Problem("model.window_size", "given together with data.reset_attention_mask; choose one.")
     if model.apply_query_key_layer_scaling and not model.attention_softmax_in_fp32:
         yield Problem("model.attention_softmax_in_fp32", "must be true with model.apply_query_key_layer_scaling.")
 
@@ -72,6 +70,22 @@ def tensor_problems(recipe: Recipe) -> Iterator[Problem]:
             "parallel.tensor_model_parallel_size",
             f"{size} does not divide model.{key} {getattr(recipe.model, key)}{why}.",
         )
+
+
+def context_problems(recipe: Recipe) -> Iterator[Problem]:
+    """Yield what context-parallel ranks cannot share."""
+    parallel, model = recipe.parallel, recipe.model
+    size, tensor = parallel.context_parallel_size, parallel.tensor_model_parallel_size
+    if size == 1:
+        return
+    path, pieces = "parallel.context_parallel_size", 2 * size * (tensor if parallel.sequence_parallel else 1)
+    if model.seq_length % pieces:
+        more = f" x tensor_model_parallel_size {tensor}" if parallel.sequence_parallel else ""
+        yield Problem(
+            path, f"{size}: model.seq_length {model.seq_length} is not a multiple of 2 x {size}{more} = {pieces}."
+        )
+    if model.moe_expert_capacity_factor is not None:
+        yield Problem(path, f"{size} conflicts with model.moe_expert_capacity_factor: it changes which are dropped.")
 
 
 def stage_problems(recipe: Recipe) -> Iterator[Problem]:
@@ -239,6 +253,7 @@ def compilation_problems(recipe: Recipe) -> Iterator[Problem]:
         yield Problem(_KEY, "layer conflicts with train.deterministic_mode: compiled sums may not be reproducible.")
     if recipe.parallel.overlap_param_gather:
         yield Problem(_KEY, "layer conflicts with parallel.overlap_param_gather, which hooks into every module.")
+    yield from _compiled_sequences(recipe)
     for key in ("hidden_dropout", "attention_dropout"):
         if getattr(recipe.model, key):
             yield Problem(
@@ -247,3 +262,12 @@ def compilation_problems(recipe: Recipe) -> Iterator[Problem]:
     for operation in COMPILED:
         if getattr(recipe.kernels, operation) not in {None, "auto", "reference"}:
             yield Problem(f"kernels.{operation}", "must be auto or reference with kernels.compile: layer.")
+
+
+def _compiled_sequences(recipe: Recipe) -> Iterator[Problem]:
+    if recipe.data.reset_attention_mask:
+        yield Problem(
+            _KEY, "layer conflicts with data.reset_attention_mask: lengths of documents change at every step."
+        )
+    if recipe.parallel.context_parallel_size > 1:
+        yield Problem(_KEY, "layer conflicts with parallel.context_parallel_size over 1; no layout test covers both.")

@@ -29,6 +29,8 @@ class ParallelSection(Section):
     pipeline_layers: tuple[Annotated[Int, Field(gt=0)], ...] | None = None
     """Layers of every stage, such as [5, 6, 6, 5]; with chunks, of every chunk in the order of the layers: the first
     chunks of all stages, then the second."""
+    context_parallel_size: Int = Field(default=1, gt=0)
+    """Ranks that share every sequence, two pieces of it each; for sequences too long for one device."""
     overlap_p2p_comm: Bool | None = None
     """Whether stages of the interleaved schedule compute while they send and receive; by default where the backend
     can."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import torch
 from megatron.core import parallel_state
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from pretrain.data.samples.sequence_pieces import ContextRank, document_ends
 from pretrain.engine import groups
 from pretrain.engine.build import build_engine
 from pretrain.plugins.stand_in import observing
@@ -61,6 +63,7 @@ def trace_rank(
     functions = nullcontext() if is_cpu else DeviceFunctions(device, plugins.backend.figures().dropout_bits)
     groups.join_planned_world(rank, world_size)
     try:
+        batch = batch_of(recipe, ContextRank(size=recipe.parallel.context_parallel_size))
         storages = Storages(device)
         work = Work(_keys_of_a_query(recipe))
         follower = Follower(position, storages, work)
@@ -74,7 +77,8 @@ def trace_rank(
             for number, count in enumerate(micro_batches, start=1):
                 position.begin_step(number)
                 begin, timers = storages.now, _Timers(position, storages)
-                engine.train_step(batches_of(recipe, count) if engine.reads_data else None, count, timers)
+                batches = repeat(batch, count) if engine.reads_data else None
+                engine.train_step(batches, count, timers)
                 steps.append((begin, timers.updated, storages.now))
         return RankTrace(
             rank=rank,
@@ -93,10 +97,8 @@ def trace_rank(
 
 
 def _keys_of_a_query(recipe: Recipe) -> float:
-    """Return how many keys a query sees on average; a mask tensor is computed whole."""
+    """Return how many keys a query sees on average; a document may be as long as the sequence."""
     length = recipe.model.seq_length
-    if recipe.data.reset_attention_mask:
-        return length
     window = min(recipe.model.window_size or length, length)
     return window * (1 - window / (2 * length))
 
@@ -117,16 +119,12 @@ class _Timers(PhaseTimers):
             yield
 
 
-def batches_of(recipe: Recipe, count: int) -> Iterator[Batch]:
-    """Yield micro-batches as the loader gives them, on the host."""
-    train, length = recipe.train, recipe.model.seq_length
-    shape = train.micro_batch_size, length
-    for _ in range(count):
-        mask = None
-        if recipe.data.reset_attention_mask:
-            mask = torch.zeros(train.micro_batch_size, 1, length, length, dtype=torch.bool)
-        ids = {name: torch.zeros(shape, dtype=torch.long) for name in ("tokens", "labels", "position_ids")}
-        yield {**ids, "loss_mask": torch.ones(shape), "attention_mask": mask}
+def batch_of(recipe: Recipe, context: ContextRank) -> Batch:
+    """Return a micro-batch as the loader gives it, on the host; a sequence is one document."""
+    shape = recipe.train.micro_batch_size, recipe.model.seq_length
+    ids = {name: torch.zeros(shape, dtype=torch.long) for name in ("tokens", "labels", "position_ids")}
+    ends = document_ends(ids["tokens"], eod=1) if recipe.data.reset_attention_mask else None
+    return context.part({**ids, "loss_mask": torch.ones(shape)}, ends)
 
 
 def _static(models: Sequence[nn.Module], storages: Storages) -> tuple[frozenset[int], frozenset[int]]:
@@ -159,6 +157,8 @@ def _group_names() -> dict[str, str]:
         ("model", parallel_state.get_model_parallel_group()),
         ("tensor", parallel_state.get_tensor_model_parallel_group()),
         ("pipeline", parallel_state.get_pipeline_model_parallel_group()),
+        ("context", parallel_state.get_context_parallel_group()),
+        ("tensor and context", parallel_state.get_tensor_and_context_parallel_group()),
         ("data", data()),
         ("data", data(with_context_parallel=True)),
         ("data", data(with_context_parallel=True, partial_data_parallel=True)),  # the distributed optimizer's
