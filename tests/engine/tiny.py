@@ -110,9 +110,8 @@ def micro_batches(recipe: Recipe, iteration: int) -> Iterator[dict[str, torch.Te
             "loss_mask": counted[rows],
             "position_ids": _positions(recipe).expand(micro, -1),
         }
-        yield context_rank().part(
-            batch, _document_ends(range(start, start + micro), length) if recipe.data.reset_attention_mask else None
-        )
+        ends = _document_ends(range(start, start + micro), length) if recipe.data.reset_attention_mask else None
+        yield context_rank().part(batch, ends)
 
 
 def take_step(engine: MegatronEngine, iteration: int) -> Step:

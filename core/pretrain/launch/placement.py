@@ -238,7 +238,7 @@ def least_memory(recipe: Recipe, layout: Layout) -> int:
     # The vocabulary's rows, activations, buffers and the allocator's reserve are left out. Bytes per parameter are
     # those of the ZeRO paper (arXiv:1910.02054, section 3.1) for the dtypes in which the engines keep them; see
     # docs/zero.md.
-    each = _bytes_per_parameter(recipe, layout.data_parallel_size) / layout.tensor_model_parallel_size
+    each = _bytes_per_parameter(recipe, layout.replicas) / layout.tensor_model_parallel_size
     of_expert = _bytes_per_parameter(recipe, layout.expert_data_parallel_size) / layout.ranks_of_experts
     stages = zip(layout.layers_of_stages, layers_with_experts(recipe, layout), strict=True)
     counts = [_counts(recipe, *stage) for stage in stages]

@@ -266,8 +266,6 @@ def compilation_problems(recipe: Recipe) -> Iterator[Problem]:
 
 def _compiled_sequences(recipe: Recipe) -> Iterator[Problem]:
     if recipe.data.reset_attention_mask:
-        yield Problem(
-            _KEY, "layer conflicts with data.reset_attention_mask: lengths of documents change at every step."
-        )
+        yield Problem(_KEY, "layer conflicts with data.reset_attention_mask: documents' lengths change at every step.")
     if recipe.parallel.context_parallel_size > 1:
         yield Problem(_KEY, "layer conflicts with parallel.context_parallel_size over 1; no layout test covers both.")

@@ -83,7 +83,7 @@ class PlanDevice:
     def group_bytes(self, layout: Layout) -> int:
         """Return the bytes that context and process groups take, as the backend assumes: `Figures`."""
         tensor, pipeline = layout.tensor_model_parallel_size, layout.pipeline_model_parallel_size
-        sizes = [tensor, pipeline, layout.data_parallel_size]
+        sizes = [tensor, pipeline, layout.context_parallel_size, layout.replicas]
         if (experts := layout.expert_model_parallel_size) is not None:
             sizes.append(layout.ranks_of_experts)
             # Where every rank has a part of every expert, gradients are summed with all others.

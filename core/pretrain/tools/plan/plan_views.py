@@ -63,7 +63,8 @@ def head(plan: Plan) -> list[str]:
     taken = ", ".join(str(stage.micro_batches) for stage in plan.stages)
     word = "ranks" if len(plan.stages) > 1 else "rank"
     tensor, pipeline = layout.tensor_model_parallel_size, layout.pipeline_model_parallel_size
-    sizes = f"tensor {tensor} x pipeline {pipeline}{interleaved} x data {layout.data_parallel_size}"
+    context = f"context {layout.context_parallel_size} x " if layout.context_parallel_size > 1 else ""
+    sizes = f"tensor {tensor} x pipeline {pipeline}{interleaved} x {context}data {layout.data_parallel_size}"
     named = ", ".join(f"{operation} {'/'.join(names)}" for operation, names in kernels_by_operation(plan).items())
     memory = plan.device.memory
     size = "memory unknown"

@@ -162,13 +162,18 @@ class RankLinks:
         if self.layout.world_size <= node:
             return message.size
         layout, tensor = self.layout, self.layout.tensor_model_parallel_size
-        if message.group in {"tensor", "experts"}:  # neighbours
-            return min(message.size, node)
-        if message.group == "data":
-            return max(1, min(layout.data_parallel_size, node // tensor))
-        if message.group == "expert data":
-            return max(1, min(layout.expert_data_parallel_size, node // layout.ranks_of_experts))
-        return 1
+        match message.group:
+            case "tensor" | "tensor and context" | "experts":  # neighbours
+                ranks = min(message.size, node)
+            case "context":
+                ranks = min(layout.context_parallel_size, node // tensor)
+            case "data":
+                ranks = min(layout.replicas, node // tensor)
+            case "expert data":
+                ranks = min(layout.expert_data_parallel_size, node // layout.ranks_of_experts)
+            case _:
+                ranks = 1
+        return max(1, ranks)
 
 
 @dataclass(frozen=True, slots=True)

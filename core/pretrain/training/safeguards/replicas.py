@@ -38,7 +38,7 @@ class ReplicaCheck(Event):
         if every is None:
             return None
         layout = training.length.layout
-        if layout.data_parallel_size == layout.expert_data_parallel_size == 1:
+        if layout.replicas == layout.expert_data_parallel_size == 1:
             note("train.check_replicas_interval has no effect: there is only one replica")
             return None
         if recipe.engine.name == "megatron" and recipe.parallel.overlap_param_gather:

@@ -42,17 +42,28 @@ class LayoutChoice:
     layers: tuple[int, ...] | None = None  # of every chunk, where stages are uneven; None: evenly, or as the recipe's
     expert: int = 1  # ranks that share a layer's experts, in models that have some
     expert_tensor: int = 1  # ranks that share every expert, in models that have some
+    context: int = 1  # ranks that share every sequence
+
+    @property
+    def devices(self) -> int:
+        """All ranks."""
+        return self.tensor * self.pipeline * self.replicas
+
+    @property
+    def replicas(self) -> int:
+        """Ranks that hold equal weights."""
+        return self.context * self.data
 
     @property
     def expert_data(self) -> int:
         """Ranks that hold equal experts."""
-        return self.tensor * self.data // (self.expert * self.expert_tensor)
+        return self.tensor * self.replicas // (self.expert * self.expert_tensor)
 
     @property
     def pieces(self) -> PiecesKey:
         """What its estimate is summed from: the rows of a rank's experts do not depend on how many ranks share them."""
         expert = next((size for size in range(2, self.expert + 1) if self.expert % size == 0), 1)
-        return PiecesKey(self.tensor, self.with_sequence, expert, self.expert_tensor)
+        return PiecesKey(self.tensor, self.with_sequence, expert, self.expert_tensor, context=self.context)
 
     def recipe(self, recipe: Recipe) -> Recipe:
         """Return the recipe with this choice; keys of other pipelines are left out."""
@@ -64,6 +75,7 @@ class LayoutChoice:
             "tensor_model_parallel_size": self.tensor,
             "pipeline_model_parallel_size": self.pipeline,
             "virtual_pipeline_model_parallel_size": self.chunks if self.chunks > 1 else None,
+            "context_parallel_size": self.context,
             "sequence_parallel": self.with_sequence,
         }
         if recipe.model.num_experts is not None:
@@ -89,7 +101,7 @@ class LayoutChoice:
 
     def layout(self, recipe: Recipe) -> Layout:
         """Return the layout of the ranks."""
-        return unchecked_layout(self.recipe(recipe), self.tensor * self.pipeline * self.data)
+        return unchecked_layout(self.recipe(recipe), self.devices)
 
 
 class _Split(NamedTuple):
@@ -97,6 +109,7 @@ class _Split(NamedTuple):
     pipeline: int
     chunks: int
     layers: tuple[int, ...] | None
+    context: int
     expert: int = 1
     expert_tensor: int = 1
 
@@ -122,8 +135,15 @@ class Choices:
         for tensor in _divisors(self._devices):
             if self._can_share_layers(tensor):
                 for pipeline, chunks, layers in self._pipelines(self._devices // tensor):
-                    for expert, expert_tensor in self._experts(tensor, pipeline):
-                        yield from self._with_data(_Split(tensor, pipeline, chunks, layers, expert, expert_tensor))
+                    contexts = self._contexts(self._devices // tensor // pipeline)
+                    for context, experts in product(contexts, self._experts(tensor, pipeline)):
+                        yield from self._with_data(_Split(tensor, pipeline, chunks, layers, context, *experts))
+
+    def _contexts(self, devices: int) -> list[int]:
+        """Return numbers of ranks that share a sequence: others than 1 only where the recipe has others."""
+        if self._recipe.parallel.context_parallel_size == 1:
+            return [1]
+        return [size for size in _divisors(devices) if self._recipe.model.seq_length % (2 * size) == 0]
 
     def _experts(self, tensor: int, pipeline: int) -> Iterator[tuple[int, int]]:
         """Yield the numbers of ranks that share a layer's experts, and of those that share an expert."""
@@ -167,7 +187,8 @@ class Choices:
                         yield pipeline, chunks, uneven
 
     def _with_data(self, split: _Split) -> Iterator[LayoutChoice]:
-        data, accumulated = self._devices // split.tensor // split.pipeline, self._recipe.accumulation_steps
+        data = self._devices // split.tensor // split.pipeline // split.context
+        accumulated = self._recipe.accumulation_steps
         sizes = global_batch_sizes(self._recipe)
         if any(size % data for size in sizes):
             self.refused["train.global_batch_size is not a multiple of the data-parallel size"] += 1
@@ -184,18 +205,19 @@ class Choices:
                 yield from self._savings(split, data, micro_batch)
 
     def _savings(self, split: _Split, data: int, micro_batch: int) -> Iterator[LayoutChoice]:
-        is_divisible = self._recipe.model.seq_length % split.tensor == 0
+        pieces = 2 * split.context if split.context > 1 else 1
+        is_divisible = self._recipe.model.seq_length % (pieces * split.tensor) == 0
         sequences = (False, True) if split.tensor > 1 and is_divisible else (False,)
         if self._recipe.model.num_experts is not None:
             sequences = sequences[-1:]  # experts need it, as the recipe's checks say
-        for recompute, with_sequence, zero in product(RECOMPUTE, sequences, self._zero_stages(data)):
+        for recompute, with_sequence, zero in product(RECOMPUTE, sequences, self._zero_stages(data * split.context)):
             saving: dict[str, Any] = {"recompute": recompute, "with_sequence": with_sequence, "zero": zero}
             yield LayoutChoice(**split._asdict(), data=data, micro_batch=micro_batch, **saving)
 
-    def _zero_stages(self, data: int) -> tuple[int, ...]:
+    def _zero_stages(self, replicas: int) -> tuple[int, ...]:
         zero = self._recipe.engine.zero
         if self._recipe.engine.name == "megatron":
-            return (0, 1) if data > 1 else (int(self._recipe.parallel.use_distributed_optimizer),)
+            return (0, 1) if replicas > 1 else (int(self._recipe.parallel.use_distributed_optimizer),)
         if zero.offload_param.device != "none":
             return (3,)
         return (1, 2, 3) if zero.offload_optimizer.device != "none" else (0, 1, 2, 3)
@@ -212,6 +234,7 @@ PATHS = (
     "parallel.pipeline_layers",
     "parallel.num_layers_in_first_pipeline_stage",
     "parallel.num_layers_in_last_pipeline_stage",
+    "parallel.context_parallel_size",
     "parallel.expert_model_parallel_size",
     "parallel.sequence_parallel",
     "parallel.use_distributed_optimizer",

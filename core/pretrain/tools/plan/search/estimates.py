@@ -91,9 +91,9 @@ def stage_costs(recipe: Recipe, choice: LayoutChoice, pieces: Pieces, load: Stag
             _add(backward, kind.layer.attention, count)
     fixed = frozenset[Operation]().union(*(kind.layer.fixed for kind, _ in kinds))
     messages = _sent(choice, sent) | _between_stages(choice, pieces, load)
-    if choice.data > 1 and choice.zero == 3:  # it gathers weights for the forward pass, and again for the backward pass
+    if choice.replicas > 1 and choice.zero == 3:  # it gathers weights for the forward pass and for the backward one
         moved = load.parameters * compute_dtype(recipe).itemsize
-        messages[Message("all-gather", "data", choice.data, moved, overlaps=True)] = 2.0
+        messages[Message("all-gather", "data", choice.replicas, moved, overlaps=True)] = 2.0
     return Costs(
         forward=_for_samples(forward, fixed, choice.micro_batch),
         backward=_for_samples(backward, fixed, choice.micro_batch),
@@ -122,9 +122,9 @@ def _sent(choice: LayoutChoice, sent: Mapping[Message, int]) -> dict[Message, fl
 def _updated(choice: LayoutChoice, piece: ModelPiece, pieces: Pieces) -> float:
     """Return how much of a piece's update one rank does."""
     if not piece.experts:
-        return 1 / choice.data if choice.zero else 1.0
+        return 1 / choice.replicas if choice.zero else 1.0
     experts = piece.experts * pieces.expert_ranks / choice.expert
-    of_data, of_experts = (choice.data, choice.expert_data) if choice.zero else (1, 1)
+    of_data, of_experts = (choice.replicas, choice.expert_data) if choice.zero else (1, 1)
     return ((piece.parameters - piece.experts) / of_data + experts / of_experts) / piece.parameters
 
 
@@ -154,7 +154,7 @@ def _between_stages(choice: LayoutChoice, pieces: Pieces, load: StageLoad) -> di
 
 
 def _between_replicas(recipe: Recipe, choice: LayoutChoice, load: StageLoad) -> dict[Message, float]:
-    others = _of_group(recipe, choice, "data", choice.data, load.parameters - load.experts)
+    others = _of_group(recipe, choice, "data", choice.replicas, load.parameters - load.experts)
     return others | _of_group(recipe, choice, "expert data", choice.expert_data, load.experts)
 
 
@@ -166,7 +166,7 @@ def _of_group(recipe: Recipe, choice: LayoutChoice, group: str, size: int, param
     if recipe.engine.name == "megatron":
         gradient = FP32 if recipe.precision.grad_reduce_in_fp32 else weight
         reduces, gathers = parallel.overlap_grad_reduce, parallel.overlap_param_gather
-        bucket = parallel.ddp_bucket_size or max(40_000_000, 1_000_000 * choice.data)
+        bucket = parallel.ddp_bucket_size or max(40_000_000, 1_000_000 * choice.replicas)
     else:
         gradient, gathers, bucket = weight, False, zero.reduce_bucket_size
         reduces = choice.zero == 3 if zero.overlap_comm is None else zero.overlap_comm
@@ -219,7 +219,7 @@ def state_bytes(recipe: Recipe, choice: LayoutChoice, parameters: int, experts: 
 
     `experts`: parameters among them that are divided over the ranks with equal experts alone.
     """
-    others, of_experts = (_bytes_of_one(recipe, choice, replicas) for replicas in (choice.data, choice.expert_data))
+    others, of_experts = (_bytes_of_one(recipe, choice, replicas) for replicas in (choice.replicas, choice.expert_data))
     static, passing = (
         round(each * (parameters - experts) + of_expert * experts)
         for each, of_expert in zip(others, of_experts, strict=True)

@@ -122,7 +122,7 @@ class _Search:
         return seconds.mean if seconds else 0.0, sized.peak
 
     def _planned(self, choice: LayoutChoice, which: str) -> Found:
-        devices = choice.tensor * choice.pipeline * choice.data
+        devices = choice.devices
         self._say(f"search: planning {which} for {devices} devices in full")
         arguments = set_arguments(self._recipe, choice)
         recipe = make_recipe(self._recipe.model_dump(exclude_unset=True), arguments, self._recipe.source)
@@ -160,8 +160,8 @@ def search(recipe: Recipe, device: PlanDevice, devices: int, vocab_size: int, sa
 def _first_of_each(sized: Iterable[_Sized]) -> list[LayoutChoice]:
     first: dict[tuple[int, ...], LayoutChoice] = {}
     for _, choice in sized:
-        experts = choice.expert, choice.expert_tensor
-        first.setdefault((choice.tensor, choice.pipeline, choice.data, choice.micro_batch, *experts), choice)
+        ranks = choice.tensor, choice.pipeline, choice.context, choice.data, choice.expert, choice.expert_tensor
+        first.setdefault((*ranks, choice.micro_batch), choice)
     return list(first.values())
 
 
@@ -241,7 +241,8 @@ def _plain(found: Found) -> dict[str, object]:
 
 def _layout(found: Found) -> str:
     choice, experts = found.choice, found.plan.layout.expert_sizes
-    sizes = f"{choice.tensor} tensor x {choice.pipeline} pipeline x {choice.data} data"
+    context = f"{choice.context} context x " if choice.context > 1 else ""
+    sizes = f"{choice.tensor} tensor x {choice.pipeline} pipeline x {context}{choice.data} data"
     return f"{sizes}; {experts}" if experts else sizes
 
 

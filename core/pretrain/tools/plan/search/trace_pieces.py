@@ -31,6 +31,7 @@ class PiecesKey(NamedTuple):
     expert: int = 1  # ranks that share the traced experts: 1, or a few for any number of them
     expert_tensor: int = 1
     dense: bool = False  # layers without experts, in a model of which some others have them
+    context: int = 1
 
 
 _SHAPES = ((1, 1), (2, 1), (1, 2))  # layers and samples of the traced models
@@ -100,7 +101,7 @@ def trace_pieces(
     """
     dense = dict[PiecesKey, PiecesKey]()
     if len(set(recipe.model.layers_with_experts)) > 1:
-        dense = {key: PiecesKey(key.tensor, key.with_sequence, dense=True) for key in keys}
+        dense = {key: PiecesKey(key.tensor, key.with_sequence, dense=True, context=key.context) for key in keys}
     wanted = sorted({*keys, *dense.values()})
     shapes = [(key, *shape) for key in wanted for shape in _SHAPES]
     small = [small_model(recipe, *shape) for shape in shapes]
@@ -124,6 +125,7 @@ def small_model(recipe: Recipe, key: PiecesKey, layers: int, samples: int) -> Re
         "tensor_model_parallel_size": key.tensor,
         "expert_model_parallel_size": key.expert,
         "expert_tensor_parallel_size": key.expert_tensor,
+        "context_parallel_size": key.context,
         "sequence_parallel": key.with_sequence,
         "use_distributed_optimizer": False,
         "overlap_grad_reduce": False,
@@ -254,10 +256,10 @@ class _Activations:
 
 def _pieces(recipe: Recipe, key: PiecesKey, one: _SmallModel, two: _SmallModel, two_samples: _SmallModel) -> Pieces:
     model, size = recipe.model, compute_dtype(recipe).itemsize
-    tensor = key.tensor
+    tensor, tokens = key.tensor, model.seq_length // key.context
     layer = two.layers - one.layers
     # The attention's output is kept anyway, by the projection after it.
-    context = model.seq_length * model.num_attention_heads * model.head_size * size // tensor
+    context = tokens * model.num_attention_heads * model.head_size * size // tensor
     kept_by_attention = max(0, layer.kept_by_attention - context)
     also = {*two_samples.layers.forward, *two_samples.layers.backward}
     both = (*layer.forward, *layer.backward)
@@ -276,5 +278,5 @@ def _pieces(recipe: Recipe, key: PiecesKey, one: _SmallModel, two: _SmallModel, 
         tied=0 if model.untie_embeddings_and_output_weights else one.embedding.parameters - others * model.hidden_size,
         passing_in_layer=Passing.of(one.passing_in_layers, two_samples.passing_in_layers),
         passing_in_head=Passing.of(one.passing_in_head, two_samples.passing_in_head),
-        entering=model.seq_length * model.hidden_size * size // (tensor if key.with_sequence else 1),
+        entering=tokens * model.hidden_size * size // (tensor if key.with_sequence else 1),
     )

@@ -140,8 +140,8 @@ def differing_stages(layout: Layout, experts: Sequence[int] = ()) -> list[int]:
 
 
 def first_rank(layout: Layout, stage: int) -> int:
-    """Return the first rank of a stage; megatron-core's order is tensor, data, pipeline."""
-    return stage * layout.tensor_model_parallel_size * layout.data_parallel_size
+    """Return the first rank of a stage; megatron-core's order is tensor, context, data, pipeline."""
+    return stage * layout.tensor_model_parallel_size * layout.replicas
 
 
 def layers_of(layout: Layout, stage: int) -> str:
