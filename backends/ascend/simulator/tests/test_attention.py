@@ -91,24 +91,6 @@ def test_the_statistics_are_the_largest_score_and_the_sum(npu):
     torch.testing.assert_close(total[..., 3].cpu(), (scores - scores.amax(-1, keepdim=True)).exp().sum(-1))
 
 
-@pytest.mark.parametrize("mode", [2, 3])
-def test_samples_of_different_lengths_are_those_alone(npu, mode):
-    ends, make = [3, 4, 9], torch.Generator().manual_seed(6)
-    query, key, value = (torch.randn(9, n, SIZE, generator=make) for n in (HEADS, GROUPS, GROUPS))
-    options = {"sparse_mode": mode, "atten_mask": compressed().to(npu), "scale": SCALE}
-    together = [x.to(npu).requires_grad_() for x in (query, key, value)]
-    context, largest, *_ = FUSED(*together, HEADS, "TND", actual_seq_qlen=ends, actual_seq_kvlen=ends, **options)
-    context.square().sum().backward()
-    assert largest.shape == (9, HEADS, 8)
-    for first, last in zip([0, *ends], ends, strict=False):
-        alone = [x[None, first:last].to(npu).requires_grad_() for x in (query, key, value)]
-        part = FUSED(*alone, HEADS, "BSND", **options)[0]
-        part.square().sum().backward()
-        torch.testing.assert_close(context[first:last], part[0])
-        for one, other in zip(together, alone, strict=True):
-            torch.testing.assert_close(one.grad[first:last], other.grad[0])
-
-
 def test_dropout_follows_the_generator_and_its_mask_is_the_backward_pass_s(npu):
     query, key, value = (torch.randn(1, 1, 64, 64, device=npu) for _ in range(3))
     value = torch.eye(64, device=npu)[None, None].requires_grad_()
@@ -185,10 +167,6 @@ FORBIDDEN = {
     "and 3 of keys": lambda q, k, v: FUSED(q, *2 * [q[:, :3]], HEADS, "BNSD"),
     "at most 768": lambda q, k, v: FUSED(*3 * [q.repeat(1, 1, 1, 97)], HEADS, "BNSD"),
     "at most 256": lambda q, k, v: FUSED(*3 * [q.repeat(1, 65, 1, 1)], 260, "BNSD"),
-    "actual_seq_qlen None": lambda q, k, v: FUSED(*3 * [q[0].mT.flatten(0, 1)[:, None]], 1, "TND"),
-    "actual_seq_qlen [0, 5]": lambda q, k, v: FUSED(
-        *3 * [q[0, 0][:, None]], 1, "TND", actual_seq_qlen=[0, 5, 6], actual_seq_kvlen=[5]
-    ),
 }
 
 
@@ -196,4 +174,4 @@ FORBIDDEN = {
 def test_forbidden_calls_are_refused_with_a_reason(npu, words):
     with pytest.raises(RuntimeError) as error:
         FORBIDDEN[words](*(x.detach().to(npu) for x in qkv()))
-    assert words.removesuffix("]") in str(error.value)
+    assert words in str(error.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ import torch
 
 from pretrain.plugins.offer import offer_unless
 from pretrain.plugins.requests import Mask
-from pretrain.reference.attention import Attention
+from pretrain.reference.attention import Attention, ByDocument
 from pretrain_ascend import software
 from pretrain_ascend.devices import Family
 from pretrain_ascend.kernels import chip_requirements, softmax_limits
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 LARGEST_HEAD, MOST_HEADS = 768, 256
 """torch_npu-npu_fusion_attention.md: D from 1 to 768, N up to 256."""
 
+MOST_TOKENS = 2**20
+"""The same: T from 1 to 1M, in the layout of documents."""
+
 LARGEST_SDPA_HEAD = 512
 """D_LIMIT of op-plugin's ScaledDotProductAttentionKernelNpuOpApi.cpp."""
 
@@ -33,19 +37,25 @@ def answers(request: AttentionRequest) -> list[Offer | Decline]:
 
     None of it was measured. torch's call ends in the same kernel as the direct one, through more checks; where they
     fail it would silently compute all weights, so it declines those requests. The last two scale queries
-    before the matmul, which the reference's do not: see `kernels.matmuls`.
+    before the matmul, which the reference's do not: see `kernels.matmuls`; they compute documents one by one.
     """
     return [_fusion(request), _sdpa(request), _triangle(request), _square(request)]
 
 
 def _fusion(request: AttentionRequest) -> Offer | Decline:
-    kernel = "fusion_attention.FusionAttention"
-    return _answer(request, "fusion_attention", "flash", _fusion_limits(request), kernel, kernel)
+    kernel, reason = "fusion_attention.FusionAttention", _fusion_limits(request)
+    if request.mask is Mask.DOCUMENTS:
+        kernel, reason = "document_attention.DocumentAttention", reason or _document_limits(request)
+    return _answer(request, "fusion_attention", "flash", reason, kernel, kernel)
 
 
 def _sdpa(request: AttentionRequest) -> Offer | Decline:
     reason = _fusion_limits(request)
-    if request.window is not None:
+    if request.mask is Mask.DOCUMENTS:
+        reason = reason or f"mask {request.mask}; torch's attention has none"
+    elif request.keys:
+        reason = reason or f"{request.keys} keys for {request.seq_length} queries; only as many"
+    elif request.window is not None:
         reason = reason or f"window {request.window}; torch's attention has none"
     elif request.head_size > LARGEST_SDPA_HEAD:
         reason = reason or f"head size {request.head_size}; at most {LARGEST_SDPA_HEAD}"
@@ -56,8 +66,8 @@ def _sdpa(request: AttentionRequest) -> Offer | Decline:
 
 def _triangle(request: AttentionRequest) -> Offer | Decline:
     reason = _matmul_limits(request)
-    if request.mask is not Mask.CAUSAL:
-        reason = f"mask {request.mask}; only {Mask.CAUSAL}"
+    if request.mask not in (Mask.CAUSAL, Mask.DOCUMENTS):
+        reason = f"mask {request.mask}; only {Mask.CAUSAL} and {Mask.DOCUMENTS}"
     elif not 0 <= request.dropout < 1:
         reason = f"dropout {request.dropout}; only from 0 to below 1"
     rows = min(request.block_size, request.seq_length)
@@ -67,6 +77,8 @@ def _triangle(request: AttentionRequest) -> Offer | Decline:
 
 def _square(request: AttentionRequest) -> Offer | Decline:
     def build(built: Mapping[str, Any]) -> Any:
+        if request.mask is Mask.DOCUMENTS:  # each of another size, which the fused softmax was not asked for
+            return ByDocument(Attention(replace(request, mask=Mask.CAUSAL), matmul=query_first))
         return Attention(request, built.get("softmax"), matmul=query_first)
 
     reason = _matmul_limits(request)
@@ -87,6 +99,15 @@ def _fusion_limits(request: AttentionRequest) -> str:
         return f"{request.heads} heads; at most {MOST_HEADS}"
     if not 0 <= request.dropout < 1:
         return f"dropout {request.dropout}; only from 0 to below 1"
+    return ""
+
+
+def _document_limits(request: AttentionRequest) -> str:
+    tokens = request.micro_batch_size * request.most_keys
+    if tokens > MOST_TOKENS:
+        return f"{tokens} keys with mask {request.mask}; at most {MOST_TOKENS}"
+    if request.window == 1:  # flash_attention_score_grad_tiling_s1s2_bn2gs1s2.cpp of CANN's ops-transformer
+        return f"window {request.window} with mask {request.mask}; only from 2, by a check of CANN's backward pass"
     return ""
 
 

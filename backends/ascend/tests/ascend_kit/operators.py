@@ -7,6 +7,7 @@ documentation of the operator asks for; a call that does not raises. They say no
 from __future__ import annotations
 
 import inspect
+from itertools import pairwise
 
 import torch
 from torch.nn import functional as F  # noqa: N812
@@ -27,27 +28,58 @@ def call(name, *arguments, **options):
 
 
 def npu_fusion_attention(
-    query, key, value, head_num, input_layout, atten_mask, scale, keep_prob, pre_tockens, next_tockens, sparse_mode
+    query,
+    key,
+    value,
+    head_num,
+    input_layout,
+    atten_mask,
+    scale,
+    keep_prob,
+    pre_tockens,
+    next_tockens,
+    sparse_mode,
+    actual_seq_qlen,
+    actual_seq_kvlen,
 ):
-    assert input_layout == "SBH"
     assert all(x.is_contiguous() and x.dim() == 3 and x.dtype == query.dtype for x in (query, key, value))
     assert 0 < keep_prob <= 1
-    size = query.shape[-1] // head_num
-    assert size <= 768
-    q, k, v = (x.unflatten(-1, (-1, size)).permute(1, 2, 0, 3).float() for x in (query, key, value))
+    assert sparse_mode == 4 or (pre_tockens, next_tockens) == (2**31 - 1, 2**31 - 1)
+    given = (head_num, scale, keep_prob, sparse_mode, atten_mask, pre_tockens, next_tockens)
+    if input_layout == "SBH":
+        assert actual_seq_qlen is actual_seq_kvlen is None
+        size = query.shape[-1] // head_num
+        parts = (x.unflatten(-1, (-1, size)).permute(1, 2, 0, 3) for x in (query, key, value))
+        context = _attended(*parts, *given).permute(2, 0, 1, 3).flatten(2)
+    else:
+        assert input_layout == "TND"
+        assert sparse_mode == 3 or (sparse_mode == 4 and pre_tockens + next_tockens > 0)
+        ends = actual_seq_qlen, actual_seq_kvlen, actual_seq_kvlen
+        lengths = [[end - begin for begin, end in pairwise((0, *each))] for each in ends]
+        assert 1 <= len(lengths[0]) <= 1024
+        assert all(0 < queries <= keys for queries, keys in zip(*lengths[:2], strict=True))
+        parts = (x.transpose(0, 1)[None].split(rows, 2) for x, rows in zip((query, key, value), lengths, strict=True))
+        contexts = [_attended(*document, *given) for document in zip(*parts, strict=True)]
+        context = torch.cat(contexts, 2)[0].transpose(0, 1)
+    return context.to(query.dtype).contiguous(), None, None, None, 0, 0, 0
+
+
+def _attended(q, k, v, head_num, scale, keep_prob, sparse_mode, atten_mask, pre_tockens, next_tockens):
+    q, k, v = (x.float() for x in (q, k, v))
+    assert q.shape[1] == head_num
+    assert q.shape[-1] <= 768
     k, v = (x.repeat_interleave(head_num // k.shape[1], 1) for x in (k, v))
     scores = q @ k.mT * scale
-    assert sparse_mode == 4 or (pre_tockens, next_tockens) == (2**31 - 1, 2**31 - 1)
-    if sparse_mode in {2, 4}:
+    b, n, sq, sk = scores.shape
+    masked = torch.zeros((), dtype=torch.bool)
+    if sparse_mode in {2, 3, 4}:
         # By numpy: the conformance kit would count torch.equal as a host wait of the kernel.
         assert (atten_mask.numpy() == torch.ones(2048, 2048, dtype=torch.bool).triu(1).numpy()).all()
-        distance = torch.arange(scores.shape[-1]) - torch.arange(scores.shape[-2])[:, None]
+        distance = torch.arange(sk) - torch.arange(sq)[:, None] - (0 if sparse_mode == 2 else sk - sq)
         masked = distance > 0
         if sparse_mode == 4:
-            assert scores.shape[-2] == scores.shape[-1]
             masked = (distance > next_tockens) | (distance < -pre_tockens)
     elif sparse_mode == 1:
-        b, n, sq, sk = scores.shape
         assert atten_mask.shape in {(b, n, sq, sk), (b, 1, sq, sk), (1, 1, sq, sk), (sq, sk)}
         assert atten_mask.dtype == torch.bool
         assert atten_mask.is_contiguous()
@@ -55,11 +87,9 @@ def npu_fusion_attention(
     else:
         assert sparse_mode == 0
         assert atten_mask is None
-        masked = torch.zeros((), dtype=torch.bool)
     # nan in a fully masked row, because the operator's result is undocumented
     weights = scores.masked_fill(masked, float("-inf")).softmax(-1)
-    context = F.dropout(weights, 1 - keep_prob) @ v
-    return context.permute(2, 0, 1, 3).flatten(2).to(query.dtype), None, None, None, 0, 0, 0
+    return F.dropout(weights, 1 - keep_prob) @ v
 
 
 def npu_scaled_masked_softmax(x, mask, scale, fixed_triu_mask):

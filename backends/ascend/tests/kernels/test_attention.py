@@ -58,11 +58,14 @@ def test_from_a2_on_fusion_attention_comes_first(name):
     assert offered(on(name)) == [*FUSED, "triangle_fused", "query_first"]
     assert offered(on(name, dropout=0.1)) == [*FUSED, "triangle_fused", "query_first"]
     assert offered(on(name, torch.bfloat16, mask=Mask.ARBITRARY)) == [*FUSED, "query_first"]
+    assert offered(on(name, mask=Mask.DOCUMENTS)) == ["fusion_attention", "triangle_fused", "query_first"]
+    assert offered(on(name, keys=256, window=9)) == ["fusion_attention", "triangle_fused", "query_first"]
 
 
 def test_the_first_generation_computes_the_triangle():
     assert offered(on(FIRST)) == ["triangle_fused", "query_first"]
     assert offered(on(FIRST, mask=Mask.ARBITRARY)) == ["query_first"]
+    assert offered(on(FIRST, mask=Mask.DOCUMENTS, keys=256)) == ["triangle_fused", "query_first"]
     assert reason(on(FIRST), "fusion_attention") == "chip family 910A; only A2 and later"
     assert reason(on(FIRST, torch.bfloat16), "triangle_fused").startswith("dtype bfloat16 on chip family 910A; only")
 
@@ -83,8 +86,20 @@ def test_the_first_generation_has_no_fp32_matmuls(name):
         (on(A2, heads=257), "fusion_attention", "257 heads; at most 256"),
         (on(A2, dropout=1.0), "fusion_attention", "dropout 1.0; only from 0 to below 1"),
         (on(A2, torch.float64), "sdpa", "dtype float64; only float32, float16, bfloat16"),
-        (on(A2, mask=Mask.KEY_PADDING), "triangle_fused", "mask key_padding; only causal"),
+        (on(A2, mask=Mask.KEY_PADDING), "triangle_fused", "mask key_padding; only causal and documents"),
         (on(A2, window=9), "sdpa", "window 9; torch's attention has none"),
+        (on(A2, keys=65), "sdpa", "65 keys for 64 queries; only as many"),
+        (on(A2, mask=Mask.DOCUMENTS), "sdpa", "mask documents; torch's attention has none"),
+        (
+            on(A2, mask=Mask.DOCUMENTS, keys=2**19 + 1),
+            "fusion_attention",
+            "1048578 keys with mask documents; at most 1048576",
+        ),
+        (
+            on(A2, mask=Mask.DOCUMENTS, window=1),
+            "fusion_attention",
+            "window 1 with mask documents; only from 2, by a check of CANN's backward pass",
+        ),
         (on(A2, block=48), "triangle_fused", "48 queries, 48 keys; only multiples of 32 from 32 to 4096"),
         (on(A2, length=40, block=64), "triangle_fused", "40 queries, 40 keys; only multiples of 32 from 32 to 4096"),
         (on("Ascend310P3"), "sdpa", "the chip family of 'Ascend310P3' is not known; only chips of known families"),
@@ -169,11 +184,23 @@ def test_a_mask_that_was_not_asked_for_is_an_error(mask):
         FusionAttention(request)(**inputs(request), mask=torch.zeros(64, 64, dtype=torch.bool))
 
 
-def test_more_keys_than_queries_under_a_causal_mask_are_an_error():
+@pytest.mark.parametrize(
+    ("window", "mode"), [(None, {"sparse_mode": 3}), (9, {"sparse_mode": 4, "pre_tockens": 8, "next_tockens": 0})]
+)
+def test_with_more_keys_the_modes_begin_at_the_lower_right_corner(stand_ins, window, mode):
+    request = on(A2, keys=256, window=window)
+    given = inputs(on(A2, length=100))
+    FusionAttention(request)(given["query"][:64], given["key"], given["value"])
+    assert [{name: given[name] for name in mode} for _, given in stand_ins] == [mode]
+
+
+def test_more_keys_than_were_asked_for_are_an_error():
     """The compressed mask would be aligned to the first key, the contract aligns the last ones."""
     given = inputs(on(A2))
-    with pytest.raises(ValueError, match="8 queries and 64 keys under a causal mask; needs equally many"):
+    with pytest.raises(ValueError, match="8 queries and 64 keys under a causal mask; needs equally many, or `keys`"):
         FusionAttention(on(A2))(given["query"][:8], given["key"], given["value"])
+    with pytest.raises(ValueError, match="64 queries, 8 keys; needs as many or more"):
+        FusionAttention(on(A2, keys=64))(given["query"], given["key"][:8], given["value"][:8])
 
 
 def test_sdpa_gives_one_row_of_the_mask_to_each_query(monkeypatch):

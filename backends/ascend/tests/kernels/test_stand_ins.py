@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
+from functools import partial
 from math import prod
 
 import pytest
@@ -14,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ascend_kit.traces import forward, offers, trace, trace_stand_in
 from pretrain.conformance import examples
+from pretrain.conformance.example_calls import example_documents
 from pretrain.plugins.requests import Mask
 from pretrain_ascend.kernels.attention_masks import COMPRESSED
 
@@ -88,6 +91,18 @@ def test_fusion_attention_keeps_inputs_context_two_statistics_and_the_one_mask(s
         context, statistic, mask = s * b * n * d * 2, b * n * s * 8 * 4, COMPRESSED**2
         assert found.kept == tuple(sorted((context, statistic, statistic, mask)))
         assert found.inputs == (True, True, True)
+
+
+def test_documents_keep_the_same_but_for_the_order_of_the_tokens():
+    """Statistics are [t, n, 8]; the tokens of several samples are copied into the one dimension."""
+    offer, tensors = attention("fusion_attention", mask=Mask.DOCUMENTS, dropout=0.1)
+    kernel = offer.fake({})
+    documents = example_documents(2, 64, 64)
+    bound = replace(offer, fake=lambda _: partial(kernel, mask=documents))
+    found = trace_stand_in(bound, tensors)
+    size = 64 * 2 * 4 * 16 * 2
+    assert found.kept == tuple(sorted((*[size] * 4, *[64 * 2 * 4 * 8 * 4] * 2, COMPRESSED**2)))
+    assert found.output == ((64, 2, 64), HALF)
 
 
 def test_flash_attention_keeps_less_than_the_softmax():

@@ -6,12 +6,15 @@ The simulator has no workspaces: those of the stand-ins were compared with nothi
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 
 from ascend_kit.traces import described, forward, offers, trace, trace_stand_in
 from pretrain.conformance import examples
+from pretrain.conformance.example_calls import example_documents
 from pretrain.plugins.backend import Unavailable
 from pretrain.plugins.requests import Mask
 from pretrain_ascend.backend import AscendBackend
@@ -46,6 +49,7 @@ CASES = {
     "causal": (attention(), QKV),
     "no mask": (attention(Mask.NONE), QKV),
     "dropout": (attention(dropout=0.1), QKV),
+    "documents": (attention(Mask.DOCUMENTS), QKV),
     "layer norm": (examples.norm(HALF, hidden=64), [sequence(64), features(64), features(64)]),
     "fp32 weights": (
         examples.norm(HALF, "RMSNorm", hidden=64, weight_dtype=torch.float32),
@@ -61,8 +65,22 @@ CASES = {
 WITHOUT_DROPOUT = ("triangle_fused", "query_first")
 """Their dropout is torch's own, whose mask a plan has to make as an NPU does: see the last test."""
 
+
+def bound(offer, case):
+    """Return the offer of a kernel that is given documents, where the case has them."""
+    if case != "documents":
+        return offer
+    build, stand_in = offer.build, offer.fake or offer.build
+    mask = example_documents(B, S, S)
+    return replace(
+        offer,
+        build=lambda built: partial(build(built), mask=mask),
+        fake=lambda built: partial(stand_in(built), mask=mask),
+    )
+
+
 PAIRS = [
-    pytest.param(offer, tensors, id=f"{case} {name}")
+    pytest.param(bound(offer, case), tensors, id=f"{case} {name}")
     for case, (request, tensors) in CASES.items()
     for name, offer in offers(request).items()
     if case != "dropout" or name not in WITHOUT_DROPOUT

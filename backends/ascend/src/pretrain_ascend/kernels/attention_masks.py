@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 COMPRESSED = 2048
-"""Rows and columns of the one mask that stands for a causal one of any length (sparse_mode 2 and 4)."""
+"""Rows and columns of the one mask that stands for a causal one of any length (sparse_mode 2 to 4)."""
 
 KEPT = 32
 """Causal masks of blocks: one for each of a sequence's, in training and in evaluation."""

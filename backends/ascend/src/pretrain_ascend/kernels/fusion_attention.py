@@ -1,10 +1,10 @@
 """CANN's flash attention, called as npu_fusion_attention.
 
-Its masks are True where a key is not seen. sparse_mode 2 is causal from the upper left corner with one compressed mask;
-4 is a band with the same mask, of pre_tockens keys before a query's own and next_tockens after it; 1 takes a whole mask
-as it is; 0 without a mask sees everything. Scores stay in fp32; dropout draws its seed from the
-device's generator. Under a deterministic request the training calls `torch.use_deterministic_algorithms`, from which
-torch_npu makes CANN's switch.
+Its masks are True where a key is not seen. sparse_mode 2 is causal from the upper left corner with one compressed mask,
+3 from the lower right one; 4 is a band with the same mask, of pre_tockens keys before a query's own and next_tockens
+after it, counted from the lower right corner too; 1 takes a whole mask as it is; 0 without a mask sees everything.
+Scores stay in fp32; dropout draws its seed from the device's generator. Under a deterministic request the training
+calls `torch.use_deterministic_algorithms`, from which torch_npu makes CANN's switch.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pretrain.plugins.requests import Mask
+from pretrain.reference.attention import keys_before
 from pretrain.reference.softmax import check_mask
 from pretrain_ascend.kernels import attention_masks, operators
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from pretrain.plugins.requests import AttentionRequest
 
-WHOLE_MASK, CAUSAL, BAND = 1, 2, 4
+WHOLE_MASK, CAUSAL, RIGHT_CAUSAL, BAND = range(1, 5)
 """Values of sparse_mode."""
 
 
@@ -28,36 +29,43 @@ class FusionAttention:
     """An `AttentionFn`."""
 
     def __init__(self, request: AttentionRequest) -> None:
-        self.mask, self.scale, self.dropout = request.mask, request.scale, request.dropout
-        self.window = request.window
+        self.request = request
 
     def __call__(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, *, training: bool = True
     ) -> Tensor:
-        """Return the context [s, b, n * d] for query [s, b, n, d], key and value [s, b, g, d]."""
-        check_causal(self.mask, query, key, mask)
-        options: dict[str, Any] = {"scale": self.scale}
+        """Return the context [s, b, n * d] for query [s, b, n, d], key and value [keys, b, g, d]."""
+        check_causal(self.request, query, key, mask)
+        options = options_of(self.request, query, training=training)
         empty = None
-        if self.mask is Mask.CAUSAL:
-            options |= {"atten_mask": attention_masks.compressed_causal(query), "sparse_mode": CAUSAL}
-            if self.window is not None:
-                options |= {"sparse_mode": BAND, "pre_tockens": self.window - 1, "next_tockens": 0}
-        elif mask is not None:
+        if mask is not None:
             seen, empty = attention_masks.without_empty_rows(mask)
             seen = attention_masks.expanded(seen, query.shape[1], query.shape[2], query.shape[0], key.shape[0])
             options |= {"atten_mask": seen, "sparse_mode": WHOLE_MASK}
-        if training and self.dropout:
-            options["keep_prob"] = 1.0 - self.dropout
         q, k, v = (x.flatten(2).contiguous() for x in (query, key, value))  # "SBH"
         context: Tensor = operators.call("npu_fusion_attention", q, k, v, query.shape[2], "SBH", **options)[0]
         return context if empty is None else _emptied(context, empty, query.shape)
 
 
-def check_causal(kind: Mask, query: Tensor, key: Tensor, mask: Tensor | None) -> None:
+def options_of(request: AttentionRequest, query: Tensor, *, training: bool) -> dict[str, Any]:
+    """Return the operator's options but for a mask tensor; without one, causal masks see the last of more keys."""
+    options: dict[str, Any] = {"scale": request.scale}
+    if training and request.dropout:
+        options["keep_prob"] = 1.0 - request.dropout
+    if request.mask not in (Mask.CAUSAL, Mask.DOCUMENTS):
+        return options
+    options["atten_mask"] = attention_masks.compressed_causal(query)
+    if request.window is not None:
+        return options | {"sparse_mode": BAND, "pre_tockens": request.window - 1, "next_tockens": 0}
+    is_square = request.mask is Mask.CAUSAL and not request.keys
+    return options | {"sparse_mode": CAUSAL if is_square else RIGHT_CAUSAL}
+
+
+def check_causal(request: AttentionRequest, query: Tensor, key: Tensor, mask: Tensor | None) -> None:
     """Raise ValueError where the mask is not of the kind asked for, or a causal one would be aligned otherwise."""
-    check_mask(kind, mask)
-    if kind is Mask.CAUSAL and query.shape[0] != key.shape[0]:
-        msg = f"{query.shape[0]} queries and {key.shape[0]} keys under a causal mask; needs equally many"
+    check_mask(request.mask, mask)
+    if request.mask is Mask.CAUSAL and keys_before(query, key, mask) and not request.keys:
+        msg = f"{query.shape[0]} queries and {key.shape[0]} keys under a causal mask; needs equally many, or `keys`"
         raise ValueError(msg)
 
 

@@ -25,14 +25,14 @@ class Sdpa:
     """An `AttentionFn`."""
 
     def __init__(self, request: AttentionRequest) -> None:
-        self.mask, self.scale, self.dropout = request.mask, request.scale, request.dropout
+        self.request = request
         self.shares_keys = request.query_groups != request.heads
 
     def __call__(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, *, training: bool = True
     ) -> Tensor:
         """Return the context [s, b, n * d] for query [s, b, n, d], key and value [s, b, g, d]."""
-        check_causal(self.mask, query, key, mask)
+        check_causal(self.request, query, key, mask)
         empty = seen = None
         if mask is not None:  # torch_npu 2.9.0 hands it on as it is, and CANN's kernel takes no row for all queries
             queries, batch, heads, _ = query.shape
@@ -41,7 +41,7 @@ class Sdpa:
             )
         q, k, v = (x.permute(1, 2, 0, 3).contiguous() for x in (query, key, value))  # [b, n, s, d]
         keep = None if seen is None else ~seen  # as torch has it
-        context = self.attend(q, k, v, keep, self.dropout if training else 0.0)
+        context = self.attend(q, k, v, keep, self.request.dropout if training else 0.0)
         return to_context(context if empty is None else context.masked_fill(empty, 0))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, dropout: float) -> Tensor:
@@ -52,7 +52,7 @@ class Sdpa:
             v,
             attn_mask=keep,
             dropout_p=dropout,
-            is_causal=self.mask is Mask.CAUSAL,
-            scale=self.scale,
+            is_causal=self.request.mask is Mask.CAUSAL,
+            scale=self.request.scale,
             enable_gqa=self.shares_keys,
         )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pretrain.reference.attention import CausalBlocks
+from pretrain.plugins.requests import Mask
+from pretrain.reference.attention import ByDocument, CausalBlocks
 from pretrain.reference.softmax import masked_softmax
 from pretrain_ascend.kernels import attention_masks, softmax_limits
 from pretrain_ascend.kernels.matmuls import query_first
@@ -14,14 +15,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from pretrain.plugins.requests import AttentionRequest
+    from pretrain.plugins.signatures import AttentionFn
     from pretrain.reference.attention import BlockMask
 
 
-def make(request: AttentionRequest, mask: BlockMask = attention_masks.causal) -> CausalBlocks:
-    """Return an `AttentionFn` for causal masks, with dropout; `mask` makes those of the blocks.
+def make(request: AttentionRequest, mask: BlockMask = attention_masks.causal) -> AttentionFn:
+    """Return an `AttentionFn` for causal masks and documents, with dropout; `mask` makes those of the blocks.
 
-    A block whose sizes the fused softmax does not take, such as one with more than 4096 keys, is computed in plain
-    torch: that depends on the shapes alone, and is the same in every step.
+    A block whose sizes the fused softmax does not take, such as one with more than 4096 keys or the last one of most
+    documents, is computed in plain torch: that depends on the shapes alone, and is the same for the same documents.
     """
 
     def softmax(scores: Tensor, masked: Tensor) -> Tensor:
@@ -29,4 +31,5 @@ def make(request: AttentionRequest, mask: BlockMask = attention_masks.causal) ->
             return softmax_with_seen_keys(scores, masked, request.score_divisor)
         return masked_softmax(scores, masked, request.score_divisor, in_fp32=request.softmax_in_fp32)
 
-    return CausalBlocks(request, softmax, matmul=query_first, mask=mask)
+    blocks = CausalBlocks(request, softmax, matmul=query_first, mask=mask)
+    return ByDocument(blocks) if request.mask is Mask.DOCUMENTS else blocks

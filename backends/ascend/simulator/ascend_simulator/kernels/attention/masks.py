@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 NAME = "npu_fusion_attention"
 DEFAULT, ALL, LEFT_UP_CAUSAL, RIGHT_DOWN_CAUSAL, BAND = range(5)
+WHOLE = (DEFAULT, ALL)
 COMPRESSED = (LEFT_UP_CAUSAL, RIGHT_DOWN_CAUSAL, BAND)
 SIZE = 2048
 
@@ -36,6 +37,8 @@ def masked(
     require(mask.dtype in {torch.bool, torch.uint8}, NAME, f"atten_mask is {mask.dtype}; only bool, uint8")
     if mode in COMPRESSED:
         _require_compressed(mode, mask)
+        meets = mode != BAND or before + after >= 0
+        require(meets, NAME, f"pre_tockens {before} and next_tockens {after} of a band, which do not meet")
         return _from_mode(mode, queries, keys, before, after)
     whole = {(batch, heads, queries, keys), (batch, 1, queries, keys), (1, 1, queries, keys), (queries, keys)}
     fits = tuple(mask.shape) in whole

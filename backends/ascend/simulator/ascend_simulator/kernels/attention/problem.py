@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from ascend_simulator.kernels.attention import layouts, masks, score
+from ascend_simulator.kernels.attention import layouts, masks, samples, score
+from ascend_simulator.kernels.attention.samples import Sample
 from ascend_simulator.kernels.attention.score import Settings
 from ascend_simulator.kernels.contract import (
     broadcasts,
@@ -27,15 +27,6 @@ NAME = "npu_fusion_attention"
 LARGEST_HEAD, MOST_HEADS = 768, 256
 # Older releases have not all of these.
 NOT_SIMULATED = ("padding_mask", "prefix", "sink", "dropout_mask")
-
-
-@dataclass(frozen=True)
-class Sample:
-    """Samples with equally many tokens: where they lie in TND, and their mask."""
-
-    queries: slice
-    keys: slice
-    masked: Tensor | None
 
 
 @dataclass(frozen=True)
@@ -81,7 +72,7 @@ def problem_of(
     settings = Settings(given["scale"], given["keep_prob"], seed, offset, given["inner_precise"] == 2)
     if layout == "TND":
         require(pse is None, NAME, "pse with TND, which is not simulated")
-        return Problem(q, k, v, None, tuple(_ragged(q, k, given)), settings)
+        return Problem(q, k, v, None, tuple(samples.of_lengths(q, k, given)), settings)
     shape = (q.shape[0], heads, q.shape[2], k.shape[2])
     require(
         pse is None or broadcasts(pse.shape, shape),
@@ -92,30 +83,6 @@ def problem_of(
         given["sparse_mode"], given["atten_mask"], *shape, given["pre_tockens"], given["next_tockens"]
     )
     return Problem(q, k, v, pse, (Sample(slice(None), slice(None), masked),), settings)
-
-
-def _ragged(query: Tensor, key: Tensor, given: dict[str, Any]) -> Iterator[Sample]:
-    """Yield the samples of TND, whose lengths are given as cumulative ends without the leading zero."""
-    ends = given["actual_seq_qlen"], given["actual_seq_kvlen"]
-    for tokens, end, name in zip(
-        (query.shape[2], key.shape[2]), ends, ("actual_seq_qlen", "actual_seq_kvlen"), strict=True
-    ):
-        rises = bool(end) and all(a <= b for a, b in pairwise((0, *end)))
-        require(
-            rises and end[-1] == tokens, NAME, f"{name} {end}; TND wants ends that rise to {tokens}, without a 0 first"
-        )
-    require(len(ends[0]) == len(ends[1]), NAME, f"{len(ends[0])} ends of queries and {len(ends[1])} of keys")
-    longest = tuple(max(b - a for a, b in pairwise((0, *end))) for end in ends)
-    mask, mode = given["atten_mask"], given["sparse_mode"]
-    if mask is not None and mode in {masks.DEFAULT, masks.ALL}:
-        require(tuple(mask.shape) == longest, NAME, f"atten_mask {tuple(mask.shape)}; TND wants the longest, {longest}")
-    for (q0, q1), (k0, k1) in zip(*(pairwise((0, *end)) for end in ends), strict=True):
-        own = mask[: q1 - q0, : k1 - k0] if mask is not None and mode in {masks.DEFAULT, masks.ALL} else mask
-        shape = (1, query.shape[1], q1 - q0, k1 - k0)
-        masked = masks.masked(mode, own, *shape, given["pre_tockens"], given["next_tockens"])
-        empty = masked is not None and bool(masked.all(-1).any())
-        require(not empty, NAME, "a query that sees no key; TND forbids them")
-        yield Sample(slice(q0, q1), slice(k0, k1), masked)
 
 
 def _check(query: Tensor, key: Tensor, value: Tensor, given: dict[str, Any]) -> None:

@@ -24,7 +24,7 @@ class Sdpa(sdpa.Sdpa):
         torch_npu makes the causal mask in every call.
         """
         mask = None if keep is None else ~keep
-        if self.mask is Mask.CAUSAL:
+        if self.request.mask is Mask.CAUSAL:
             mask = torch.ones(COMPRESSED, COMPRESSED, dtype=torch.bool, device=q.device).triu(1)
         options = {"atten_mask": mask, "keep_prob": 1.0 - dropout}
         seed, offset = (q.new_empty(1, dtype=torch.int64) for _ in range(2))  # on the host, of a real device

@@ -12,9 +12,9 @@ from pretrain_ascend.kernels.attention_masks import kept_masks
 
 if TYPE_CHECKING:
     from pretrain.plugins.requests import AttentionRequest
-    from pretrain.reference.attention import CausalBlocks
+    from pretrain.plugins.signatures import AttentionFn
 
 
-def make(request: AttentionRequest) -> CausalBlocks:
+def make(request: AttentionRequest) -> AttentionFn:
     """Return an `AttentionFn` for the fake tensors of one mode."""
     return triangle.make(request, kept_masks())
