@@ -89,12 +89,11 @@ class ModelSection(Section):
     use_rope_scaling: Annotated[Bool, replace(FUNCTION, before=False)] = False
     """Whether rope's waves are stretched for longer texts than the model first knew, as rope_scaling_type says."""
     rope_scaling_type: Annotated[RopeScaling, replace(FUNCTION, before="llama3")] = "llama3"
-    """How, as rope_type of Hugging Face: llama3 stretches long waves, as Llama 3.1 does; linear all of them alike; yarn
-    long ones, and multiplies cos and sin by a factor (Peng et al. 2023, arXiv:2309.00071); dynamic raises rotary_base,
-    once for sequences of seq_length tokens (NTK): it is the same for shorter texts and in generation."""
+    """Hugging Face's rope_type: llama3 and yarn stretch long waves, yarn also scales cos and sin; linear stretches all;
+    dynamic (NTK) raises rotary_base as seq_length needs it, which generation keeps."""
     rope_scaling_factor: Annotated[Float, replace(FUNCTION, before=8.0)] = Field(default=8.0, ge=1)
-    """How many times longer the longest waves become: 8 in Llama 3.1, 32 in Llama 3.2, 4 in Qwen 2.5 with yarn. With
-    dynamic 1 + factor x (seq_length / original_max_position_embeddings - 1) times."""
+    """How many times longer the longest waves become, 8 in Llama 3.1; with dynamic
+    1 + factor x (seq_length / original_max_position_embeddings - 1) times."""
     rope_low_freq_factor: Annotated[Float, replace(FUNCTION, before=1.0)] = Field(default=1.0, gt=0)
     """Waves that fit at most this often into original_max_position_embeddings are stretched by the whole factor
     (low_freq_factor)."""
@@ -107,8 +106,8 @@ class ModelSection(Section):
     yarn_beta_slow: Annotated[Float, replace(FUNCTION, before=1.0)] = Field(default=1.0, gt=0)
     """Waves that fit at most this often are stretched by the whole factor; those between partly (beta_slow)."""
     yarn_attention_factor: Annotated[Float | None, replace(FUNCTION, before=None)] = Field(default=None, gt=0)
-    """Factor of cos and sin (attention_factor); by default 0.1 ln(rope_scaling_factor) + 1. Of DeepSeek's models, whose
-    mscale and mscale_all_dim are equal, it is 1."""
+    """Factor of cos and sin (attention_factor), by default 0.1 ln(rope_scaling_factor) + 1; where mscale and
+    mscale_all_dim are equal, as in DeepSeek's models, it is 1."""
     yarn_correction_range_round_to_int: Annotated[Bool, replace(FUNCTION, before=True)] = True
     """Whether the pairs of dimensions between which waves are stretched partly are whole numbers (truncate)."""
     normalization: Annotated[Literal["LayerNorm", "RMSNorm"], PART] = "LayerNorm"
