@@ -16,7 +16,8 @@ from recipe.smallest import SMALLEST
 
 LATER = (
     *("add_qkv_bias", "use_rope_scaling", "rope_scaling_factor", "rope_low_freq_factor", "rope_high_freq_factor"),
-    "original_max_position_embeddings",
+    *("original_max_position_embeddings", "rope_scaling_type", "yarn_beta_fast", "yarn_beta_slow"),
+    *("yarn_attention_factor", "yarn_correction_range_round_to_int"),
     *(name for name in ModelSection.model_fields if "moe_" in name and name in structure(make_recipe(SMALLEST).model)),
     *("num_experts", "first_k_dense_replace"),
 )
@@ -57,6 +58,7 @@ def test_an_older_checkpoint_does_not_fit_other_values(old, override, named):
     [
         ("model.add_qkv_bias=false", "model.add_qkv_bias True (recipe: False)"),
         ("model.rope_scaling_factor=32", "model.rope_scaling_factor 8.0 (recipe: 32.0)"),
+        ("model.rope_scaling_type=yarn", "model.rope_scaling_type llama3 (recipe: yarn)"),
         ("model.rope_low_freq_factor=2", "model.rope_low_freq_factor 1.0 (recipe: 2.0)"),
         ("model.rope_high_freq_factor=5", "model.rope_high_freq_factor 4.0 (recipe: 5.0)"),
         ("model.original_max_position_embeddings=64", "original_max_position_embeddings 128 (recipe: 64)"),

@@ -19,6 +19,7 @@ from pretrain.plugins.stand_in import stand_in
 from pretrain.reference.adam import ForeachAdam, gradient_norm
 from pretrain.reference.attention import Attention, ByDocument
 from pretrain.reference.cross_entropy import CrossEntropy
+from pretrain.reference.elementwise import rotate
 from pretrain.reference.norm import LayerNorm, RmsNorm
 from pretrain.reference.softmax import Softmax
 
@@ -131,7 +132,11 @@ class WrongKernels:
             turned = torch.stack((-pairs[..., 1], pairs[..., 0]), dim=-1).flatten(-2)
             return torch.cat((x[..., :size] * cos + turned * sin, x[..., size:]), dim=-1).to(x.dtype)
 
-        return offer("interleaved", interleaved)
+        def by_angles(x, cos, sin):
+            length = torch.hypot(cos, sin)
+            return rotate(x, cos / length, sin / length)
+
+        return [offer("interleaved", interleaved), offer("by_angles", by_angles)]
 
     @hookimpl
     def pretrain_activation(self, request):

@@ -227,14 +227,19 @@ ELSEWHERE = {
         "model.qk_layernorm",
         "model.make_vocab_size_divisible_by",
     ),
-    "pretrain.model.gpt": (
+    "pretrain.model.rope": (
         "model.rotary_percent",
         "model.rotary_base",
         "model.use_rope_scaling",
+        "model.rope_scaling_type",
         "model.rope_scaling_factor",
         "model.rope_low_freq_factor",
         "model.rope_high_freq_factor",
         "model.original_max_position_embeddings",
+        "model.yarn_beta_fast",
+        "model.yarn_beta_slow",
+        "model.yarn_attention_factor",
+        "model.yarn_correction_range_round_to_int",
     ),
     "pretrain.model.experts": ("model.moe_shared_expert_intermediate_size",),
     "pretrain.model.router": (

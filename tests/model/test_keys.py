@@ -15,6 +15,7 @@ from pretrain.report.flops import flops_per_sequence, parameter_count
 
 ROPE = ("model.position_embedding_type=rope",)
 SCALED = (*ROPE, "model.use_rope_scaling=true", "model.original_max_position_embeddings=16")
+YARN = (*SCALED[:2], "model.rope_scaling_type=yarn", "model.original_max_position_embeddings=1024")
 EXPERTS = ("model.num_experts=4", "model.add_bias_linear=false", "model.ffn_hidden_size=96")
 SIGMOID = (*EXPERTS, "model.moe_router_score_function=sigmoid")
 GROUPS = (*EXPERTS, "model.moe_router_num_groups=2", "model.moe_router_group_topk=2")
@@ -33,10 +34,15 @@ OTHER = {
     "rotary_percent": ("0.5", ROPE),
     "rotary_base": ("500", ROPE),
     "use_rope_scaling": ("true", ROPE),
+    "rope_scaling_type": ("yarn", SCALED),
     "rope_scaling_factor": ("32", SCALED),
     "rope_low_freq_factor": ("2", SCALED),
     "rope_high_freq_factor": ("3", SCALED),
     "original_max_position_embeddings": ("8", SCALED),
+    "yarn_beta_fast": ("64", YARN),
+    "yarn_beta_slow": ("0.1", YARN),
+    "yarn_attention_factor": ("1.5", YARN),
+    "yarn_correction_range_round_to_int": ("false", YARN),
     "normalization": ("RMSNorm", ()),
     "layernorm_epsilon": ("0.1", ()),
     "add_bias_linear": ("false", ()),

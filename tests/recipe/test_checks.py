@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 ROPE = "model.position_embedding_type=rope"
+YARN = (ROPE, "model.use_rope_scaling=true", "model.rope_scaling_type=yarn")
 SAMPLES = "train.train_samples=5000"
 
 
@@ -21,6 +22,25 @@ SAMPLES = "train.train_samples=5000"
         (
             [ROPE, "model.use_rope_scaling=true", "model.rope_low_freq_factor=4"],
             "model.rope_high_freq_factor: 4.0 is not more than model.rope_low_freq_factor 4.0.",
+        ),
+        (
+            [*YARN, "model.yarn_beta_slow=32"],
+            "model.yarn_beta_fast: 32.0 is not more than model.yarn_beta_slow 32.0.",
+        ),
+        (
+            [*YARN, "model.rotary_base=1"],
+            "model.rotary_base: 1.0 must be more than 1 with rope_scaling_type yarn.",
+        ),
+        (
+            [*YARN[:2], "model.rope_scaling_type=dynamic", "model.kv_channels=2"],
+            "model.rope_scaling_type: dynamic needs more than 2 dimensions of a head that rope rotates.",
+        ),
+        (
+            [*YARN[:2], "model.rope_scaling_type=linear", "model.original_max_position_embeddings=64"],
+            (
+                "model.original_max_position_embeddings: no effect here; it needs model.use_rope_scaling: true and "
+                "model.rope_scaling_type: llama3 or dynamic or yarn."
+            ),
         ),
         (
             [ROPE, "model.use_rope_scaling=true", "model.rope_scaling_factor=0.5"],

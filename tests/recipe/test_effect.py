@@ -29,6 +29,7 @@ VALUES = {
     "data.cache_path": "cache",
     "model.rotary_percent": 0.5,
     "parallel.pipeline_layers": [2],
+    "model.rope_scaling_type": "yarn",
     "train.loss_spike.action": "skip",
 }
 """Values of keys that do not accept 2."""
@@ -47,6 +48,7 @@ SWITCHES = {
     "model.moe_router_pre_softmax",
     "model.moe_router_enable_expert_bias",
     "model.use_rope_scaling",
+    "model.yarn_correction_range_round_to_int",
 }
 
 SWITCHED_OFF = {

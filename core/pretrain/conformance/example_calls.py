@@ -64,11 +64,14 @@ def longer(request: Asked, length: int) -> Asked:
 
 
 def rotations(length: int, size: int) -> tuple[Tensor, Tensor]:
-    """Return cos and sin, fp32 [s, 1, 1, size], of angles position * 10000^(-2 i / size); both halves are equal."""
+    """Return cos and sin, fp32 [s, 1, 1, size], of angles position * 10000^(-2 i / size); both halves are equal.
+
+    Both are multiplied by 1.25, as YaRN multiplies them: a kernel must not take cos^2 + sin^2 for 1.
+    """
     frequencies = 10000.0 ** (-torch.arange(0, size, 2) / size)
     angles = torch.outer(torch.arange(length).float(), frequencies)
     angles = torch.cat((angles, angles), dim=-1).view(length, 1, 1, size)
-    return angles.cos(), angles.sin()
+    return 1.25 * angles.cos(), 1.25 * angles.sin()
 
 
 def _mask(kind: Mask, batch: int, queries: int, keys: int) -> Tensor | Documents | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from megatron.core.utils import get_pg_size
 
 from pretrain.model.context import context_rank
 from pretrain.model.layer import Norm
+from pretrain.model.rope import attention_factor, frequencies
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,26 +22,6 @@ if TYPE_CHECKING:
     from pretrain.plugins.signatures import LinearFn
     from pretrain.recipe import Recipe
     from pretrain.recipe.sections.model import ModelSection
-
-
-def frequencies(model: ModelSection) -> list[float]:
-    """Return the radians from one position to the next, of each pair of dimensions: rotary_size / 2 numbers.
-
-    rotary_base^(-2 i / rotary_size) for pair i (Su et al. 2021, arXiv:2104.09864, section 3.2.2). With
-    `use_rope_scaling`, waves that fit less than low times into the original length become longer by the factor, those
-    that fit high times or more stay, and those between are blended: Llama 3.1's apply_scaling (meta-llama/llama-models,
-    models/llama3/model.py), Hugging Face's rope_type llama3.
-    """
-    size = model.rotary_size
-    published = [model.rotary_base ** (-dimension / size) for dimension in range(0, size, 2)]
-    return [_scaled(frequency, model) for frequency in published] if model.use_rope_scaling else published
-
-
-def _scaled(frequency: float, model: ModelSection) -> float:
-    low, high = model.rope_low_freq_factor, model.rope_high_freq_factor
-    waves = model.original_max_position_embeddings * frequency / (2 * math.pi)
-    kept = min(1.0, max(0.0, (waves - low) / (high - low)))
-    return kept * frequency + (1.0 - kept) * frequency / model.rope_scaling_factor
 
 
 class Rotations(RotaryEmbedding):
@@ -55,20 +35,22 @@ class Rotations(RotaryEmbedding):
     def __init__(self, model: ModelSection) -> None:
         super().__init__(model.head_size, model.rotary_percent, rotary_base=model.rotary_base)
         self._frequencies = frequencies(model)
-        self._context = context_rank()
+        self._factor, self._context = attention_factor(model), context_rank()
         self._tables: dict[int, Tensor] = {}
 
     def forward(self, max_seq_len: int, **_kwargs: Any) -> Tensor:
         """Return cos and sin of this rank's part of s positions, fp32 [2, s / c, 1, 1, rotary_size].
 
-        The two halves of the last dimension are equal.
+        The two halves of the last dimension are equal. With YaRN both are multiplied by its factor: queries and keys
+        become longer.
         """
         if max_seq_len not in self._tables:
             # Not before the first batch: deepspeed.zero.Init rounds tensors that a model makes to bf16 or fp16.
             host = torch.tensor(self._frequencies, dtype=torch.float32)
             self.inv_freq = host.to(self.inv_freq.device, non_blocking=True)
             angles = self.get_emb(max_seq_len)  # forward's cache would keep this module and its group's threads
-            self._tables[max_seq_len] = self._context.own(torch.stack((angles.cos(), angles.sin())), 1)
+            table = self._factor * torch.stack((angles.cos(), angles.sin()))
+            self._tables[max_seq_len] = self._context.own(table, 1)
         return self._tables[max_seq_len]
 
 

@@ -93,7 +93,10 @@ class RotaryFn(Protocol):
     """Rotary position embedding."""
 
     def __call__(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """Rotate [s, b, n, d] by cos and sin, both [s, 1, 1, rotary_size] in fp32, and return a new tensor."""
+        """Rotate [s, b, n, d] by cos and sin, both [s, 1, 1, rotary_size] in fp32, and return a new tensor.
+
+        With YaRN both are multiplied by one factor, so that cos^2 + sin^2 is not 1.
+        """
 
 
 class ActivationFn(Protocol):

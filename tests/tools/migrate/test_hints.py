@@ -80,6 +80,11 @@ def test_the_answers_to_a_published_command_make_its_recipe():
         ("--add-qkv-bias", [], "here it is --set model.add_qkv_bias=true."),
         ("--use-rope-scaling", [], "here it is --set model.use_rope_scaling=true."),
         ("--rope-scaling-factor", ["32"], "here it is --set model.rope_scaling_factor=32."),
+        (
+            "--rotary-seq-len-interpolation-factor",
+            ["4"],
+            "here it is --set model.rope_scaling_factor=4 (with use_rope_scaling: true and rope_scaling_type: linear).",
+        ),
         ("--norm", ["rmsnorm"], "here it is --set model.normalization=RMSNorm."),
         ("--data-path", ["a", "b"], "--set 'data.blend=[{weight: WEIGHT, path: a}, {weight: WEIGHT, path: b}]'."),
         ("--data-path", ["a"], "here it is --set data.path=a."),

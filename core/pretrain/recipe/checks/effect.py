@@ -165,12 +165,22 @@ OTHER_RULES = (
         "model.use_rope_scaling",
         "kernels.rotary",
     ),
+    only("model.use_rope_scaling: true", "model.rope_scaling_type", "model.rope_scaling_factor"),
     only(
-        "model.use_rope_scaling: true",
-        "model.rope_scaling_factor",
+        "model.use_rope_scaling: true and model.rope_scaling_type: llama3",
         "model.rope_low_freq_factor",
         "model.rope_high_freq_factor",
+    ),
+    only(
+        "model.use_rope_scaling: true and model.rope_scaling_type: llama3 or dynamic or yarn",
         "model.original_max_position_embeddings",
+    ),
+    only(
+        "model.use_rope_scaling: true and model.rope_scaling_type: yarn",
+        "model.yarn_beta_fast",
+        "model.yarn_beta_slow",
+        "model.yarn_attention_factor",
+        "model.yarn_correction_range_round_to_int",
     ),
     only("model.qk_layernorm: true", "kernels.norm@head"),
     only(

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pretrain.recipe.recipe import Recipe
+    from pretrain.recipe.sections.model import ModelSection
 
 
 def model_problems(recipe: Recipe) -> Iterator[Problem]:
@@ -33,18 +34,27 @@ def model_problems(recipe: Recipe) -> Iterator[Problem]:
             "model.max_position_embeddings",
             f"{model.max_position_embeddings} is less than model.seq_length {model.seq_length}.",
         )
-    if model.position_embedding_type == "rope" and (model.rotary_size < 2 or model.rotary_size % 2):
-        yield Problem(
-            "model.rotary_percent",
-            f"{model.rotary_percent} of head size {model.head_size} is {model.rotary_size}; rope needs an even number.",
-        )
-    if model.rope_high_freq_factor <= model.rope_low_freq_factor:
-        yield Problem(
-            "model.rope_high_freq_factor",
-            f"{model.rope_high_freq_factor} is not more than model.rope_low_freq_factor {model.rope_low_freq_factor}.",
-        )
+    yield from _rope_problems(model)
     if model.apply_query_key_layer_scaling and not model.attention_softmax_in_fp32:
         yield Problem("model.attention_softmax_in_fp32", "must be true with model.apply_query_key_layer_scaling.")
+
+
+def _rope_problems(model: ModelSection) -> Iterator[Problem]:
+    size, kind = model.rotary_size, model.rope_scaling_type if model.use_rope_scaling else None
+    is_rope = model.position_embedding_type == "rope"
+    if is_rope and (size < 2 or size % 2):
+        yield Problem(
+            "model.rotary_percent",
+            f"{model.rotary_percent} of head size {model.head_size} is {size}; rope needs an even number.",
+        )
+    for lower, higher in (("rope_low_freq_factor", "rope_high_freq_factor"), ("yarn_beta_slow", "yarn_beta_fast")):
+        low, high = getattr(model, lower), getattr(model, higher)
+        if high <= low:
+            yield Problem(f"model.{higher}", f"{high} is not more than model.{lower} {low}.")
+    if is_rope and kind == "dynamic" and size == 2:
+        yield Problem("model.rope_scaling_type", "dynamic needs more than 2 dimensions of a head that rope rotates.")
+    if kind == "yarn" and model.rotary_base <= 1:
+        yield Problem("model.rotary_base", f"{model.rotary_base} must be more than 1 with rope_scaling_type yarn.")
 
 
 def indivisible_by_tensor_size(recipe: Recipe, size: int) -> list[str]:

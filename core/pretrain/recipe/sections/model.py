@@ -27,6 +27,7 @@ def _as(other: str) -> Callable[[dict[str, Any]], int]:
     return lambda given: int(given.get(other, 0))
 
 
+RopeScaling = Literal["llama3", "linear", "dynamic", "yarn"]
 OutputInit = Literal["scaled_normal", "normal", "small_init", "wang_init"]
 ALWAYS, ANY = object(), object()
 
@@ -86,10 +87,13 @@ class ModelSection(Section):
     rotary_base: Annotated[Float, FUNCTION] = Field(default=10000.0, gt=0)
     """Base of rope's wavelengths."""
     use_rope_scaling: Annotated[Bool, replace(FUNCTION, before=False)] = False
-    """Whether rope's long waves are stretched for longer texts than the model first knew, as in Llama 3.1 (rope_type
-    llama3 of Hugging Face)."""
+    """Whether rope's waves are stretched for longer texts than the model first knew, as rope_scaling_type says."""
+    rope_scaling_type: Annotated[RopeScaling, replace(FUNCTION, before="llama3")] = "llama3"
+    """Hugging Face's rope_type: llama3 and yarn stretch long waves, yarn also scales cos and sin; linear stretches all;
+    dynamic (NTK) raises rotary_base as seq_length needs it, which generation keeps."""
     rope_scaling_factor: Annotated[Float, replace(FUNCTION, before=8.0)] = Field(default=8.0, ge=1)
-    """How many times longer the longest waves become: 8 in Llama 3.1, 32 in Llama 3.2."""
+    """How many times longer the longest waves become, 8 in Llama 3.1; with dynamic
+    1 + factor x (seq_length / original_max_position_embeddings - 1) times."""
     rope_low_freq_factor: Annotated[Float, replace(FUNCTION, before=1.0)] = Field(default=1.0, gt=0)
     """Waves that fit at most this often into original_max_position_embeddings are stretched by the whole factor
     (low_freq_factor)."""
@@ -97,6 +101,15 @@ class ModelSection(Section):
     """Waves that fit at least this often stay as they are; those between are stretched partly (high_freq_factor)."""
     original_max_position_embeddings: Annotated[Int, replace(FUNCTION, before=8192)] = Field(default=8192, gt=0)
     """Number of positions that the model knew before rope was scaled, in tokens."""
+    yarn_beta_fast: Annotated[Float, replace(FUNCTION, before=32.0)] = Field(default=32.0, gt=0)
+    """Waves that fit at least this often into original_max_position_embeddings stay as they are (beta_fast)."""
+    yarn_beta_slow: Annotated[Float, replace(FUNCTION, before=1.0)] = Field(default=1.0, gt=0)
+    """Waves that fit at most this often are stretched by the whole factor; those between partly (beta_slow)."""
+    yarn_attention_factor: Annotated[Float | None, replace(FUNCTION, before=None)] = Field(default=None, gt=0)
+    """Factor of cos and sin (attention_factor), by default 0.1 ln(rope_scaling_factor) + 1; where mscale and
+    mscale_all_dim are equal, as in DeepSeek's models, it is 1."""
+    yarn_correction_range_round_to_int: Annotated[Bool, replace(FUNCTION, before=True)] = True
+    """Whether the pairs of dimensions between which waves are stretched partly are whole numbers (truncate)."""
     normalization: Annotated[Literal["LayerNorm", "RMSNorm"], PART] = "LayerNorm"
     """Kind of norm."""
     layernorm_epsilon: Annotated[Float, replace(FUNCTION, before=ANY)] = Field(default=1e-5, gt=0)

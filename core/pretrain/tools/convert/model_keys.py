@@ -55,9 +55,14 @@ NAMES: Mapping[str, Names] = {
     ),
     "use_rope_scaling": Names(huggingface="rope_parameters", megatron="use_rope_scaling", neox=None, deepspeed=None),
     "rope_scaling_factor": Names(huggingface=WITHIN, megatron="rope_scaling_factor", neox=WITHIN, deepspeed=WITHIN),
+    "rope_scaling_type": _everywhere(WITHIN, WITHIN),
     "rope_low_freq_factor": _everywhere(WITHIN, WITHIN),
     "rope_high_freq_factor": _everywhere(WITHIN, WITHIN),
     "original_max_position_embeddings": _everywhere(WITHIN, WITHIN),
+    "yarn_beta_fast": _everywhere(WITHIN, WITHIN),
+    "yarn_beta_slow": _everywhere(WITHIN, WITHIN),
+    "yarn_attention_factor": _everywhere(WITHIN, WITHIN),
+    "yarn_correction_range_round_to_int": _everywhere(WITHIN, WITHIN),
     "normalization": _everywhere("normalization", "model_type", "norm"),
     "layernorm_epsilon": _everywhere(
         "layernorm_epsilon", ("layer_norm_epsilon", "layer_norm_eps", "rms_norm_eps"), "layernorm_epsilon"

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from pretrain.checkpoint.identity import is_padded
 from pretrain.errors import CheckpointError
+from pretrain.recipe.checks.effect import RULES
 from pretrain.recipe.section import shown
 from pretrain.recipe.sections.model import ModelSection
 from pretrain.report.plain_text import some_of
@@ -26,6 +27,10 @@ EXPERT_BIAS = ".mlp.router.expert_bias"  # end of the name of a router's bias, w
 MAIN = "fp32_param"
 LATEST_OF_DEEPSPEED = "latest"  # file of DeepSpeed and GPT-NeoX that names the newest folder
 RELEASE = "release"  # content of Megatron-LM's LATEST, and folder, of weights that were published without an iteration
+# keys that have an effect with use_rope_scaling alone
+_OF_SCALING = {
+    path.removeprefix("model.") for rule in RULES if "model.use_rope_scaling" in rule.decided_by for path in rule.keys
+}
 _DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", torch.float64: "fp64"}
 
 
@@ -154,6 +159,8 @@ def mismatches(expected: Mapping[str, tuple[int, ...]], found: Mapping[str, tupl
 def model_section(path: Path, told: Mapping[str, Any], given: Mapping[str, Any]) -> ModelSection:
     """Return the model that a checkpoint's settings describe."""
     settings = {name: value for name, value in {**told, **given}.items() if name in ModelSection.model_fields}
+    if not settings.get("use_rope_scaling"):  # what a file tells of it has no effect, and recipes cannot have it
+        settings = {name: value for name, value in settings.items() if name in given or name not in _OF_SCALING}
     settings.setdefault("seq_length", settings.get("max_position_embeddings", 2048))
     settings.setdefault("max_position_embeddings", settings["seq_length"])
     try:

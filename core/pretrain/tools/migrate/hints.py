@@ -27,6 +27,7 @@ _WORKED_OUT = {
     "pad_vocab_size_to": "MULTIPLE",
     "padded_vocab_size": "MULTIPLE",
     "iterations_to_skip": "ITERATIONS",
+    **dict.fromkeys(("mscale", "mscale_all_dim", "rope_scaling_mscale", "rope_scaling_mscale_all_dim"), "FACTOR"),
 }
 """Flags whose number counts something else than the key's -> what stands for the value."""
 

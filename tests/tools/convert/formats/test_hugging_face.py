@@ -15,6 +15,7 @@ from tools.convert.formats.hugging_face_models import (
     GROUPED,
     NO_DROPOUT,
     SHAPE,
+    TOKENS,
     VOCAB,
     logits_of,
     random_model,
@@ -31,6 +32,16 @@ LLAMA3 = {  # of 8 waves 1 stays, 1 is between, 6 are stretched
     "high_freq_factor": 2.0,
     "original_max_position_embeddings": 16,
 }
+YARN = {  # of 8 waves 2 stay, 2 are between
+    "rope_type": "yarn",
+    "rope_theta": 100.0,
+    "factor": 2.0,
+    "original_max_position_embeddings": 16,
+    "beta_fast": 2.0,
+    "beta_slow": 0.5,
+}
+DEEPSEEK = {"mscale": 1.0, "mscale_all_dim": 0.5, "truncate": False}
+LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.5}
 MODELS = {
     "GPT-2": transformers.GPT2Config(**GPT2, **NO_DROPOUT),
     "GPT-2, untied": transformers.GPT2Config(
@@ -42,12 +53,17 @@ MODELS = {
     ),
     "Llama": transformers.LlamaConfig(**GROUPED, head_dim=24, rms_norm_eps=1e-3, rope_theta=500.0),
     "Llama 3.2": transformers.LlamaConfig(**GROUPED, tie_word_embeddings=True, rope_parameters=LLAMA3),
+    "Llama, linear": transformers.LlamaConfig(**GROUPED, rope_parameters=dict(LINEAR)),
+    "Llama, yarn": transformers.LlamaConfig(**GROUPED, rope_parameters=YARN | DEEPSEEK),
+    "GPT-NeoX, yarn": transformers.GPTNeoXConfig(**SHAPE, rope_parameters=YARN | {"partial_rotary_factor": 0.5}),
     "Llama with biases": transformers.LlamaConfig(**SHAPE, attention_bias=True, mlp_bias=True),
     "Mistral": transformers.MistralConfig(**GROUPED, sliding_window=7),
     "Mistral without a window": transformers.MistralConfig(**GROUPED, sliding_window=None),
     "Qwen 2": transformers.Qwen2Config(**GROUPED),
+    "Qwen 2.5, yarn": transformers.Qwen2Config(**GROUPED, rope_parameters=dict(YARN)),
     "Qwen 3": transformers.Qwen3Config(**GROUPED, head_dim=24, rope_theta=500.0),
     "StableLM": transformers.StableLmConfig(**GROUPED, use_qkv_bias=True),
+    "StableLM, linear": transformers.StableLmConfig(**GROUPED, rope_parameters=LINEAR | {"partial_rotary_factor": 0.5}),
     "StableLM, half of a head": transformers.StableLmConfig(**GROUPED, partial_rotary_factor=0.5, layer_norm_eps=1e-3),
     "Mixtral": transformers.MixtralConfig(**GROUPED, num_local_experts=4, rms_norm_eps=1e-3, sliding_window=7),
     "Qwen 3 with experts": transformers.Qwen3MoeConfig(**EXPERTS, num_experts=4, norm_topk_prob=True),
@@ -61,6 +77,9 @@ MODELS = {
         routed_scaling_factor=2.5,
         use_qk_norm=True,
         attention_bias=True,
+    ),
+    "GLM-4.5, yarn": transformers.Glm4MoeConfig(
+        **EXPERTS, n_routed_experts=4, rope_parameters=YARN | {"attention_factor": 1.25, "partial_rotary_factor": 0.5}
     ),
     "GLM-4.5, plain": transformers.Glm4MoeConfig(**EXPERTS, n_routed_experts=4, first_k_dense_replace=0),
     "dots.llm1": transformers.Dots1Config(
@@ -76,7 +95,8 @@ MODELS = {
 }
 FULL = {
     *("GPT-2, untied", "GPT-NeoX, serial", "Llama with biases", "Mistral without a window"),
-    *("StableLM, half of a head", "GLM-4.5, plain"),
+    *("StableLM, half of a head", "GLM-4.5, plain", "GPT-NeoX, yarn", "Qwen 2.5, yarn"),
+    *("StableLM, linear", "GLM-4.5, yarn"),
 }
 
 
@@ -120,3 +140,18 @@ def test_files_with_the_experts_of_a_layer_in_one_tensor_are_read(saved, tmp_pat
     model, folder = saved
     model.save_pretrained(tmp_path, save_original_format=False)
     require_equal(hugging_face.read(tmp_path, {}).tensors, hugging_face.read(folder, {}).tensors)
+
+
+def test_a_dynamic_base_is_that_of_transformers_for_texts_of_the_recipes_length(tmp_path):
+    """Theirs follows each text beyond max_position_embeddings; ours is that of seq_length, for shorter ones too."""
+    rope = {"rope_type": "dynamic", "rope_theta": 100.0, "factor": 2.0}
+    model = random_model(transformers.LlamaConfig(**GROUPED | {"max_position_embeddings": 16}, rope_parameters=rope))
+    model.save_pretrained(tmp_path / "saved")
+    length = {"seq_length": len(TOKENS), "max_position_embeddings": 32}
+    weights = hugging_face.read(tmp_path / "saved", length)
+    assert weights.model.original_max_position_embeddings == 16
+    torch.testing.assert_close(our_logits(weights), logits_of(model), rtol=0, atol=1e-5)
+    target = written(weights, tmp_path / "written")
+    assert hugging_face.read(target, length).model == weights.model
+    opened = transformers.AutoModelForCausalLM.from_pretrained(target)
+    torch.testing.assert_close(logits_of(opened), logits_of(model), rtol=0, atol=1e-6)

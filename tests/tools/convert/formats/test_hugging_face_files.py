@@ -27,6 +27,7 @@ from tools.convert.formats.hugging_face_models import (
 )
 
 LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16}
+YARN = {"rope_type": "yarn", "factor": 4.0}
 CONFIGS = {
     "gpt2": transformers.GPT2Config(**GPT2),
     "gpt_neox": transformers.GPTNeoXConfig(**SHAPE),
@@ -147,6 +148,41 @@ def test_configs_of_transformers_4_and_5_describe_one_model(folder, name):
         assert (first.rotary_base, first.use_rope_scaling, first.original_max_position_embeddings) == (5e5, True, 16)
 
 
+@pytest.mark.parametrize(
+    ("kind", "rope", "expected"),
+    [
+        ("linear", {"factor": 4}, {"rope_scaling_factor": 4.0}),
+        ("dynamic", {"factor": 2.0, "original_max_position_embeddings": 7}, {"rope_scaling_factor": 2.0}),
+        ("yarn", {"factor": 4.0}, {"rope_scaling_factor": 4.0, "yarn_beta_fast": 32.0, "yarn_attention_factor": None}),
+        (
+            "yarn",
+            {"factor": 40, "beta_fast": 16, "beta_slow": 2, "mscale": 1.0, "mscale_all_dim": 1.0, "truncate": False},
+            {"yarn_beta_fast": 16.0, "yarn_beta_slow": 2.0, "yarn_attention_factor": 1.0}
+            | {"yarn_correction_range_round_to_int": False},
+        ),
+        (
+            "yarn",
+            {"factor": 4.0, "mscale": 0.7, "mscale_all_dim": 0, "beta_fast": None},
+            {"yarn_attention_factor": None},
+        ),
+        ("yarn", {"factor": 4.0, "truncate": None}, {"yarn_correction_range_round_to_int": False}),
+        (
+            "yarn",
+            {"factor": 4.0, "attention_factor": 1.5, "mscale": 1, "mscale_all_dim": 1},
+            {"yarn_attention_factor": 1.5},
+        ),
+    ],
+)
+@pytest.mark.parametrize("name", ["type", "rope_type"])
+def test_types_of_rope(folder, kind, rope, expected, name):
+    """Positions that the config has are those before the scaling, where its section does not say it."""
+    model = hugging_face.read(folder("qwen2", {"rope_scaling": {name: kind, **rope}, "rope_parameters": ...}), {}).model
+    assert (model.use_rope_scaling, model.rope_scaling_type) == (True, kind)
+    assert {key: getattr(model, key) for key in expected} == expected
+    if kind != "linear":
+        assert model.original_max_position_embeddings == POSITIONS
+
+
 def test_a_config_of_pythia():
     """EleutherAI/pythia-6.9b on the hub, of transformers 4.22: use_parallel_residual and more are transformers' own."""
     config = {
@@ -174,8 +210,11 @@ def test_a_config_of_pythia():
         ("llama", {"hidden_act": "gelu"}, "hidden_act 'gelu'"),
         ("llama", {"hidden_act": ["silu"]}, "hidden_act"),
         ("llama", {"attention_bias": True}, "attention_bias True with mlp_bias False"),
-        ("llama", {"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_type 'linear'"),
-        ("llama", {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "rope_type 'dynamic'"),
+        ("llama", {"rope_scaling": {"rope_type": "longrope", "factor": 2.0}}, "rope_type 'longrope'"),
+        ("llama", {"rope_scaling": {"type": "linear"}}, "linear without factor (model.rope_scaling_factor)"),
+        ("llama", {"rope_scaling": {"rope_type": "dynamic", "factor": 0.5}}, "rope_scaling_factor 0.5"),
+        ("llama", {"rope_scaling": {"rope_type": "yarn", "factor": None}}, "without factor"),
+        ("llama", {"rope_scaling": YARN | {"mscale": "1", "mscale_all_dim": 1}}, "(model.yarn_attention_factor)"),
         ("llama", {"rope_scaling": {"rope_type": ["yarn"]}}, "rope_type ['yarn']"),
         ("llama", {"rope_scaling": "yarn"}, "rope_scaling 'yarn'"),
         ("llama", {"rope_parameters": {"full_attention": {"rope_theta": 1e4}}}, "differ between layers"),
@@ -233,7 +272,9 @@ def test_a_config_that_no_model_here_fits_is_refused_by_name(folder, kind, chang
         ("qwen2", {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 2, "layer_types": None}, {}),
         ("qwen2", {"use_sliding_window": False, "sliding_window": 16, "max_window_layers": 0}, {}),
         ("dots1", {"sliding_window": 16, "max_window_layers": ..., "layer_types": ...}, {}),
-        ("llama", {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, {"use_rope_scaling": False}),
+        ("llama", {"rope_scaling": {"rope_type": "yarn"}}, {"use_rope_scaling": False, "rope_scaling_type": "llama3"}),
+        ("llama", {"rope_scaling": {"rope_type": "longrope", "factor": 4.0}}, {"use_rope_scaling": False}),
+        ("llama", {"rope_scaling": {"rope_type": "linear"}}, {"rope_scaling_factor": 3.0}),
         ("gpt2", {"activation_function": "mine"}, {"activation": "gelu"}),
     ],
 )

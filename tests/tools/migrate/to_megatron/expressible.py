@@ -91,7 +91,9 @@ def _models(draw: Draw, layers: int, tensor_size: int) -> Tree:
     heads, size = groups * draw(st.integers(1, 3)), draw(st.sampled_from([4, 8, 64]))
     length = 8 * draw(st.integers(1, 200))
     scaling = draw(st.booleans())
+    rope = draw(_ropes())
     return {
+        **rope,
         "num_layers": layers,
         "hidden_size": heads * size,
         "num_attention_heads": heads,
@@ -102,10 +104,7 @@ def _models(draw: Draw, layers: int, tensor_size: int) -> Tree:
         "max_position_embeddings": length + draw(st.sampled_from([0, 8])),
         "activation": draw(st.sampled_from(["gelu", "gelu_tanh", "swiglu"])),
         "position_embedding_type": draw(st.sampled_from(["learned_absolute", "rope"])),
-        "rotary_percent": draw(st.sampled_from([1.0, 0.5])),
-        "rotary_base": float(draw(st.integers(1, 10**7))),
-        "use_rope_scaling": draw(st.booleans()),
-        "rope_scaling_factor": draw(st.sampled_from([1.0, 8.0, 32.0])),
+        "rotary_base": float(draw(st.integers(2, 10**7))),
         "normalization": draw(st.sampled_from(["LayerNorm", "RMSNorm"])),
         "layernorm_epsilon": draw(_SMALL),
         "add_bias_linear": draw(st.booleans()),
@@ -117,6 +116,26 @@ def _models(draw: Draw, layers: int, tensor_size: int) -> Tree:
         "apply_query_key_layer_scaling": scaling,
         "attention_softmax_in_fp32": scaling or draw(st.booleans()),
         "make_vocab_size_divisible_by": draw(st.sampled_from([1, 64, 128])),
+    }
+
+
+@st.composite
+def _ropes(draw: Draw) -> Tree:
+    """Draw how rope is scaled; Megatron-LM's YaRN rotates whole heads, and its linear scaling by 1 is none."""
+    kind = draw(st.sampled_from(["", "llama3", "linear", "yarn"]))
+    if kind != "yarn":
+        factor = draw(st.sampled_from([2.0, 8.0, 32.0]))
+        scaling = {"use_rope_scaling": True, "rope_scaling_type": kind, "rope_scaling_factor": factor} if kind else {}
+        return {"rotary_percent": draw(st.sampled_from([1.0, 0.5])), **scaling}
+    return {
+        "use_rope_scaling": True,
+        "rope_scaling_type": kind,
+        "rope_scaling_factor": draw(st.sampled_from([2.0, 8.0, 40.0])),
+        "original_max_position_embeddings": draw(st.sampled_from([16, 4096, 8192])),
+        "yarn_beta_fast": draw(st.sampled_from([16.0, 32.0])),
+        "yarn_beta_slow": draw(st.sampled_from([0.5, 1.0])),
+        "yarn_attention_factor": draw(st.sampled_from([None, 1.0, 1.25])),
+        "yarn_correction_range_round_to_int": draw(st.booleans()),
     }
 
 

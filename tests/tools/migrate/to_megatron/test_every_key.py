@@ -33,6 +33,10 @@ CIRCUMSTANCES = (
         "model.qk_layernorm=true",
     ),
     (
+        *("model.position_embedding_type=rope", "model.use_rope_scaling=true", "model.rope_scaling_type=yarn"),
+        "model.yarn_beta_slow=2",
+    ),
+    (
         *("model.num_experts=4", "model.add_bias_linear=false", "model.moe_router_load_balancing_type=aux_loss"),
         *("model.moe_shared_expert_intermediate_size=8", "parallel.tensor_model_parallel_size=2"),
         *("parallel.sequence_parallel=true", "model.moe_expert_capacity_factor=1.5"),
@@ -99,7 +103,7 @@ VALUES = (
         "bf16",
     ),
     *("cosine", "full", "block", "native", "forbid", "layer", "deepspeed", "torch", "gpt2", "bytes", "adam", "1,1,1"),
-    "position",
+    *("position", "dynamic"),
     *([3, 5], [2, 2, 100], [{"weight": 1, "path": "other"}], {"gradient_clipping": 0.5}),
 )
 """Values of which every key takes some."""

@@ -1,9 +1,7 @@
 """Settings of a model in Hugging Face's config.json, as transformers 4 and 5 write it.
 
-Names and defaults are those of models/MODEL_TYPE/configuration_MODEL_TYPE.py in transformers; transformers 5 keeps what
-rope needs in `rope_parameters` (modeling_rope_utils.py, convert_rope_params_to_dict), 4 in `rope_theta`, `rope_scaling`
-and `partial_rotary_factor`. A window has as many keys as ours, the token's own among them: key > query - sliding_window
-(sliding_window_overlay in masking_utils.py).
+Names and defaults are those of models/MODEL_TYPE/configuration_MODEL_TYPE.py in transformers. A window has as many keys
+as ours, the token's own among them: key > query - sliding_window (sliding_window_overlay in masking_utils.py).
 """
 
 from __future__ import annotations
@@ -12,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pretrain.errors import CheckpointError
 from pretrain.recipe.section import shown
+from pretrain.tools.convert.formats.hugging_face_rope import BASE, PART, refused_rope, rope_of, scaling_of, written_rope
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -32,8 +31,8 @@ NAMES = {
     "ffn_hidden_size": ("intermediate_size", "n_inner"),
     "max_position_embeddings": ("max_position_embeddings", "n_positions"),
     "layernorm_epsilon": ("layer_norm_epsilon", "layer_norm_eps", "rms_norm_eps"),
-    "rotary_base": ("rope_theta", "rotary_emb_base"),
-    "rotary_percent": ("partial_rotary_factor", "rotary_pct"),
+    "rotary_base": BASE,
+    "rotary_percent": PART,
     "parallel_residual": ("use_parallel_residual",),
     "padded_vocab_size": ("vocab_size",),
     "num_experts": ("num_local_experts", "num_experts", "n_routed_experts"),
@@ -45,15 +44,6 @@ NAMES = {
     "moe_router_topk_scaling_factor": ("routed_scaling_factor",),
 }
 _SIZES = ("num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size", "max_position_embeddings")
-# setting of a recipe -> its name among the parameters of rope_type llama3
-SCALING = {
-    "rope_scaling_factor": "factor",
-    "rope_low_freq_factor": "low_freq_factor",
-    "rope_high_freq_factor": "high_freq_factor",
-    "original_max_position_embeddings": "original_max_position_embeddings",
-}
-# names of rope's own section in transformers 4 and 5, in the order in which 5 looks for them
-_ROPE = ("rope_scaling", "rope_parameters")
 _GELUS = dict.fromkeys(("gelu", "gelu_python"), "gelu") | dict.fromkeys(
     ("gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_python_tanh", "gelu_accurate"), "gelu_tanh"
 )
@@ -117,7 +107,7 @@ def settings_of_config(config: Mapping[str, Any]) -> dict[str, Any]:
     kind = config.get("model_type")
     known = isinstance(kind, str) and kind in _DEFAULTS
     model = dict(_DEFAULTS[str(kind)]) if known else {}
-    rope = _rope_of(config)
+    rope = rope_of(config)
     told: dict[str, Any] = {
         **config,
         **{name: rope[name] for name in ("rope_theta", "partial_rotary_factor") if name in rope},
@@ -127,16 +117,6 @@ def settings_of_config(config: Mapping[str, Any]) -> dict[str, Any]:
             model.pop(ours, None)
             model.update((ours, value) for value in reversed(values) if value is not None)
     return model | _of_kind(str(kind), config, model) if known else model
-
-
-def _rope_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the first of rope's own sections that config.json has; {} if there is none."""
-    found: object = next((config[name] for name in _ROPE if config.get(name)), {})
-    return dict(found) if isinstance(found, dict) else {}
-
-
-def _rope_type(rope: Mapping[str, Any]) -> Any:
-    return rope.get("rope_type", rope.get("type", "default"))
 
 
 def _activation_key(kind: str) -> str:
@@ -164,7 +144,7 @@ def _of_kind(kind: str, config: Mapping[str, Any], model: dict[str, Any]) -> dic
         found["moe_router_pre_softmax"] = config.get("norm_topk_prob") is not True
     if kind in _OF_SIGMOID:
         found |= _of_sigmoid(kind, config, model)
-    return found | _scaling(config, model)
+    return found | scaling_of(config, model)
 
 
 def _of_sigmoid(kind: str, config: Mapping[str, Any], model: dict[str, Any]) -> dict[str, Any]:
@@ -174,16 +154,6 @@ def _of_sigmoid(kind: str, config: Mapping[str, Any], model: dict[str, Any]) -> 
     found = {name: config[theirs] for name, theirs in _OF_SIGMOID[kind].items() if theirs in config}
     shared, each = config.get("n_shared_experts", None if kind == "dots1" else 1), model.get("moe_ffn_hidden_size")
     return found | ({"moe_shared_expert_intermediate_size": shared * each} if _are_ints(shared, each) else {})
-
-
-def _scaling(config: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
-    rope = _rope_of(config)
-    if _rope_type(rope) != "llama3":
-        return {}
-    length = "original_max_position_embeddings"  # beside rope's own section it counts more than inside of it
-    found = {length: model.get("max_position_embeddings")} | rope
-    found |= {length: config[length]} if config.get(length) is not None else {}
-    return {"use_rope_scaling": True} | {ours: found[name] for ours, name in SCALING.items() if name in found}
 
 
 # by model_type with a router of sigmoids: its switches
@@ -203,7 +173,6 @@ _ONLY: dict[str, dict[str, Any]] = {
     "dots1": {"attention_bias": False},
 }
 _KEY = "(model."  # before the setting of ours that replaces what is refused
-_NEEDED = ("rope_scaling_factor", "rope_low_freq_factor", "rope_high_freq_factor")
 
 
 def require_known(path: Path, config: Mapping[str, Any], given: Mapping[str, Any]) -> None:
@@ -213,7 +182,7 @@ def require_known(path: Path, config: Mapping[str, Any], given: Mapping[str, Any
         why = _NOT_BUILT.get(kind, "which is not supported") if isinstance(kind, str) else "which is not supported"
         msg = f"{path} has model_type {shown(kind)}, {why}.\nSupported are: {', '.join(_DEFAULTS)}."
         raise CheckpointError(msg)
-    if wrong := [*_refused_of_kind(kind, config, given), *_refused_rope(config, given), *_windows(kind, config, given)]:
+    if wrong := [*_refused_of_kind(kind, config, given), *refused_rope(config, given), *_windows(kind, config, given)]:
         to_do = "Recipes have no such setting: it cannot be converted."
         if all(_KEY in each for each in wrong):
             to_do = "If a setting does not matter to you, replace it by --set model.KEY=VALUE."
@@ -238,23 +207,6 @@ def _refused_of_kind(kind: str, config: Mapping[str, Any], given: Mapping[str, A
         yield f"norm_topk_prob {shown(norm)} with num_experts_per_tok {shown(topk)}"
     if config.get("quantization_config"):
         yield "quantization_config (weights that are quantized)"
-
-
-def _refused_rope(config: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[str]:
-    rope = _rope_of(config)
-    kind = _rope_type(rope)
-    if odd := [name for name in _ROPE if not isinstance(config.get(name) or {}, dict)]:
-        yield f"{odd[0]} {shown(config[odd[0]])}"
-    elif any(isinstance(value, dict) for value in rope.values()):
-        yield "rope_parameters that differ between layers"
-    elif kind not in ("default", "llama3") and "use_rope_scaling" not in given:
-        yield f"rope_type {shown(kind)} (model.use_rope_scaling)"
-    elif kind == "llama3" and (missing := [name for name in _NEEDED if rope.get(SCALING[name]) is None]):
-        yield from (f"rope_type llama3 without {SCALING[name]} (model.{name})" for name in missing if name not in given)
-    for ours in ("rotary_base", "rotary_percent"):
-        told = [place[name] for place in (rope, config) for name in NAMES[ours] if place.get(name) is not None]
-        if any(value != told[0] for value in told) and ours not in given:
-            yield f"{NAMES[ours][0]} {' and '.join(map(shown, told))} (model.{ours})"
 
 
 def _windows(kind: str, config: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[str]:
@@ -331,7 +283,7 @@ def _with_rope(kind: str, model: ModelSection) -> dict[str, Any]:
             "attention_bias": True,
             "rotary_pct": model.rotary_percent,
             "rotary_emb_base": model.rotary_base,
-            **_written_rope(model, {"partial_rotary_factor": model.rotary_percent}),
+            **written_rope(model, {"partial_rotary_factor": model.rotary_percent}),
         }
     of_rope = {"partial_rotary_factor": model.rotary_percent} if kind in {"stablelm", "glm4_moe"} else {}
     return common | {
@@ -341,7 +293,7 @@ def _with_rope(kind: str, model: ModelSection) -> dict[str, Any]:
         "rope_theta": model.rotary_base,
         **_of_llamas_kin(kind, model),
         **_written_experts(kind, model),
-        **_written_rope(model, of_rope),
+        **written_rope(model, of_rope),
         **of_rope,
     }
 
@@ -388,12 +340,3 @@ def _written_experts(kind: str, model: ModelSection) -> dict[str, Any]:
             }
         case _:
             return {}
-
-
-def _written_rope(model: ModelSection, more: dict[str, Any]) -> dict[str, Any]:
-    """Return rope's settings as transformers 5 reads them, and its scaling also as 4 does."""
-    scaling: dict[str, Any] = {"rope_type": "default"}
-    if model.use_rope_scaling:
-        scaling = {"rope_type": "llama3"} | {theirs: getattr(model, ours) for ours, theirs in SCALING.items()}
-    old = {"rope_scaling": scaling} if model.use_rope_scaling else {}
-    return {"rope_parameters": {**scaling, "rope_theta": model.rotary_base, **more}, **old}

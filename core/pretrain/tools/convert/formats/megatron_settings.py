@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from pretrain.errors import CheckpointError
 from pretrain.recipe.sections.model import dense_and_frequency
 from pretrain.tools.convert import rank_parts, weight_names
+from pretrain.tools.convert.formats.megatron_rope import settings_of_rope
 from pretrain.tools.convert.rank_parts import gate_last, is_gated, merged, not_ours
 from pretrain.tools.convert.weight_names import bounded, plain
 
@@ -48,7 +49,9 @@ _OF_GROUPS = ("moe_router_num_groups", "moe_router_group_topk")
 _RATED = 2  # experts by which a group is rated
 GROUPS = "moe_router_num_groups with a moe_router_topk that is not twice moe_router_group_topk"
 _NORMS = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"}
-_POSITIONS = {"learned_absolute": "learned_absolute", "absolute": "learned_absolute", "rope": "rope", "rotary": "rope"}
+_POSITIONS = dict.fromkeys(("learned_absolute", "absolute"), "learned_absolute") | dict.fromkeys(
+    ("rope", "rotary", "yarn"), "rope"
+)
 # PositionEmbeddingType of bigscience's Megatron-DeepSpeed (megatron/enums.py), from 1
 _ENUMERATION = ("rope", "learned_absolute", "alibi")
 # name in the scheduler's state -> ours; the later ones are AnnealingLR's of Megatron-LM 2.x (learning_rates.py)
@@ -94,6 +97,7 @@ def settings_of(
         raise not_ours(path, f"layernorm_epsilon {epsilon}, but {_OF_EMBEDDING} in the embedding's norm")
     told |= _experts(path, args) if takes_experts else {}
     positions = _positions(path, args, shapes)
+    told |= settings_of_rope(path, args) if positions == "rope" else {}
     return told | ({} if positions is None else {"position_embedding_type": positions})
 
 
@@ -210,7 +214,6 @@ ALLOWED: dict[str, tuple[Any, ...]] = dict.fromkeys(
     (False, 0, 0.0),
 ) | {
     "num_experts": (0, 1),
-    "rotary_seq_len_interpolation_factor": (1, 1.0),
     "softmax_type": ("vanilla",),
     "glu_activation": ("swiglu",),  # bigscience's
 }

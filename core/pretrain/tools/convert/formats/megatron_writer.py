@@ -4,8 +4,8 @@ The names of the first are megatron-core's with Transformer Engine's layers, ver
 --use-legacy-models, which is gone since core 0.18, and --transformer-impl transformer_engine is the default. With
 `local`, Megatron-LM would not load the norms, and only print so. load_checkpoint in megatron/training/checkpointing.py
 compares the arguments with its own (check_checkpoint_args), and --use-checkpoint-args takes the model's settings from
-them (load_args_from_checkpoint); --no-bias-gelu-fusion, for the exact gelu, and --norm-epsilon are not among them and
-must be passed. There is no optimizer state: pass --no-load-optim --no-load-rng, or --finetune.
+them (load_args_from_checkpoint); --no-bias-gelu-fusion, for the exact gelu, --norm-epsilon and how rope is scaled are
+not among them and must be passed. There is no optimizer state: pass --no-load-optim --no-load-rng, or --finetune.
 
 With --vocab-file, --tokenizer-type has to be the checkpoint's (check_checkpoint_args). That is GPT2BPETokenizer for
 GPT-2's files and for learned positions, with which models of these files are trained; for others none is stored.
@@ -26,6 +26,7 @@ from pretrain.checkpoint.sharded_format import BACKEND, COMMON, is_stacked, shar
 from pretrain.errors import CheckpointError
 from pretrain.tools.convert.file_writers import Entry, ShardedFile, TorchFile, write_index
 from pretrain.tools.convert.formats.megatron import FILE
+from pretrain.tools.convert.formats.megatron_rope import args_of_rope, is_yarn, missing_of_rope
 from pretrain.tools.convert.formats.megatron_settings import (
     GROUPS,
     OF_ROUTER,
@@ -47,8 +48,6 @@ if TYPE_CHECKING:
     from pretrain.tools.convert.model_weights import FileLayout, ModelWeights
 
 _VERSION = 3.0
-# what RotaryEmbedding of megatron-core has as constants
-_ROPE_SCALING = {"rope_low_freq_factor": 1.0, "rope_high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 _OFF = ("rotary_interleaved", "apply_layernorm_1p", "squared_relu", "openai_gelu", "data_parallel_random_init")
 _FILES_OF_GPT2BPE = {"vocab.json", "merges.txt"}
 # content of metadata.json (CheckpointingConfig of megatron-core)
@@ -86,8 +85,6 @@ def _place_of(iteration: int | None) -> tuple[str, bytes]:
 
 
 def _require_possible(model: ModelSection, layout: FileLayout) -> None:
-    differs = any(getattr(model, name) != value for name, value in _ROPE_SCALING.items())
-    scaling = ", ".join(f"{name} {value:g}" for name, value in _ROPE_SCALING.items())
     is_tanh = model.activation == "gelu_tanh"
     stages = {f"num_layers {model.num_layers} in {layout.pipeline} stages": model.num_layers % layout.pipeline}
     require_none(
@@ -95,7 +92,7 @@ def _require_possible(model: ModelSection, layout: FileLayout) -> None:
         {
             **not_held("megatron", model),
             "activation gelu_tanh without add_bias_linear": is_tanh and not model.add_bias_linear,
-            f"use_rope_scaling with other than {scaling}": model.use_rope_scaling and differs,
+            **missing_of_rope(model),
             GROUPS: not groups_agree(model),
         },
         stages | rests_on_ranks(model, layout.tensor),
@@ -128,9 +125,9 @@ def args_for(weights: ModelWeights, layout: FileLayout) -> argparse.Namespace:
     model = weights.model
     same = (
         *("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups", "kv_channels"),
-        *("seq_length", "max_position_embeddings", "position_embedding_type", "normalization", "layernorm_epsilon"),
-        *("rotary_percent", "use_rope_scaling", "rope_scaling_factor", "add_bias_linear", "add_qkv_bias"),
-        *("qk_layernorm", "untie_embeddings_and_output_weights", "make_vocab_size_divisible_by"),
+        *("seq_length", "max_position_embeddings", "normalization", "layernorm_epsilon", "rotary_percent"),
+        *("add_bias_linear", "add_qkv_bias", "qk_layernorm", "untie_embeddings_and_output_weights"),
+        "make_vocab_size_divisible_by",
     )
     files = {path.name for path in weights.tokenizer}
     is_gpt2 = files >= _FILES_OF_GPT2BPE or model.position_embedding_type == "learned_absolute"
@@ -139,7 +136,9 @@ def args_for(weights: ModelWeights, layout: FileLayout) -> argparse.Namespace:
         group_query_attention=model.num_query_groups != model.num_attention_heads,
         add_position_embedding=True,
         **dict.fromkeys(_OFF, False),
-        use_rotary_position_embeddings=model.position_embedding_type == "rope",
+        position_embedding_type="yarn" if is_yarn(model) else model.position_embedding_type,
+        use_rotary_position_embeddings=model.position_embedding_type == "rope" and not is_yarn(model),
+        **args_of_rope(model),
         rotary_base=int(model.rotary_base) if model.rotary_base.is_integer() else model.rotary_base,
         norm_epsilon=model.layernorm_epsilon,
         swiglu=model.activation == "swiglu",

@@ -7,7 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pretrain.tools.migrate.meaning import Mapped, NotSupported, read_meanings, table_lines
-from pretrain.tools.migrate.megatron import data, engine, experts, model, parallel, training
+from pretrain.tools.migrate.megatron import data, engine, experts, model, parallel, rope, training
 from pretrain.tools.migrate.megatron.deepspeed_file import SCALES
 from pretrain.tools.migrate.programs import program as program_of
 
@@ -30,7 +30,7 @@ GROUPED = "megatron_grouped.txt"
 """File of the flags' names, which tests/tools/migrate/programs/extract_flags.py extends."""
 
 _GROUPS = {name: found for name, found in MEANINGS.items() if "*" in name}
-_PARTS = (model, experts, data, training, parallel, engine)
+_PARTS = (model, rope, experts, data, training, parallel, engine)
 
 FUNCTIONS: Mapping[str, Function] = {key: found for part in _PARTS for key, found in part.FUNCTIONS.items()}
 """By key of the recipe."""

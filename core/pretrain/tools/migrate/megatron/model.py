@@ -21,7 +21,9 @@ _FUSED_SOFTMAX = ("masked_softmax_fusion", "scaled_masked_softmax_fusion")
 """Of v2.5 and later, and of v2.0; versions before have no such kernel."""
 
 _NORMS = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"}
-_POSITIONS = {"learned_absolute": "learned_absolute", "absolute": "learned_absolute", "rope": "rope", "rotary": "rope"}
+_POSITIONS = dict.fromkeys(("learned_absolute", "absolute"), "learned_absolute") | dict.fromkeys(
+    ("rope", "rotary", "yarn"), "rope"
+)
 _FIRST = ("position_embedding_type", "use_rotary_position_embeddings", "add_position_embedding")
 
 
@@ -124,6 +126,11 @@ def position_embedding_type(settings: Settings) -> Derived:
         change = "a model without positions is not supported; learned positions are used instead"
         return in_place("learned_absolute", "add_position_embedding", change)
     return Derived(_POSITIONS[given], ("position_embedding_type",))
+
+
+def is_yarn(settings: Settings) -> bool:
+    """Say whether positions are YaRN's, which the older flag of rope puts aside."""
+    return settings.value("position_embedding_type") == "yarn" and not settings.value("use_rotary_position_embeddings")
 
 
 def num_query_groups(settings: Settings) -> Derived | None:

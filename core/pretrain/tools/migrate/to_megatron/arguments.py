@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pretrain.recipe.checks.effect import without_effect
 from pretrain.recipe.recipe import Recipe, walk
 from pretrain.recipe.section import Section, shown
-from pretrain.tools.migrate.to_megatron import layout, model
+from pretrain.tools.migrate.to_megatron import layout, model, rope
 from pretrain.tools.migrate.to_megatron.flags import NOTHING, Answer, answer_of, single_flags, value_of
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from pretrain.tools.migrate.to_megatron.flags import Function, Words
 
-FUNCTIONS: Mapping[str, Function] = {**model.FUNCTIONS, **layout.FUNCTIONS}
+FUNCTIONS: Mapping[str, Function] = {**model.FUNCTIONS, **rope.FUNCTIONS, **layout.FUNCTIONS}
 """Functions by the key whose flags they return, for keys that one flag alone does not give."""
 
 
@@ -78,7 +78,6 @@ def _with_sections(key: str) -> Iterator[str]:
         key = key.rpartition(".")[0]
 
 
-_ROPE = "rope is scaled there with the numbers of Llama 3.1: low_freq_factor 1, high_freq_factor 4 and 8192 positions"
 _STARTS = (
     "weights start with the standard deviation --init-method-std, those of last layers with it / sqrt(2 num_layers)"
 )
@@ -88,9 +87,8 @@ _SPIKE = "nothing happens when the loss rises suddenly"
 _DEVICE = "it stays on the device and takes more of its memory"
 
 WITHOUT_FLAG: Mapping[str, str] = {
-    "model.rope_low_freq_factor": _ROPE,
-    "model.rope_high_freq_factor": _ROPE,
-    "model.original_max_position_embeddings": _ROPE,
+    "model.rope_low_freq_factor": rope.OF_LLAMA3,
+    "model.rope_high_freq_factor": rope.OF_LLAMA3,
     "model.parallel_residual": "attention and MLP come one after the other: it is another model",
     "model.embedding_layernorm": "the embedding's output is not normalized: it is another model",
     "model.init_method": _STARTS,

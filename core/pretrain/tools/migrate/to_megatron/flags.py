@@ -82,7 +82,7 @@ def when(condition: object, name: str, *values: Any) -> Answer:
 
 
 _OF_ONE_NAME = """
-    model.make_vocab_size_divisible_by model.normalization model.position_embedding_type model.moe_token_drop_policy
+    model.make_vocab_size_divisible_by model.normalization model.moe_token_drop_policy
     train.micro_batch_size train.global_batch_size train.train_samples train.manual_gc_interval optimizer.weight_decay
     schedule.lr_warmup_iters schedule.lr_warmup_samples schedule.lr_warmup_fraction schedule.lr_decay_iters
     schedule.lr_decay_samples precision.loss_scale precision.initial_loss_scale precision.loss_scale_window
