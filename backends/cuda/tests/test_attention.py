@@ -57,6 +57,38 @@ def test_a_window_leaves_flash_attn_2_and_3_and_a_mask(name, first):
     assert offered(on(name, window=9)) == [*first, "flash_attn_2", "sdpa_efficient"]
 
 
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [
+        (A100, ["flash_attn_2"]),
+        (H100, ["flash_attn_3", "flash_attn_4", "flash_attn_2"]),
+        (B200, ["flash_attn_4", "flash_attn_2"]),
+    ],
+)
+@pytest.mark.usefixtures("everything_installed")
+def test_fewer_queries_than_keys_leave_flash_attn_and_the_triangle(name, first):
+    """torch's causal masks begin at the first key. With documents flash-attn 4 is not known to take them."""
+    assert offered(on(name, keys=64)) == [*first, "triangle_triton"]
+    without_4 = [each for each in first if each != "flash_attn_4"]
+    assert offered(on(name, keys=64, mask=Mask.DOCUMENTS)) == [*without_4, "triangle_triton"]
+
+
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [
+        (A100, ["flash_attn_2", "sdpa_flash"]),
+        (H100, ["flash_attn_3", "flash_attn_4", "flash_attn_2", "sdpa_flash"]),
+        (B200, ["flash_attn_4", "flash_attn_2", "sdpa_flash"]),
+        (V100, []),
+    ],
+)
+@pytest.mark.usefixtures("everything_installed")
+def test_documents_leave_all_but_cudnn(name, first):
+    dtype = torch.float16 if name == V100 else torch.bfloat16
+    last = LAST[:1] if name == V100 else LAST
+    assert offered(on(name, dtype, mask=Mask.DOCUMENTS)) == [*first, *last]
+
+
 @pytest.mark.usefixtures("everything_installed")
 def test_cudnn_comes_first_of_torchs_kernels_only_where_torch_has_it_so(monkeypatch):
     monkeypatch.setattr("torch.backends.cudnn.version", lambda: 91500)

@@ -11,6 +11,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from pretrain.plugins.signatures import Documents
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -60,7 +62,7 @@ def footprint(kernel: Callable[..., Tensor], call: ExampleCall) -> Footprint:
     with saved_tensors_hooks(pack, lambda x: x):
         output = kernel(**given, **constants)
     storages = {_storage(x): x for x in kept}
-    names = {_storage(x): name for name, x in (given | constants).items() if isinstance(x, torch.Tensor)}
+    names = {_storage(x): name for name, argument in (given | constants).items() for x in _tensors(argument)}
     sizes = [rounded(x.untyped_storage().nbytes()) for key, x in storages.items() if key not in names]
     grads = gradients(output, given)
     return Footprint(
@@ -69,6 +71,12 @@ def footprint(kernel: Callable[..., Tensor], call: ExampleCall) -> Footprint:
         kept_inputs=frozenset(names[key] for key in storages if key in names),
         kept=tuple(sorted(sizes)),
     )
+
+
+def _tensors(argument: Any) -> tuple[Tensor, ...]:
+    if isinstance(argument, Documents):
+        return argument.query_ends, argument.key_ends
+    return (argument,) if isinstance(argument, torch.Tensor) else ()
 
 
 def peak_bytes(kernel: Callable[..., Tensor], call: ExampleCall) -> int:

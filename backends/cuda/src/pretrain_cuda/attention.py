@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pretrain.plugins.offer import offer_unless
 from pretrain.plugins.requests import Mask
+from pretrain.reference.attention import ByDocument
 from pretrain_cuda.devices import BLACKWELL, HOPPER, architecture_of
 from pretrain_cuda.kernels import sdpa, transformer_engine, triton_requirements
 from pretrain_cuda.kernels.flash_attn import FLASH_2, FLASH_3, FLASH_4
@@ -15,6 +16,7 @@ from pretrain_cuda.kernels.flash_limits import no_window
 if TYPE_CHECKING:
     from pretrain.plugins.offer import Decline, Offer
     from pretrain.plugins.requests import AttentionRequest
+    from pretrain.plugins.signatures import AttentionFn
 
 LARGEST_DROPOUT = 1 - 2**-16
 """Largest dropout of the triangle, which rounds to multiples of 2^-16."""
@@ -45,19 +47,19 @@ def _last(request: AttentionRequest) -> list[Offer | Decline]:
 
 def _triangle(request: AttentionRequest) -> Offer | Decline:
     reason = triton_requirements.unsupported_reason(request)
-    if request.mask is not Mask.CAUSAL:
-        reason = f"mask {request.mask}; only {Mask.CAUSAL}"
+    if request.mask not in (Mask.CAUSAL, Mask.DOCUMENTS):
+        reason = f"mask {request.mask}; only {Mask.CAUSAL} and {Mask.DOCUMENTS}"
     elif not 0 <= request.dropout < LARGEST_DROPOUT:
         reason = f"dropout {request.dropout}; only below {LARGEST_DROPOUT}"
     else:
         reason = no_window(request) or reason
 
-    def build(_: object) -> Any:
-        return import_module("pretrain_cuda.kernels.triangle").Triangle(request)  # imports triton
+    def build(_: object, softmax: Any = None) -> AttentionFn:
+        triangle = import_module("pretrain_cuda.kernels.triangle").Triangle(request, softmax)  # imports triton
+        return ByDocument(triangle) if request.mask is Mask.DOCUMENTS else triangle
 
-    def fake(_: object) -> Any:
-        softmax = import_module("pretrain_cuda.kernels.stand_ins.triangle")
-        return import_module("pretrain_cuda.kernels.triangle").Triangle(request, softmax)
+    def fake(_: object) -> AttentionFn:
+        return build(_, import_module("pretrain_cuda.kernels.stand_ins.triangle"))
 
     provider = triton_requirements.provider()
     return offer_unless(reason, name="triangle_triton", kind="triangle", build=build, provider=provider, fake=fake)

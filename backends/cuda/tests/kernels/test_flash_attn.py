@@ -11,9 +11,11 @@ import torch
 from kit import fake_flash_attn
 from pretrain.conformance import examples
 from pretrain.conformance.comparison import assert_agrees, oracle, random, strided
+from pretrain.conformance.example_calls import example_documents
 from pretrain.conformance.suite import TestAttention, pytest_generate_tests, subject  # noqa: F401
 from pretrain.plugins.offer import Decline, Offer
 from pretrain.plugins.requests import Mask
+from pretrain.plugins.signatures import Documents
 from pretrain_cuda.devices import Architecture
 from pretrain_cuda.kernels.flash_attn import FLASH_2, FLASH_3, FLASH_4
 
@@ -22,11 +24,13 @@ BACKEND = "kit.attentions:flash_attn"
 A100, H100, B200, V100 = "NVIDIA A100-SXM4-80GB", "NVIDIA H200", "NVIDIA B200", "Tesla V100-SXM2-16GB"
 LIBRARIES = {"2": FLASH_2, "3": FLASH_3, "4": FLASH_4}
 FILES = {
-    "flash_attn/flash_attn_interface.py": "from kit.fake_flash_attn import flash_attn_func",
+    "flash_attn/flash_attn_interface.py": "from kit.fake_flash_attn import flash_attn_func, flash_attn_varlen_func",
     "flash_attn_2_cuda.py": "",
-    "flash_attn_interface.py": "from kit.fake_flash_attn import flash_attn_3_func as flash_attn_func",
+    "flash_attn_interface.py": """from kit.fake_flash_attn import flash_attn_3_func as flash_attn_func
+from kit.fake_flash_attn import flash_attn_3_varlen_func as flash_attn_varlen_func""",
     "flash_attn_3/_C.py": "",
-    "flash_attn/cute/interface.py": "from kit.fake_flash_attn import flash_attn_4_func as flash_attn_func",
+    "flash_attn/cute/interface.py": """from kit.fake_flash_attn import flash_attn_4_func as flash_attn_func
+from kit.fake_flash_attn import flash_attn_4_varlen_func as flash_attn_varlen_func""",
     "cutlass/__init__.py": "",
     "flash_attn-2.8.4.dist-info/METADATA": "Metadata-Version: 2.1\nName: flash-attn\nVersion: 2.8.4\n",
     "flash_attn_3-3.0.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: flash_attn_3\nVersion: 3.0.0\n",
@@ -113,13 +117,74 @@ def test_a_result_laid_out_as_the_query_is_not_copied(install):
     assert context.data_ptr() == results[0].data_ptr()
 
 
-def test_a_prompt_that_is_continued_sees_all_keys_up_to_its_own(install):
+@pytest.mark.parametrize(("library", "device_name"), [("2", A100), ("3", H100), ("4", B200)])
+def test_a_piece_of_a_sequence_sees_all_keys_up_to_its_own(install, library, device_name):
     """Fewer queries than keys: aligned at the last key, as the contract says."""
     install(*FILES)
-    request = on(A100)
+    request = on(device_name, length=5, keys=33)
     given = inputs()
     given["query"] = given["query"][:5]
-    assert_agrees(FLASH_2.answer(request).build({}), oracle(request), given, torch.device("cpu"))
+    assert_agrees(LIBRARIES[library].answer(request).build({}), oracle(request), given, torch.device("cpu"))
+
+
+THREE = Documents.of(torch.tensor([[0, 0, 20, 33, 33], [0, 7, 27, 40, 40]], dtype=torch.int32), lambda x: x)
+"""Of one sample: a document whose queries are elsewhere, two that are whole, and an empty one."""
+
+
+@pytest.mark.parametrize(("library", "device_name"), [("2", A100), ("3", H100)])
+def test_documents_are_sequences_of_different_lengths(install, library, device_name):
+    """One call for all of them, of views; a window reaches back within one document."""
+    install(*FILES)
+    request = on(device_name, mask=Mask.DOCUMENTS, groups=2, batch=1, keys=40, window=9, deterministic=True)
+    fake_flash_attn.CALLS.clear()
+    given = inputs(40, groups=2, batch=1)
+    given["query"] = given["query"][:33]
+    kernel = LIBRARIES[library].answer(request).build({})
+    assert_agrees(kernel, oracle(request), given, torch.device("cpu"), constants={"mask": THREE})
+    (call,) = fake_flash_attn.CALLS
+    assert call.pop("dropout_p", 0.0) == 0.0
+    assert call == {
+        "q": ((33, 4, 16), (4 * 16, 16, 1)),
+        "k": ((40, 2, 16), (2 * 16, 16, 1)),
+        "v": ((40, 2, 16), (2 * 16, 16, 1)),
+        "queries": [0, 0, 20, 33, 33],
+        "keys": [0, 7, 27, 40, 40],
+        "longest": (20, 20),
+        "softmax_scale": 16**-0.5,
+        "causal": True,
+        "window_size": (8, 0),
+        "deterministic": True,
+    }
+
+
+@pytest.mark.parametrize(("library", "device_name"), [("2", A100), ("3", H100), ("4", B200)])
+def test_documents_of_several_samples_are_one_call(install, library, device_name):
+    install(*FILES)
+    request = on(device_name, mask=Mask.DOCUMENTS, groups=2)
+    fake_flash_attn.CALLS.clear()
+    kernel = LIBRARIES[library].answer(request).build({})
+    constants = {"mask": example_documents(2, 33, 33)}
+    assert_agrees(kernel, oracle(request), inputs(groups=2), torch.device("cpu"), constants=constants, floor=1.0)
+    (call,) = fake_flash_attn.CALLS
+    assert (call["q"][0], call["k"][0], call["causal"]) == ((66, 4, 16), (66, 2, 16), True)
+
+
+def test_a_piece_of_one_token_is_not_decoded(install):
+    """Another document of it has keys alone: the decoding of flash-attn 2 takes one query of every document."""
+    install(*FILES)
+    request = on(A100, mask=Mask.DOCUMENTS, groups=2, length=1, keys=9, batch=1)
+    mask = Documents.of(torch.tensor([[0, 0, 1], [0, 4, 9]], dtype=torch.int32), lambda x: x)
+    given = inputs(9, groups=2, batch=1)
+    given["query"] = given["query"][:1]
+    kernel = FLASH_2.answer(request).build({})
+    assert_agrees(kernel, oracle(request), given, torch.device("cpu"), constants={"mask": mask}, floor=1.0)
+
+
+def test_documents_are_not_left_out(install):
+    install(*FILES)
+    kernel = FLASH_2.answer(on(A100, mask=Mask.DOCUMENTS)).build({})
+    with pytest.raises(ValueError, match="'documents' was called with NoneType; needs Documents"):
+        kernel(**inputs())
 
 
 def test_dropout_is_passed_on_in_training_only(install):
@@ -141,8 +206,8 @@ def test_a_mask_tensor_is_refused(install):
 @pytest.mark.parametrize(
     ("library", "asked", "reason"),
     [
-        ("2", on(A100, mask=Mask.ARBITRARY), "mask arbitrary; only none and causal"),
-        ("2", on(A100, mask=Mask.KEY_PADDING), "mask key_padding; only none and causal"),
+        ("2", on(A100, mask=Mask.ARBITRARY), "mask arbitrary; only none, causal and documents"),
+        ("2", on(A100, mask=Mask.KEY_PADDING), "mask key_padding; only none, causal and documents"),
         ("2", on(A100, torch.float32), "dtype torch.float32; only fp16 and bf16"),
         ("2", on(V100, torch.float16), "compute capability 7.0; only 8.0 and later"),
         ("2", on(A100, size=264), "head size 264; at most 256"),
@@ -166,6 +231,12 @@ def test_a_mask_tensor_is_refused(install):
         ("4", on(B200, size=192), "head size 192 on compute capability 10.0; only up to 128, and 256"),
         ("4", on(B200, size=256), ""),
         ("4", on(B200, size=20), "head size 20; only multiples of 8"),
+        ("4", on(B200, mask=Mask.DOCUMENTS, size=256), "head size 256 with documents; its tests have at most 128"),
+        (
+            "4",
+            on(B200, mask=Mask.DOCUMENTS, keys=64),
+            "64 keys for 33 queries with documents; its tests have only as many",
+        ),
     ],
 )
 @pytest.mark.usefixtures("no_device")

@@ -14,7 +14,7 @@ from torch.nn.attention import SDPBackend
 
 from pretrain.conformance import examples
 from pretrain.conformance.comparison import assert_agrees, forward_backward, oracle, random
-from pretrain.conformance.example_calls import mask_with_empty_rows
+from pretrain.conformance.example_calls import example_documents, mask_with_empty_rows
 from pretrain.conformance.suite import TestAttention, pytest_generate_tests, subject  # noqa: F401
 from pretrain.plugins.offer import Decline, Offer
 from pretrain.plugins.requests import Mask
@@ -88,6 +88,16 @@ def test_efficient_is_given_as_many_keys_as_queries_have_heads(allowed, mask):
     assert not kernel.shares_keys
 
 
+@pytest.mark.parametrize(("make", "window"), [(sdpa.flash, None), (sdpa.efficient, 9)])
+def test_documents_are_calls_of_their_own(allowed, make, window):
+    """Two samples with 5 documents each; the empty one of each is not called for."""
+    request = on(A100, mask=Mask.DOCUMENTS, groups=2, window=window)
+    kernel, mask = make(request).build({}), example_documents(2, 33, 33, [12])
+    given = inputs(groups=2, dtype=BF16)
+    assert_agrees(kernel, oracle(request), given, torch.device("cpu"), constants={"mask": mask}, floor=1.0)
+    assert len(allowed) == sum(queries > 0 for queries in mask.queries) < len(mask.queries)
+
+
 @pytest.mark.parametrize("least", [-torch.inf, -65504.0])
 @pytest.mark.parametrize("mask", TENSORS)
 def test_torchs_result_for_a_query_without_keys_is_ignored(monkeypatch, mask, least):
@@ -154,20 +164,24 @@ def test_dropout_follows_the_seed_and_stops_outside_of_training(allowed):
 @pytest.mark.parametrize(
     ("make", "asked", "reason"),
     [
-        (sdpa.flash, on(A100, mask=Mask.ARBITRARY), "mask arbitrary; only none and causal"),
-        (sdpa.flash, on(A100, mask=Mask.KEY_PADDING), "mask key_padding; only none and causal"),
+        (sdpa.flash, on(A100, mask=Mask.ARBITRARY), "mask arbitrary; only none, causal and documents"),
+        (sdpa.flash, on(A100, mask=Mask.KEY_PADDING), "mask key_padding; only none, causal and documents"),
+        (sdpa.flash, on(A100, keys=64), "64 keys for 33 queries; only as many"),
         (sdpa.flash, on(A100, dtype=torch.float32), "dtype torch.float32; only fp16 and bf16"),
         (sdpa.flash, on(A100, size=264), "head size 264; at most 256"),
         (sdpa.flash, on(V100, dtype=torch.float16), "compute capability 7.0; only 8.0 and later"),
         (sdpa.flash, on("NVIDIA P100"), "the compute capability of 'NVIDIA P100' is not known"),
         (sdpa.flash, on(""), "there is no device here, and none was named"),
         (sdpa.cudnn, on(H100, mask=Mask.ARBITRARY), "mask arbitrary; only none and causal"),
+        (sdpa.cudnn, on(H100, mask=Mask.DOCUMENTS), "mask documents; only none and causal"),
+        (sdpa.cudnn, on(H100, keys=64), "64 keys for 33 queries; only as many"),
         (sdpa.cudnn, on(H100, dropout=0.1), "dropout 0.1; only multiples of 1/16"),
         (sdpa.cudnn, on(H100, size=192), "head size 192; at most 128"),
         (sdpa.cudnn, on(H100, size=20), "head size 20; only multiples of 8"),
         (sdpa.cudnn, on(H100, deterministic=True), "deterministic is asked for; its backward pass is not"),
         (sdpa.cudnn, on(H100, length=1), "sequence length 1; only longer ones"),
         (sdpa.cudnn, on(V100, dtype=torch.float16), "compute capability 7.0; only 8.0 and later"),
+        (sdpa.efficient, on(A100, mask=Mask.DOCUMENTS, keys=64), "64 keys for 33 queries; only as many"),
         (sdpa.efficient, on(A100, size=20), "head size 20; only multiples of 8"),
         (sdpa.efficient, on(A100, size=18, dtype=torch.float32), "head size 18; only multiples of 4"),
         (sdpa.efficient, on(A100, dtype=torch.float64), "dtype torch.float64; only fp32, fp16 and bf16"),

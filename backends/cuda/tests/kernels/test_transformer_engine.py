@@ -77,6 +77,8 @@ def test_it_adds_no_state_to_checkpoints():
     ("request_", "reason"),
     [
         (on(A100, mask=Mask.ARBITRARY), "mask arbitrary; only none and causal"),
+        (on(A100, mask=Mask.DOCUMENTS), "mask documents; only none and causal"),
+        (on(A100, keys=64), "64 keys for 33 queries; only as many"),
         (on(A100, torch.float32), "dtype torch.float32; only fp16 and bf16"),
         (on(V100), "compute capability 7.0; only 8.0 and later"),
         (on(A100, size=136), "head size 136; at most 128"),

@@ -209,17 +209,17 @@ def test_it_refuses_what_it_was_not_built_for(device, problem):
     kernel = answer(examples.attention()).build({})
     given = {name: x.to(device) for name, x in inputs(8).items()}
     if problem == "lengths":
-        given["query"] = given["query"][:3]
+        given["key"] = given["key"][:3]
     mask = torch.zeros(2, 1, 1, 8, dtype=torch.bool) if problem == "mask" else None
-    with pytest.raises(ValueError, match="needs equally many, and no mask tensor"):
+    with pytest.raises(ValueError, match="needs as many or more, and no mask"):
         kernel(**given, mask=mask)
 
 
 @pytest.mark.parametrize(
     ("asked", "reason"),
     [
-        (examples.attention(mask=Mask.NONE), "mask none; only causal"),
-        (examples.attention(mask=Mask.ARBITRARY), "mask arbitrary; only causal"),
+        (examples.attention(mask=Mask.NONE), "mask none; only causal and documents"),
+        (examples.attention(mask=Mask.ARBITRARY), "mask arbitrary; only causal and documents"),
         (examples.attention(dropout=1 - 2**-17), "dropout 0.9999923706054688; only below 0.9999847412109375"),
         (examples.attention(torch.float64), "dtype torch.float64; only float32, float16, bfloat16"),
         (

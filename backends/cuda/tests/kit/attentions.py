@@ -17,8 +17,8 @@ from pretrain.plugins import CONTRACT, hookimpl
 from pretrain.plugins.offer import Decline, Offer
 from pretrain.plugins.requests import Mask
 from pretrain_cuda.attention import answers
-from pretrain_cuda.kernels.flash_attn import FlashAttention
-from pretrain_cuda.kernels.sdpa import Sdpa
+from pretrain_cuda.kernels import flash_attn as flash_attn_kernels
+from pretrain_cuda.kernels.sdpa import kernel_for
 from pretrain_cuda.kernels.transformer_engine import DotProductAttention
 
 if TYPE_CHECKING:
@@ -55,17 +55,19 @@ def _triangle(request):
 
 def _sdpa(request):
     """Both kernels that torch has on a CPU. Only flash is one of those offered, but there it has no dropout."""
+    if request.keys:
+        return [Decline(name=name, reason=f"{request.keys} keys") for name in ("sdpa_flash", "sdpa_math")]
     if request.dropout:
         flash = Decline(name="sdpa_flash", reason="torch's flash attention has no dropout on a CPU")
     else:
-        flash = Offer(name="sdpa_flash", build=lambda _: Sdpa(request, SDPBackend.FLASH_ATTENTION))
-    return [flash, Offer(name="sdpa_math", build=lambda _: Sdpa(request, SDPBackend.MATH))]
+        flash = Offer(name="sdpa_flash", build=lambda _: kernel_for(request, SDPBackend.FLASH_ATTENTION))
+    return [flash, Offer(name="sdpa_math", build=lambda _: kernel_for(request, SDPBackend.MATH))]
 
 
 def _flash_attn(request):
-    if request.mask not in (Mask.NONE, Mask.CAUSAL):
+    if request.mask in (Mask.KEY_PADDING, Mask.ARBITRARY):
         return Decline(name="flash_attn_2", reason=f"mask {request.mask}")
-    return Offer(name="flash_attn_2", build=lambda _: FlashAttention(request, fake_flash_attn.flash_attn_func))
+    return Offer(name="flash_attn_2", build=lambda _: flash_attn_kernels.around(request, fake_flash_attn))
 
 
 def _transformer_engine(request):
@@ -73,6 +75,8 @@ def _transformer_engine(request):
         return Decline(name="transformer_engine", reason=f"mask {request.mask}")
     if request.window is not None:
         return Decline(name="transformer_engine", reason=f"window {request.window}")
+    if request.keys:
+        return Decline(name="transformer_engine", reason=f"{request.keys} keys")
     return Offer(name="transformer_engine", build=lambda _: DotProductAttention(request))
 
 

@@ -2,8 +2,12 @@
 
 Limits are those that the libraries check, at commit 0251105a of github.com/Dao-AILab/flash-attention (2.8.4):
 csrc/flash_attn/flash_api.cpp, hopper/flash_api.cpp, flash_attn/cute/interface.py. Scores stay in fp32 in all, so that
-`score_divisor` is not needed and `softmax_in_fp32` is fulfilled; causal masks end at the last key. A window is
-two numbers of keys: those before the query's own, and those after it.
+`score_divisor` is not needed and `softmax_in_fp32` is fulfilled; causal masks end at the last key, so that there may be
+fewer queries than keys. A window is two numbers of keys: those before the query's own, and those after it.
+
+Documents are their sequences of different lengths. One without queries computes nothing forward, and gives its keys
+gradients of zero: see flash_bwd_kernel.h of 2 (since 2.3.4), hopper/mainloop_bwd_sm90_tma_gmma_ws.hpp of 3 (its tests
+have none), and the zero_lengths_q of tests/cute/test_flash_attn.py for 4.
 """
 
 from __future__ import annotations
@@ -15,9 +19,11 @@ from typing import TYPE_CHECKING, Any
 from pretrain.plugins import installed
 from pretrain.plugins.offer import Absent, offer_unless
 from pretrain.plugins.requests import Mask
+from pretrain.reference.attention import require_documents
 from pretrain.reference.softmax import check_mask
 from pretrain_cuda.devices import architecture_of, multiprocessors_of
 from pretrain_cuda.kernels.flash_limits import (
+    ANY_LENGTH,
     before_ampere,
     has_little_shared_memory,
     not_a_multiple_of,
@@ -32,6 +38,7 @@ if TYPE_CHECKING:
 
     from pretrain.plugins.offer import Decline, Offer
     from pretrain.plugins.requests import AttentionRequest
+    from pretrain.plugins.signatures import Documents
     from pretrain_cuda.devices import Architecture
     from pretrain_cuda.kernels.flash_limits import Limits
 
@@ -42,12 +49,12 @@ class Library:
 
     Attributes:
         name: of the kernel.
-        module: where its `flash_attn_func` is.
+        module: where its `flash_attn_func` and `flash_attn_varlen_func` are.
         extension: a module that it needs besides; the package may be installed without it.
         distribution: its name for pip.
         remedy: how to get it.
         limits: the reason that it declines a request on an architecture, or "".
-        stand_in: makes what takes the place of its `flash_attn_func` on fake tensors.
+        stand_in: makes what takes the place of both on fake tensors.
     """
 
     name: str
@@ -60,23 +67,30 @@ class Library:
 
     def answer(self, request: AttentionRequest) -> Offer | Decline:
         """Return the kernel, or the reason that it does not fit; the installation is checked last."""
-        reason = unsupported_reason(request, self.limits) or self._missing()
+        reason = unsupported_reason(request, self.limits, ANY_LENGTH) or self._missing()
         provider = installed.provider(self.distribution)
         return offer_unless(
             reason,
             name=self.name,
             kind="flash",
-            build=lambda _: self._build(request),
+            build=lambda _: around(request, import_module(self.module)),
             provider=provider,
-            fake=lambda _: FlashAttention(request, self.stand_in(request)),
+            fake=lambda _: _kind(request)(request, self.stand_in(request)),
         )
 
     def _missing(self) -> str:
         missing = [module for module in (self.module, self.extension) if not installed.has(module)]
         return Absent(f"{missing[0]} is not installed: {self.remedy}" if missing else "")
 
-    def _build(self, request: AttentionRequest) -> FlashAttention:
-        return FlashAttention(request, import_module(self.module).flash_attn_func)
+
+def around(request: AttentionRequest, module: Any) -> FlashAttention:
+    """Return the kernel that calls the function of a library's module that a request needs."""
+    is_varlen = request.mask is Mask.DOCUMENTS
+    return _kind(request)(request, module.flash_attn_varlen_func if is_varlen else module.flash_attn_func)
+
+
+def _kind(request: AttentionRequest) -> type[FlashAttention]:
+    return FlashAttentionOfDocuments if request.mask is Mask.DOCUMENTS else FlashAttention
 
 
 class FlashAttention:
@@ -86,24 +100,47 @@ class FlashAttention:
         self.function, self.mask, self.dropout = function, request.mask, request.dropout
         self.settings: dict[str, Any] = {
             "softmax_scale": request.scale,
-            "causal": request.mask is Mask.CAUSAL,
+            "causal": request.mask is not Mask.NONE,
             "deterministic": request.deterministic,  # matters in the backward pass only
         }
         if request.window is not None:
             self.settings["window_size"] = request.window - 1, 0
 
-    def __call__(
-        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, *, training: bool = True
-    ) -> Tensor:
-        """Return the context [s, b, n * d] for query [s, b, n, d], key and value [s, b, g, d]."""
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, mask: Any = None, *, training: bool = True) -> Tensor:
+        """Return the context [s, b, n * d] for query [s, b, n, d], key and value [keys, b, g, d]."""
         check_mask(self.mask, mask)
-        drops = {"dropout_p": self.dropout} if training and self.dropout else {}  # FA3 and FA4 know no such argument
         batch_first = (_dense(x).transpose(0, 1) for x in (query, key, value))
-        result = self.function(*batch_first, **self.settings, **drops)
+        # FA2 lays the result out as the query is; then nothing is copied here.
+        return self._call(*batch_first, training=training).transpose(0, 1).flatten(2).contiguous()
+
+    def _call(self, *tensors: Tensor, training: bool, **settings: Any) -> Tensor:
+        drops = {"dropout_p": self.dropout} if training and self.dropout else {}  # FA3 and FA4 know no such argument
+        result = self.function(*tensors, **settings, **self.settings, **drops)
         # FA4, and FA3 of before 29 August 2025, return the rows' log-sum-exp too.
         context: Tensor = result[0] if isinstance(result, tuple) else result
-        # FA2 lays the result out as the query is; then nothing is copied here.
-        return context.transpose(0, 1).flatten(2).contiguous()
+        return context
+
+
+class FlashAttentionOfDocuments(FlashAttention):
+    """An `AttentionFn` around a `flash_attn_varlen_func`, for documents: those of all samples in one call."""
+
+    def __call__(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Documents | None = None, *, training: bool = True
+    ) -> Tensor:
+        """Return the context [s, b, n * d] for query [s, b, n, d], key and value [keys, b, g, d]."""
+        documents = require_documents(mask)
+        # One sample after the other; nothing is copied where there is one.
+        joined = (_dense(x).transpose(0, 1).flatten(0, 1) for x in (query, key, value))
+        context = self._call(
+            *joined,
+            training=training,
+            cu_seqlens_q=documents.query_ends,
+            cu_seqlens_k=documents.key_ends,
+            # At least 2: for 1 FA2 decodes, which assumes that every document has its one query.
+            max_seqlen_q=max(2, *documents.queries),
+            max_seqlen_k=max(documents.keys),
+        )
+        return context.reshape(query.shape[1], query.shape[0], -1).transpose(0, 1).contiguous()
 
 
 def _dense(x: Tensor) -> Tensor:
@@ -133,9 +170,20 @@ def _limits_4(request: AttentionRequest, architecture: Architecture) -> str:
         return Absent(f"compute capability {architecture}; only 9.0 and 10.x")
     if architecture.major == 10 and 128 < request.head_size < 256:
         return f"head size {request.head_size} on compute capability {architecture}; only up to 128, and 256"
+    if request.mask is Mask.DOCUMENTS and (reason := _untested_4(request)):
+        return reason
     if request.window is not None:  # torch's own use of it (torch/nn/attention/_fa4.py) has none in training either
         return f"window {request.window}; its backward pass is not known to have one"
     return _no_dropout(request) or over_head_size(request, 256) or not_a_multiple_of(8, request)
+
+
+def _untested_4(request: AttentionRequest) -> str:
+    """Return the reason of what its own tests have no backward pass of, where documents' lengths differ."""
+    if request.keys:
+        return f"{request.keys} keys for {request.seq_length} queries with documents; its tests have only as many"
+    if request.head_size > 128:
+        return f"head size {request.head_size} with documents; its tests have at most 128"
+    return ""
 
 
 def _no_dropout(request: AttentionRequest) -> str:

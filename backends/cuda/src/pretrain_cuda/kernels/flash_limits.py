@@ -11,7 +11,7 @@ from pretrain.plugins.requests import Mask
 from pretrain_cuda.devices import AMPERE, architecture_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from pretrain.plugins.requests import AttentionRequest
     from pretrain_cuda.devices import Architecture
@@ -21,10 +21,17 @@ if TYPE_CHECKING:
 HALF = (torch.float16, torch.bfloat16)
 
 
-def unsupported_reason(request: AttentionRequest, limits: Limits) -> str:
+DENSE = (Mask.NONE, Mask.CAUSAL)
+"""Masks of a flash kernel that has nothing for documents."""
+
+ANY_LENGTH = (*DENSE, Mask.DOCUMENTS)
+"""Masks of a flash kernel that takes sequences of different lengths, or is called for each document."""
+
+
+def unsupported_reason(request: AttentionRequest, limits: Limits, masks: Sequence[Mask] = DENSE) -> str:
     """Return the reason that a flash kernel for tensor cores declines a request, or ""; its own limits come last."""
-    if request.mask not in (Mask.NONE, Mask.CAUSAL):
-        return f"mask {request.mask}; only {Mask.NONE} and {Mask.CAUSAL}"
+    if request.mask not in masks:
+        return f"mask {request.mask}; only {', '.join(masks[:-1])} and {masks[-1]}"
     if request.dtype not in HALF:
         return f"dtype {request.dtype}; only fp16 and bf16"
     architecture = architecture_of(request.device_name)
@@ -36,6 +43,14 @@ def unknown(request: AttentionRequest) -> str:
     if request.device_name:
         return Absent(f"the compute capability of '{request.device_name}' is not known")
     return Absent("there is no device here, and none was named")
+
+
+def no_other_keys(request: AttentionRequest) -> str:
+    """Return the reason of a kernel whose causal mask begins at the first key, where the contract's ends at the last.
+
+    For as many keys as queries these are the same.
+    """
+    return f"{request.keys} keys for {request.seq_length} queries; only as many" if request.keys else ""
 
 
 def no_window(request: AttentionRequest) -> str:

@@ -3,10 +3,14 @@
 One kernel is allowed at a time: torch then raises where it would fall back. Limits are those it checks, in
 aten/src/ATen/native/transformers/cuda/sdp_utils.cpp. Scores stay in fp32. Under a deterministic request the training
 calls `torch.use_deterministic_algorithms`, which the backward passes of flash and efficient obey.
+
+flash and efficient are called for each document: torch's `varlen_attn` has no dropout, and before torch 2.13 no shared
+keys. cuDNN would plan anew for every length, and takes none of one token.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +20,15 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pretrain.plugins.offer import offer_unless
 from pretrain.plugins.requests import Mask
-from pretrain.reference.attention import to_context
+from pretrain.reference.attention import ByDocument, to_context
 from pretrain.reference.softmax import causal, check_mask
 from pretrain_cuda.devices import AMPERE, architecture_of, multiprocessors_of
 from pretrain_cuda.kernels.flash_limits import (
+    ANY_LENGTH,
     HALF,
     before_ampere,
     has_little_shared_memory,
+    no_other_keys,
     no_window,
     not_a_multiple_of,
     over_head_size,
@@ -37,6 +43,7 @@ if TYPE_CHECKING:
 
     from pretrain.plugins.offer import Decline, Offer
     from pretrain.plugins.requests import AttentionRequest
+    from pretrain.plugins.signatures import AttentionFn
     from pretrain_cuda.devices import Architecture
 
 
@@ -94,9 +101,18 @@ class Sdpa:
             raise ValueError(msg)
 
 
+def kernel_for(
+    request: AttentionRequest, kernel: SDPBackend, function: Callable[..., Tensor] | None = None
+) -> AttentionFn:
+    """Return the kernel of a request, which calls torch's for each document where it is to keep them apart."""
+    if request.mask is Mask.DOCUMENTS:
+        return ByDocument(Sdpa(replace(request, mask=Mask.CAUSAL), kernel, function))
+    return Sdpa(request, kernel, function)
+
+
 def flash(request: AttentionRequest) -> Offer | Decline:
     """Return flash-attn 2 as torch builds it in, with dropout; it pads head sizes to a multiple of 8."""
-    return _answer(request, SDPBackend.FLASH_ATTENTION, unsupported_reason(request, _flash))
+    return _answer(request, SDPBackend.FLASH_ATTENTION, unsupported_reason(request, _flash, ANY_LENGTH))
 
 
 def cudnn(request: AttentionRequest) -> Offer | Decline:
@@ -118,13 +134,15 @@ def prefers_cudnn(architecture: Architecture) -> bool:
 def _answer(request: AttentionRequest, kernel: SDPBackend, reason: str) -> Offer | Decline:
     name = f"sdpa_{kernel.name.removesuffix('_ATTENTION').lower()}"
 
-    def fake(_: object) -> Sdpa:
-        stand_ins: Any = import_module("pretrain_cuda.kernels.stand_ins.sdpa")
-        return Sdpa(request, kernel, stand_ins.function(request, kernel, multiprocessors_of(request.device_name)))
+    def build(_: object) -> AttentionFn:
+        return kernel_for(request, kernel)
 
-    return offer_unless(
-        reason, name=name, kind="flash", build=lambda _: Sdpa(request, kernel), provider=_provider(kernel), fake=fake
-    )
+    def fake(_: object) -> AttentionFn:
+        stand_ins: Any = import_module("pretrain_cuda.kernels.stand_ins.sdpa")
+        return kernel_for(request, kernel, stand_ins.function(request, kernel, multiprocessors_of(request.device_name)))
+
+    reason = reason or no_other_keys(request)
+    return offer_unless(reason, name=name, kind="flash", build=build, provider=_provider(kernel), fake=fake)
 
 
 def _provider(kernel: SDPBackend) -> str:

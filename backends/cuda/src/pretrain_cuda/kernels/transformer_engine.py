@@ -15,7 +15,13 @@ from pretrain.plugins import installed
 from pretrain.plugins.offer import Absent, offer_unless
 from pretrain.plugins.requests import Mask
 from pretrain.reference.softmax import check_mask
-from pretrain_cuda.kernels.flash_limits import before_ampere, not_a_multiple_of, over_head_size, unsupported_reason
+from pretrain_cuda.kernels.flash_limits import (
+    before_ampere,
+    no_other_keys,
+    not_a_multiple_of,
+    over_head_size,
+    unsupported_reason,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -83,4 +89,6 @@ def _limits(request: AttentionRequest, architecture: Architecture) -> str:
         return "deterministic; asked for that, it may use none of its fused kernels"
     if request.window is not None:
         return f"window {request.window}; with one it may use none of its fused kernels"
+    if reason := no_other_keys(request):  # of its kernels only the newer ones end a mask at the last key
+        return reason
     return before_ampere(architecture) or over_head_size(request, 128) or not_a_multiple_of(8, request)

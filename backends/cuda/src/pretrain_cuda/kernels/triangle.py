@@ -1,7 +1,8 @@
 """Causal attention over the blocks on and below the diagonal only, with stored weights.
 
 A strip of queries uses the keys up to its own last row: of n x n blocks n (n + 1) / 2 are multiplied, exponentiated,
-dropped and stored, (n + 1) / 2n of the square. cuBLAS multiplies, on the tensor cores of any GPU and with
+dropped and stored, (n + 1) / 2n of the square; with more keys than queries all that are before the first of these too.
+cuBLAS multiplies, on the tensor cores of any GPU and with
 nothing to tune here; a Triton kernel turns scores into weights in place. A fused kernel would save passes over the
 strip, but is flash attention, and that has no reason to store weights. Strips come one after the other, so that the
 next kernel finds them in the cache if they fit: 512 queries x 2048 keys x 16 heads in fp16 or bf16 are 32 MiB.
@@ -17,7 +18,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from pretrain.reference.accumulation import accumulation_dtype, add_batched_matmul
-from pretrain.reference.attention import by_group, scaled_matmul, ungrouped
+from pretrain.reference.attention import by_group, keys_before, scaled_matmul, ungrouped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,9 +42,12 @@ class _Plan:
         """The whole factor of query times key."""
         return self.scale * self.divisor
 
-    def strips(self, length: int) -> Iterator[tuple[int, int]]:
-        """First query of every strip, and the one after its last; its keys are all before the latter."""
-        return ((start, min(start + self.rows, length)) for start in range(0, length, self.rows))
+    def strips(self, query: Tensor, key: Tensor) -> Iterator[tuple[int, int, int]]:
+        """First query of every strip, the one after its last, and how many keys the last one sees."""
+        length, before = query.shape[0], key.shape[0] - query.shape[0]
+        for start in range(0, length, self.rows):
+            end = min(start + self.rows, length)
+            yield start, end, before + end
 
 
 class Triangle:
@@ -70,10 +74,8 @@ class Triangle:
     def __call__(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, *, training: bool = True
     ) -> Tensor:
-        """Return the context [s, b, n * d] for query [s, b, n, d], key and value [s, b, g, d]."""
-        if mask is not None or query.shape[0] != key.shape[0]:
-            msg = f"triangle: {query.shape[0]} queries, {key.shape[0]} keys; needs equally many, and no mask tensor"
-            raise ValueError(msg)
+        """Return the context [s, b, n * d] for query [s, b, n, d], key and value [keys, b, g, d]."""
+        keys_before(query, key, mask)
         dropout = self.plan.dropout if training else None
         context: Tensor = _Triangle.apply(query, key, value, self.plan, dropout, self.softmax)  # type: ignore[no-untyped-call]
         return context
@@ -88,11 +90,11 @@ class _Triangle(torch.autograd.Function):
         seed = softmax.DropoutRate.seed(query.device) if dropout else None
         context = query.new_empty(query.shape)
         strips = []
-        for start, end in plan.strips(query.shape[0]):
+        for start, end, seen in plan.strips(query, key):
             rows = by_group(query[start:end], plan.groups)
-            weights = scaled_matmul(rows, keys[:, :end].transpose(1, 2), plan.scale)
+            weights = scaled_matmul(rows, keys[:, :seen].transpose(1, 2), plan.scale)
             kept = softmax.softmax_(weights, end - start, plan.divisor, dropout, seed)
-            _matmul_into(context[start:end], kept, values[:, :end])
+            _matmul_into(context[start:end], kept, values[:, :seen])
             if any(ctx.needs_input_grad):
                 strips.append(weights)
             del weights, kept  # or they would lie beside the next strip
@@ -109,14 +111,14 @@ class _Triangle(torch.autograd.Function):
         # One strip after the other is added to these: fp16 or bf16 would round every time.
         grad_keys, grad_values = (torch.zeros_like(x, dtype=accumulation_dtype(x.dtype)) for x in (keys, values))
         grad_query, grad_context = query.new_empty(query.shape), grads[0].reshape(query.shape)
-        for (start, end), weights in zip(plan.strips(query.shape[0]), strips, strict=True):
+        for (start, end, seen), weights in zip(plan.strips(query, key), strips, strict=True):
             grad_rows = by_group(grad_context[start:end], plan.groups)
-            grad_scores = torch.bmm(grad_rows, values[:, :end].transpose(1, 2))
+            grad_scores = torch.bmm(grad_rows, values[:, :seen].transpose(1, 2))
             kept = ctx.softmax.softmax_backward_(grad_scores, weights, end - start, ctx.dropout)
-            add_batched_matmul(grad_values[:, :end], kept.transpose(1, 2), grad_rows)
+            add_batched_matmul(grad_values[:, :seen], kept.transpose(1, 2), grad_rows)
             rows = by_group(query[start:end], plan.groups)
-            add_batched_matmul(grad_keys[:, :end], grad_scores.transpose(1, 2), rows, plan.whole_scale)
-            _matmul_into(grad_query[start:end], grad_scores, keys[:, :end], plan.whole_scale)
+            add_batched_matmul(grad_keys[:, :seen], grad_scores.transpose(1, 2), rows, plan.whole_scale)
+            _matmul_into(grad_query[start:end], grad_scores, keys[:, :seen], plan.whole_scale)
         return grad_query, _as_input(grad_keys, key), _as_input(grad_values, value), None, None, None
 
 

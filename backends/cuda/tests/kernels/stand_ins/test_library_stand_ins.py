@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.nn.attention import SDPBackend
 
 from pretrain.conformance import examples
@@ -27,6 +27,9 @@ GPT3 = {"length": 2048, "heads": 12, "size": 128, "batch": 1}
 
 ROWS = 2048 * 12
 """Rows of its scores."""
+
+OF_DOCUMENTS = {"mask": Mask.DOCUMENTS}
+"""The same with documents: 6 in a sample."""
 
 aten = torch.ops.aten
 
@@ -51,7 +54,9 @@ def taken(answers, request, name, device=A100):
 
 def measured(kernel, request, tokens=16):
     """Return what a call keeps, and what it allocates beside that, all gradients and an output that is not kept."""
-    call = example_call(request, tokens).placed(lambda x: torch.empty(x.shape, dtype=x.dtype))
+    with unset_fake_temporarily():  # documents' ends are read on the host
+        example = example_call(request, tokens)
+    call = example.placed(lambda x: torch.empty(x.shape, dtype=x.dtype))
     found = footprint(kernel, call)
     (shape, dtype), gradients = found.output, [x.numel() * x.itemsize for x in call.inputs.values()]
     return found, peak_bytes(kernel, call) - sum(found.kept) - sum(gradients) - math.prod(shape) * dtype.itemsize
@@ -119,6 +124,17 @@ def test_flash_attn_2_keeps_what_torch_s_flash_keeps():
     assert sum(found.kept) == sum(expected.kept) - 512  # torch has an offset beside the seed
 
 
+@pytest.mark.parametrize(("batch", "kept"), [(1, {"query", "key", "value", "mask"}), (2, {"mask"})])
+@pytest.mark.parametrize("name", ["flash_attn_2", "flash_attn_3", "flash_attn_4"])
+def test_documents_of_several_samples_are_kept_as_one_sequence(name, batch, kept):
+    """Queries, keys and values are then copies; the statistic of the rows has no padding, and the ends are kept."""
+    asked = examples.attention(BF16, **(GPT3 | OF_DOCUMENTS | {"batch": batch}))
+    found, _ = fake(attention.answers, asked, name, H100)
+    assert found.kept_inputs == kept
+    tensors = 1 if batch == 1 else 4
+    assert 0 <= sum(found.kept) - batch * ROWS * (tensors * 128 * 2 + 4) <= 512
+
+
 def test_flash_attn_2_pads_heads_to_a_multiple_of_8_and_keeps_them():
     found, _ = fake(attention.answers, examples.attention(BF16, size=60, length=64), "flash_attn_2")
     assert found.kept_inputs == set()
@@ -135,6 +151,15 @@ def test_flash_attn_2_pads_heads_to_a_multiple_of_8_and_keeps_them():
         ("flash_attn_3", H100, {"groups": 3}, ROWS * 4 * (128 + 2) + 2 * 2048 * 3 * 128 * 4),
         ("flash_attn_4", B200, {}, ROWS * 4 * (128 + 2)),
         ("flash_attn_4", B200, {"size": 256}, ROWS * 4 * 2),
+        ("flash_attn_2", A100, OF_DOCUMENTS, (2048 + 6 * 128) * 12 * 4 * (128 + 1)),
+        ("flash_attn_2", A100, OF_DOCUMENTS | {"deterministic": True}, (2048 + 6 * 128) * 12 * 4 * (2 * 128 + 1)),
+        ("flash_attn_3", H100, OF_DOCUMENTS, (2048 + 6 * 64) * 12 * 4 * (128 + 2)),
+        (
+            "flash_attn_4",
+            B200,
+            OF_DOCUMENTS | {"groups": 3},
+            (2048 + 6 * 128) * 12 * 4 * (128 + 2) + 2 * (2048 + 7 * 256 - 256) * 3 * 128 * 4,
+        ),
     ],
 )
 def test_workspace_of_flash_attn_in_the_backward_pass(name, device, asked, expected):

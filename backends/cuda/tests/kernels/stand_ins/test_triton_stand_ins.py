@@ -81,7 +81,14 @@ def collected(monkeypatch):
 
 @pytest.mark.full
 @pytest.mark.usefixtures("collected")
-@pytest.mark.parametrize("asked", [examples.attention(BF16, groups=2, dropout=0.5), examples.attention(FP32)])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        examples.attention(BF16, groups=2, dropout=0.5),
+        examples.attention(FP32),
+        examples.attention(BF16, Mask.DOCUMENTS, keys=64),
+    ],
+)
 def test_the_triangle_keeps_and_allocates_what_the_kernel_does(device, asked):
     call = example_call(asked, TOKENS).placed(lambda x: x.to(device))
     assert_same(only(attention.answers(asked), "triangle_triton"), call)
