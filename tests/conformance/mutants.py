@@ -42,7 +42,7 @@ def wrong_documents(request):
 
     def shifted(documents, change):
         ends = [documents.query_ends_on_host, documents.key_ends_on_host]
-        return Documents.of(torch.tensor([change(each) for each in ends], dtype=torch.int32), lambda x: x)
+        return Documents.of(torch.tensor([change(each) for each in ends], dtype=torch.int32))
 
     def ends_one_late(query, key, value, documents, *, training=True):
         late = shifted(documents, lambda ends: [0, *(min(end + 1, ends[-1]) for end in ends[1:])])

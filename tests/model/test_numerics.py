@@ -78,7 +78,7 @@ def disturb(engine):
 def _mask(documents):
     if documents is None:
         return None
-    return mask_of_documents(Documents.of(documents[0], torch.clone), batch=4)
+    return mask_of_documents(Documents.of(documents[0]), batch=4)
 
 
 @pytest.mark.parametrize("name", MODELS)

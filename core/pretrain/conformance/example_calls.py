@@ -226,7 +226,7 @@ def example_documents(batch: int, queries: int, keys: int, lengths: Sequence[int
     key_ends = [0, *(row * keys + end for row, ends in enumerate(rows) for end in ends)]
     before = keys - queries
     query_ends = [0, *(row * queries + max(0, end - before) for row, ends in enumerate(rows) for end in ends)]
-    return Documents.of(torch.tensor([query_ends, key_ends], dtype=torch.int32), lambda x: x)
+    return Documents.of(torch.tensor([query_ends, key_ends], dtype=torch.int32))
 
 
 def documents(batch: int, length: int) -> Tensor:

@@ -104,8 +104,10 @@ def _next(
     ends, documents, tokens = batch.pop("documents", None), None, batch.get("tokens")
     if ends is not None and tokens is not None:
         length = tokens.shape[1] * parallel_state.get_context_parallel_world_size()
-        pieces = tuple(Documents.of(piece, place) for piece in ends)
-        documents = PackedDocuments(pieces=pieces, max_seqlen_q=length, max_seqlen_kv=length)
+        pieces = zip(place(ends), ends.tolist(), strict=True)  # one copy; the numbers are read where they are
+        documents = PackedDocuments(
+            pieces=tuple(Documents.of(*piece) for piece in pieces), max_seqlen_q=length, max_seqlen_kv=length
+        )
     return {name: None if tensor is None else place(tensor) for name, tensor in batch.items()}, documents
 
 

@@ -49,10 +49,10 @@ class Documents:
     """The same numbers."""
 
     @classmethod
-    def of(cls, ends: Tensor, place: Callable[[Tensor], Tensor]) -> Documents:
-        """Take the ends of queries and keys, int32 [2, documents + 1] on the host; `place` puts them on the device."""
-        queries, keys = (tuple(row) for row in ends.tolist())
-        query_ends, key_ends = place(ends).unbind()
+    def of(cls, ends: Tensor, on_host: Sequence[Sequence[int]] | None = None) -> Documents:
+        """Take the ends of queries and keys, int32 [2, documents + 1]; on a device `on_host` has the same numbers."""
+        queries, keys = map(tuple, ends.tolist() if on_host is None else on_host)
+        query_ends, key_ends = ends.unbind()
         return cls(query_ends=query_ends, key_ends=key_ends, query_ends_on_host=queries, key_ends_on_host=keys)
 
     def placed(self, place: Callable[[Tensor], Tensor]) -> Documents:

@@ -22,7 +22,7 @@ texts = st.integers(1, 3).flatmap(
 
 def whole(tokens):
     ends = document_ends(tokens, EOD)
-    return ends, mask_of_documents(Documents.of(torch.stack((ends, ends)), torch.clone), len(tokens))
+    return ends, mask_of_documents(Documents.of(torch.stack((ends, ends))), len(tokens))
 
 
 @given(texts, st.sampled_from([1, 2, 3, 4]))
@@ -34,7 +34,7 @@ def test_queries_of_a_piece_see_their_document_and_nothing_else(text, size):
         part = context.part({"tokens": tokens, "loss_mask": torch.ones(tokens.shape)}, ends)
         length = 24 // (2 * size) if size > 1 else 24
         for piece, each in zip(context.pieces, part["documents"], strict=True):
-            documents = Documents.of(each, torch.clone)
+            documents = Documents.of(each)
             seen = mask_of_documents(documents, len(tokens))
             end = (piece + 1) * length
             begin = end - seen.shape[-1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from itertools import repeat
 from pathlib import Path
 
 import torch
@@ -12,10 +13,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from fake_gpu import modules, mutants, stand_ins, world
 from fake_gpu.launches import Launches
 from fake_gpu.observer import Observer
+from pretrain.data.samples.sequence_pieces import ContextRank
 from pretrain.engine.build import build_engine
 from pretrain.model.experts import MixtureOfExperts
 from pretrain.plugins.host.manager import load
 from pretrain.recipe import load_recipe
+from pretrain.tools.plan.trace.rank_trace import batch_of
 
 RECIPES = Path(__file__).parents[4] / "recipes"
 STEPS = 2
@@ -40,6 +43,7 @@ def run(job: dict) -> dict:
     if recipe.engine.name == "deepspeed":
         modules.agree_on_everything()
     launches, observer, started = Launches(product, compiles=job.get("compile", False)), Observer(), time.process_time()
+    batch = micro_batch(recipe, job["rank"])
     with FakeTensorMode(allow_non_fake_inputs=True), observer:
         mutants.apply(job.get("mutant"))
         engine, kernels = build_engine(recipe, plugins, job["vocab_size"], plugins.backend.device(0), lambda line: None)
@@ -47,10 +51,10 @@ def run(job: dict) -> dict:
         built = observer.take() | {"launches": launches.take()}
         steps = []
         for _ in range(job.get("steps", STEPS)):
-            step = engine.train_step(_batches(job, recipe, engine), job["micro_batches"])
+            step = engine.train_step(_batches(job, batch, engine), job["micro_batches"])
             engine.advance_schedule(recipe.train.global_batch_size)
             steps.append(observer.take() | {"launches": launches.take(), "skipped": step.skipped})
-        engine.evaluate(_batches(job, recipe, engine), job["micro_batches"])
+        engine.evaluate(_batches(job, batch, engine), job["micro_batches"])
         evaluation = observer.take() | {"launches": launches.take()}
     return {
         "kernels": {row.operation: row.kernel for row in kernels.table.rows},
@@ -69,13 +73,11 @@ def _even_load(models):
             module.exchange.even = module.router.model.moe_router_topk
 
 
-def _batches(job, recipe, engine):
-    return (micro_batch(recipe) for _ in range(job["micro_batches"])) if engine.reads_data else None
+def _batches(job, batch, engine):
+    return repeat(batch, job["micro_batches"]) if engine.reads_data else None
 
 
-def micro_batch(recipe) -> dict:
-    """Return a micro-batch on the host, as pretrain.data.samples.batches makes it."""
-    shape = b, s = recipe.train.micro_batch_size, recipe.model.seq_length
-    ids = {key: torch.zeros(shape, dtype=torch.int64) for key in ("tokens", "labels", "position_ids")}
-    mask = torch.zeros(b, 1, s, s, dtype=torch.bool) if recipe.data.reset_attention_mask else None
-    return ids | {"loss_mask": torch.ones(shape), "attention_mask": mask}
+def micro_batch(recipe, rank) -> dict:
+    """Return a micro-batch on the host, as pretrain.data.samples.batches makes it; its numbers are real ones."""
+    tensor, context = recipe.parallel.tensor_model_parallel_size, recipe.parallel.context_parallel_size
+    return batch_of(recipe, ContextRank(rank // tensor % context, context))

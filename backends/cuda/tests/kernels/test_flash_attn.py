@@ -127,7 +127,7 @@ def test_a_piece_of_a_sequence_sees_all_keys_up_to_its_own(install, library, dev
     assert_agrees(LIBRARIES[library].answer(request).build({}), oracle(request), given, torch.device("cpu"))
 
 
-THREE = Documents.of(torch.tensor([[0, 0, 20, 33, 33], [0, 7, 27, 40, 40]], dtype=torch.int32), lambda x: x)
+THREE = Documents.of(torch.tensor([[0, 0, 20, 33, 33], [0, 7, 27, 40, 40]], dtype=torch.int32))
 """Of one sample: a document whose queries are elsewhere, two that are whole, and an empty one."""
 
 
@@ -173,7 +173,7 @@ def test_a_piece_of_one_token_is_not_decoded(install):
     """Another document of it has keys alone: the decoding of flash-attn 2 takes one query of every document."""
     install(*FILES)
     request = on(A100, mask=Mask.DOCUMENTS, groups=2, length=1, keys=9, batch=1)
-    mask = Documents.of(torch.tensor([[0, 0, 1], [0, 4, 9]], dtype=torch.int32), lambda x: x)
+    mask = Documents.of(torch.tensor([[0, 0, 1], [0, 4, 9]], dtype=torch.int32))
     given = inputs(9, groups=2, batch=1)
     given["query"] = given["query"][:1]
     kernel = FLASH_2.answer(request).build({})
