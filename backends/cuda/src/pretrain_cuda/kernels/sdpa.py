@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn import functional as F  # noqa: N812  torch's own alias
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.bias import causal_lower_right
 
 from pretrain.plugins.offer import offer_unless
 from pretrain.plugins.requests import Mask
@@ -70,8 +71,8 @@ class Sdpa:
     def __call__(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, *, training: bool = True
     ) -> Tensor:
-        """Return the context [s, b, n * d] for query [s, b, n, d], key and value [s, b, g, d]."""
-        self._check(query, key, mask)
+        """Return the context [s, b, n * d] for query [s, b, n, d], key and value [keys, b, g, d]."""
+        check_mask(self.mask, mask)
         if self.repeats > 1:
             key, value = (x.repeat_interleave(self.repeats, dim=2) for x in (key, value))
         if self.window is not None:
@@ -79,26 +80,31 @@ class Sdpa:
         # A query that sees no key gets all keys, and its context is set to zero: torch's kernels return the mean of the
         # values, nan or zero for such a row, depending on the version.
         empty = None if mask is None else mask.all(dim=-1, keepdim=True)  # [b, 1 or n, 1 or queries, 1]
+        keep: Tensor | None = None if mask is None or empty is None else ~mask | empty  # torch: True = keep
+        if self.mask is Mask.CAUSAL and mask is None and query.shape[0] != key.shape[0]:
+            keep = _ends_at_last_key(query.shape[0], key.shape[0])
         q, k, v = (_dense(x).permute(1, 2, 0, 3) for x in (query, key, value))  # [b, n, s, d]
         with sdpa_kernel(self.kernel):
             context = (self.function or F.scaled_dot_product_attention)(
                 q,
                 k,
                 v,
-                attn_mask=None if mask is None or empty is None else ~mask | empty,  # torch: True = keep
+                attn_mask=keep,
                 dropout_p=self.dropout if training else 0.0,
-                is_causal=self.mask is Mask.CAUSAL and mask is None,
+                is_causal=self.mask is Mask.CAUSAL and keep is None,
                 scale=self.scale,
                 enable_gqa=self.shares_keys,
             )
         return to_context(context if empty is None else context.masked_fill(empty, 0))
 
-    def _check(self, query: Tensor, key: Tensor, mask: Tensor | None) -> None:
-        check_mask(self.mask, mask)
-        if self.mask is Mask.CAUSAL and query.shape[0] != key.shape[0]:
-            # torch aligns the first query with the first key, the contract the last ones.
-            msg = f"sdpa: {query.shape[0]} queries and {key.shape[0]} keys under a causal mask; needs equally many"
-            raise ValueError(msg)
+
+def _ends_at_last_key(queries: int, keys: int) -> Tensor:
+    """Return torch's sign for a causal mask that the contract means; by itself it aligns the first query and key.
+
+    It is a tensor without elements, which is not made under a mode that watches operators, as the kit's and the plan's.
+    """
+    with torch._C._DisableTorchDispatch():  # noqa: SLF001
+        return causal_lower_right(queries, keys)
 
 
 def kernel_for(
@@ -141,7 +147,6 @@ def _answer(request: AttentionRequest, kernel: SDPBackend, reason: str) -> Offer
         stand_ins: Any = import_module("pretrain_cuda.kernels.stand_ins.sdpa")
         return kernel_for(request, kernel, stand_ins.function(request, kernel, multiprocessors_of(request.device_name)))
 
-    reason = reason or no_other_keys(request)
     return offer_unless(reason, name=name, kind="flash", build=build, provider=_provider(kernel), fake=fake)
 
 
@@ -162,7 +167,7 @@ def _flash(request: AttentionRequest, architecture: Architecture) -> str:
 
 def _cudnn(request: AttentionRequest, architecture: Architecture) -> str:
     reason = before_ampere(architecture) or over_head_size(request, 128) or not_a_multiple_of(8, request)
-    if reason := reason or no_window(request):
+    if reason := reason or no_window(request) or no_other_keys(request):
         return reason
     version = _cudnn_version()
     if request.deterministic:
