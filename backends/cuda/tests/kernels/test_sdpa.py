@@ -135,11 +135,17 @@ def test_the_heads_of_one_projection_are_not_copied(monkeypatch):
     assert seen == [x.data_ptr() for x in parts]
 
 
-def test_a_causal_mask_over_more_keys_than_queries_ends_at_the_last_key(allowed):
-    """By itself torch aligns the first query with the first key."""
-    asked = examples.attention(length=3, keys=33)
-    given = example_call(asked, 3).inputs
-    assert_agrees(Sdpa(asked, SDPBackend.FLASH_ATTENTION), oracle(asked), given, torch.device("cpu"))
+@pytest.mark.parametrize(("size", "groups"), [(16, 4), (20, 2)])
+def test_flashs_own_operator_takes_more_keys_than_queries(size, groups):
+    """Shapes alone, forward and backward: it is there on a GPU. By itself torch aligns the first query with the first
+    key.
+    """
+    asked = examples.attention(torch.bfloat16, length=3, keys=40, size=size, groups=groups)
+    given = {name: x.to("meta").requires_grad_() for name, x in example_call(asked, 3).inputs.items()}
+    context = Sdpa(asked, SDPBackend.FLASH_ATTENTION)(**given)
+    assert context.shape == (3, 2, 4 * size)
+    context.sum().backward()
+    assert all(x.grad.shape == x.shape for x in given.values())
 
 
 @pytest.mark.parametrize("mask", Mask)
@@ -179,6 +185,7 @@ def test_dropout_follows_the_seed_and_stops_outside_of_training(allowed):
         (sdpa.cudnn, on(H100, deterministic=True), "deterministic is asked for; its backward pass is not"),
         (sdpa.cudnn, on(H100, length=1), "sequence length 1; only longer ones"),
         (sdpa.cudnn, on(V100, dtype=torch.float16), "compute capability 7.0; only 8.0 and later"),
+        (sdpa.efficient, on(A100, mask=Mask.DOCUMENTS, keys=64), "64 keys for 33 queries; only as many"),
         (sdpa.efficient, on(A100, size=20), "head size 20; only multiples of 8"),
         (sdpa.efficient, on(A100, size=18, dtype=torch.float32), "head size 18; only multiples of 4"),
         (sdpa.efficient, on(A100, dtype=torch.float64), "dtype torch.float64; only fp32, fp16 and bf16"),

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn import functional as F  # noqa: N812  torch's own alias
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.attention.bias import causal_lower_right
 
 from pretrain.plugins.offer import offer_unless
 from pretrain.plugins.requests import Mask
@@ -80,31 +79,36 @@ class Sdpa:
         # A query that sees no key gets all keys, and its context is set to zero: torch's kernels return the mean of the
         # values, nan or zero for such a row, depending on the version.
         empty = None if mask is None else mask.all(dim=-1, keepdim=True)  # [b, 1 or n, 1 or queries, 1]
-        keep: Tensor | None = None if mask is None or empty is None else ~mask | empty  # torch: True = keep
-        if self.mask is Mask.CAUSAL and mask is None and query.shape[0] != key.shape[0]:
-            keep = _ends_at_last_key(query.shape[0], key.shape[0])
+        is_causal = self.mask is Mask.CAUSAL and mask is None
+        attend: Callable[..., Tensor] = F.scaled_dot_product_attention
+        if is_causal and query.shape[0] != key.shape[0]:
+            attend = _ends_at_last_key
         q, k, v = (_dense(x).permute(1, 2, 0, 3) for x in (query, key, value))  # [b, n, s, d]
         with sdpa_kernel(self.kernel):
-            context = (self.function or F.scaled_dot_product_attention)(
+            context = (self.function or attend)(
                 q,
                 k,
                 v,
-                attn_mask=keep,
+                attn_mask=None if mask is None or empty is None else ~mask | empty,  # torch: True = keep
                 dropout_p=self.dropout if training else 0.0,
-                is_causal=self.mask is Mask.CAUSAL and keep is None,
+                is_causal=is_causal,
                 scale=self.scale,
                 enable_gqa=self.shares_keys,
             )
         return to_context(context if empty is None else context.masked_fill(empty, 0))
 
 
-def _ends_at_last_key(queries: int, keys: int) -> Tensor:
-    """Return torch's sign for a causal mask that the contract means; by itself it aligns the first query and key.
+def _ends_at_last_key(q: Tensor, k: Tensor, v: Tensor, *, dropout_p: float, scale: float, **_: object) -> Tensor:
+    """Return the context [b, n, queries, d] of flash under a causal mask whose last query sees the last key.
 
-    It is a tensor without elements, which is not made under a mode that watches operators, as the kit's and the plan's.
+    That is how its own operator reads `is_causal`; torch's function aligns the first ones and refuses others. torch's
+    way to this operator, `causal_lower_right`, first allocates a tensor of queries x keys on the host.
     """
-    with torch._C._DisableTorchDispatch():  # noqa: SLF001
-        return causal_lower_right(queries, keys)
+    size, more = q.shape[-1], -q.shape[-1] % 8
+    padded = (F.pad(x, [0, more]) if more else x for x in (q, k, v))
+    flash = torch.ops.aten._scaled_dot_product_flash_attention  # noqa: SLF001  no public function leads to it
+    context: Tensor = flash(*padded, dropout_p, is_causal=True, return_debug_mask=False, scale=scale)[0]
+    return context[..., :size]
 
 
 def kernel_for(
@@ -187,7 +191,7 @@ def _efficient(request: AttentionRequest) -> str:
         return f"dtype {request.dtype}; only fp32, fp16 and bf16"
     if request.dtype is torch.bfloat16 and architecture < AMPERE:
         return f"dtype {request.dtype} on compute capability {architecture}; bf16 only on {AMPERE} and later"
-    return not_a_multiple_of(8 if request.dtype in HALF else 4, request)
+    return no_other_keys(request) or not_a_multiple_of(8 if request.dtype in HALF else 4, request)
 
 
 def _dense(x: Tensor) -> Tensor:

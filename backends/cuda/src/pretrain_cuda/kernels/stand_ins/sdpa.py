@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn import functional as F  # noqa: N812  torch's own alias
 from torch.nn.attention import SDPBackend
-from torch.nn.attention.bias import CausalBias
 
 from pretrain.plugins.stand_in import stand_in
 from pretrain_cuda.kernels.stand_ins.flash_generations import log_sums, workspace_2
@@ -50,8 +49,7 @@ def function(request: AttentionRequest, kernel: SDPBackend, multiprocessors: int
 
     def call(q: Tensor, k: Tensor, v: Tensor, *, attn_mask: Tensor | None = None, **settings: object) -> Tensor:
         del settings
-        has_tensor = attn_mask is not None and not isinstance(attn_mask, CausalBias)
-        return known(q, k, v, _bias(attn_mask, q, k) if has_tensor and attn_mask is not None else None)
+        return known(q, k, v, None if attn_mask is None else _bias(attn_mask, q, k))
 
     return call
 
