@@ -47,8 +47,20 @@ SAMPLES = "train.train_samples=5000"
             "model.rope_scaling_factor: 0.5 must be at least 1.",
         ),
         (
-            ["model.window_size=8", "data.reset_attention_mask=true"],
-            "model.window_size: given together with data.reset_attention_mask; choose one.",
+            ["parallel.context_parallel_size=3"],
+            "parallel.context_parallel_size: 3: model.seq_length 32 is not a multiple of 2 x 3 = 6.",
+        ),
+        (
+            [
+                "parallel.context_parallel_size=8",
+                "parallel.tensor_model_parallel_size=4",
+                "parallel.sequence_parallel=true",
+            ],
+            "32 is not a multiple of 2 x 8 x tensor_model_parallel_size 4 = 64.",
+        ),
+        (
+            ["kernels.compile=layer", "data.reset_attention_mask=true"],
+            "kernels.compile: layer conflicts with data.reset_attention_mask: documents' lengths change at every step.",
         ),
         (
             ["model.apply_query_key_layer_scaling=true", "model.attention_softmax_in_fp32=false"],

@@ -60,8 +60,19 @@ def test_ranks_that_do_not_fit_are_refused(make):
         lay_out(make(TENSOR_4), 6)
     assert str(caught.value).splitlines() == [
         "recipe: 6 ranks cannot hold tensor_model_parallel_size 4 x pipeline_model_parallel_size 1 = 4.",
-        "Start a multiple of 4 ranks, or change these two keys of section parallel.",
+        "Start a multiple of 4 ranks, or change these keys of section parallel.",
     ]
+
+
+def test_ranks_that_share_sequences_read_the_same_samples(make):
+    layout = lay_out(make("parallel.context_parallel_size=2"), 4)
+    assert (layout.data_parallel_size, layout.replicas) == (2, 4)
+    assert layout.sizes == "tensor 1 x pipeline 1 x context 2 x data 2"
+
+
+def test_ranks_that_cannot_share_sequences_are_refused(make):
+    with pytest.raises(RecipeError, match=r"3 ranks cannot hold .* x context_parallel_size 2 = 2"):
+        lay_out(make("parallel.context_parallel_size=2"), 3)
 
 
 @pytest.mark.parametrize("world_size", [0, 2])

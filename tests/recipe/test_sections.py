@@ -70,7 +70,7 @@ def test_a_token_file_is_named_without_its_suffixes(refusal, suffix):
         ("precision.dtype=off", "false (as YAML reads no and off) is not one of fp32, bf16 or fp16."),
         ("model.seq_length=yes", "true (as YAML reads yes and on) is not a whole number."),
         ("moe.num_experts=8", "unknown key: experts are keys of section model"),
-        ("parallel.context_parallel_size=2", "It is not supported: one sequence is not split over ranks"),
+        ("parallel.cp_comm_type=p2p", "It is not needed: the ranks that share a sequence gather keys and values"),
         ("wandb.project=x", "unknown key: not supported: nothing is sent to a service"),
         ("version=3", "unknown key: a recipe has no version"),
     ],

@@ -101,7 +101,7 @@ def test_the_answers_to_a_published_command_make_its_recipe():
         ("--no-query-key-layer-scaling", [], "here it is --set model.apply_query_key_layer_scaling=false."),
         ("--no-masked-softmax-fusion", [], "not needed: kernels are negotiated"),
         ("--no-position-embedding", [], "here it goes into model.position_embedding_type (position_embedding_type, or"),
-        ("--context-parallel-size", ["2"], "not supported: one sequence is not split over ranks by its positions"),
+        ("--context-parallel-size", ["2"], "here it is --set parallel.context_parallel_size=2."),
         ("--mask-prob", ["0.15"], "not needed: only the training of BERT or T5 reads it."),
         ("--swiglu", ["stray"], "here it is --set model.activation=swiglu."),
         (

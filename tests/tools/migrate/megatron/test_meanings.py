@@ -133,7 +133,6 @@ def test_a_flag_is_carried_over(name, key, values):
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        ("context_parallel_size", NotSupported),
         ("use_checkpoint_args", NotSupported),  # it would take the model from elsewhere
         ("valid_data_path", NotSupported),
         ("lr_warmup_init", NotSupported),
@@ -153,7 +152,6 @@ def test_a_flag_that_is_no_key(name, kind):
     ("name", "values"),
     [
         ("num_experts_switch", (0, 1, [0], [1])),
-        ("context_parallel_size", (1,)),
         ("dataloader_type", ("single",)),
         ("weight_decay_incr_style", ("constant",)),
         ("rerun_mode", ("disabled",)),

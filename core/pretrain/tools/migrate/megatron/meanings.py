@@ -37,7 +37,7 @@ FUNCTIONS: Mapping[str, Function] = {key: found for part in _PARTS for key, foun
 
 READ_BY_FUNCTIONS = frozenset(
     (
-        *("context_parallel_size", "ds_sequence_parallel_size", "masked_softmax_fusion"),
+        *("ds_sequence_parallel_size", "masked_softmax_fusion"),
         *("scaled_masked_softmax_fusion", "transformer_impl", "use_legacy_models", "use_mcore_models"),
         *("weight_decay_incr_style", "num_experts"),
     )
