@@ -99,7 +99,7 @@ class BoundedCommand:
     def has(self, process: int) -> bool:
         """Say whether a process that somebody has named is one of this command; unseen, the leader of a session."""
         if self.is_seen:
-            return process in self.members()
+            return self._shows(process)
         with suppress(OSError):
             return os.getsid(process) == process
         return False
@@ -111,13 +111,17 @@ class BoundedCommand:
                 os.killpg(leader, signal.SIGKILL)
 
     def _can_be_seen(self) -> bool:
-        """Say whether it is found by its mark; its variables cannot be read for a moment after its start."""
+        """Say whether it is found by its mark, or has ended."""
+        return self._shows(self.process.pid) or not self.runs()
+
+    def _shows(self, process: int) -> bool:
+        """Say whether a process is found by its mark; its variables cannot be read for a moment after its start."""
         deadline = time.monotonic() + _FADING
-        while self.process.pid not in self.members() and self.runs():
+        while process not in self.members() and self.runs():
             if time.monotonic() > deadline:
                 return False
             time.sleep(PERIOD)
-        return True
+        return process in self.members()
 
     def _lasting(self) -> tuple[int, ...]:
         """Return what still runs a little after the end."""
