@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 import tempfile
-from pathlib import Path
 
 import pytest
 
@@ -15,9 +13,6 @@ from chaos.command import command, try_faults
 from chaos.fault_list import faults_of
 from chaos.tiny_training import TinyTraining
 from pretrain.tools.doctor.finding import Finding, Verdict
-
-CHAOS = [sys.executable, "-m", "chaos"]
-TESTS = Path(__file__).parents[2]
 
 
 def named(*names):
