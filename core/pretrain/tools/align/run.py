@@ -339,11 +339,21 @@ def _require_comparable_experts(recipe: Recipe) -> None:
         raise RunError(msg)
 
 
+def _require_whole_sequences(recipe: Recipe) -> None:
+    if (size := recipe.parallel.context_parallel_size) > 1:
+        msg = (
+            f"{recipe.source}: parallel.context_parallel_size {size} cannot be compared: ranks have pieces of "
+            "sequences, and calls of attention some of the keys.\nCompare with --set parallel.context_parallel_size=1."
+        )
+        raise RunError(msg)
+
+
 def require_ready(sides: Sequence[Side], recorded: Recording | None) -> None:
     """Check that recipes, devices, ranks and weights of the sides are right, and that the sides train the same."""
     recipes = [side.load_comparable() for side in sides]
     for side, recipe in zip(sides, recipes, strict=True):
         _require_comparable_experts(recipe)
+        _require_whole_sequences(recipe)
         if side.python is None:  # another installation may know other keys and backends, and checks them itself
             lay_out(recipe, side.nproc or recipe.least_ranks)
             require_device(load_alone(find_backend(side.backend)))

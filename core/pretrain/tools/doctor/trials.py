@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from pretrain.conformance.compared_part import EVERYTHING, AttentionPart, TokenPart
+from pretrain.conformance.compared_part import EVERYTHING, AttentionPart, TokenPart, mask_of_documents
 from pretrain.conformance.comparison import adam_in_float64, both_results, oracle, random
 from pretrain.conformance.example_calls import Sizes, as_function, example_call, longer
 from pretrain.conformance.tensor_error import INEXACT, TOLERANCE, relative_error
 from pretrain.plugins.requests import AttentionRequest, GroupedLinearRequest, SoftmaxRequest
+from pretrain.plugins.signatures import Documents
 from pretrain.tools.doctor.finding import Verdict
 
 if TYPE_CHECKING:
@@ -156,10 +157,10 @@ def _of_scores(
 ) -> Trial:
     wanted, heads, shown = recipe.train.micro_batch_size, request.heads, f"{request.heads} heads"
     if isinstance(request, AttentionRequest):
-        length, size = request.seq_length, request.head_size
-        stored = STORED * heads * length**2 if stores_scores else 0
-        flops = 14.0 * heads * size * length**2  # two matmuls forward, five backward
-        held = 4.0 * (OF_FLASH * length * heads * size + stored)
+        length, keys, size = request.seq_length, request.most_keys, request.head_size
+        stored = STORED * heads * length * keys if stores_scores else 0
+        flops = 14.0 * heads * size * length * keys  # two matmuls forward, five backward
+        held = 4.0 * (OF_FLASH * keys * heads * size + stored)
         batch = limits.units(wanted, "one sequence", flops=flops, size=held)
         call = example_call(replace(request, micro_batch_size=batch), length)
         call.constants["training"] = False
@@ -192,7 +193,7 @@ def _of_rows(request: GroupedLinearRequest, limits: ShapeLimits) -> Trial:
 
 def _of_tokens(request: Any, recipe: Recipe, limits: ShapeLimits, linear: Shape | None) -> Trial:
     operation, flops, model = request.operation, 0.0, recipe.model
-    wanted, batch = model.seq_length, recipe.train.micro_batch_size
+    wanted, batch = recipe.own_seq_length, recipe.train.micro_batch_size
     rows, columns = linear or linear_shapes(recipe)[0]
     if operation in {"norm", "bias_dropout_add"}:
         width, shown = request.hidden_size, f"h {request.hidden_size}"
@@ -304,7 +305,7 @@ def dropout_fault(trial: Trial, kernel: Function, device: torch.device, request:
         return f"not finite with dropout {probability}"
     del output, grads
     if isinstance(request, AttentionRequest):
-        return _attention_fault(kernel, given, constants, probability, request.window)
+        return _attention_fault(kernel, given, constants, probability, request)
     return _addition_fault(kernel, given, constants, probability)
 
 
@@ -324,14 +325,14 @@ def _addition_fault(kernel: Function, given: dict[str, Tensor], constants: dict[
 
 
 def _attention_fault(
-    kernel: Function, given: dict[str, Tensor], constants: dict[str, Any], probability: float, window: int | None
+    kernel: Function, given: dict[str, Tensor], constants: dict[str, Any], probability: float, request: AttentionRequest
 ) -> str:
     """Judge attention where queries are 0 and values 1: each of k visible keys has the weight 1/k or is dropped."""
     alike = given | {"query": torch.zeros_like(given["query"]), "value": torch.ones_like(given["value"])}
     length, batch, heads, size = given["query"].shape
     with torch.no_grad():
         first, again = (kernel(**alike, **constants) for _ in range(2))
-    visible = _visible(constants["mask"], length, batch, heads).clamp(max=window or length)
+    visible = _visible(constants["mask"], given["query"].shape, request)
     found = first.detach().cpu().view(length, batch, heads, size)[..., 0].double() - 1
     epsilon = torch.finfo(first.dtype).eps
     variance = probability / (1 - probability) / visible  # of a query's output, which is 1 on average
@@ -352,11 +353,15 @@ def _attention_fault(
     return _repeated(first, again, probability * seen.sum().item())
 
 
-def _visible(mask: Tensor | None, length: int, batch: int, heads: int) -> Tensor:
-    """Return the number of keys that each query sees, float64 [s, b, n] on the host."""
-    of_causal = torch.arange(1, length + 1)[:, None, None]
+def _visible(mask: Tensor | Documents | None, shape: torch.Size, request: AttentionRequest) -> Tensor:
+    """Return the number of keys that each query of [s, b, n, d] sees, float64 [s, b, n] on the host."""
+    length, batch, heads, _ = shape
+    if isinstance(mask, Documents):
+        mask = mask_of_documents(mask, batch, request.window)
+    before = request.most_keys - length
+    of_causal = torch.arange(before + 1, before + length + 1)[:, None, None]
     seen = of_causal if mask is None else (~mask).sum(-1).cpu().permute(2, 0, 1)
-    return seen.expand(length, batch, heads).double()
+    return seen.expand(length, batch, heads).double().clamp(max=request.window or request.most_keys)
 
 
 def _repeated(first: Tensor, again: Tensor, dropped: float) -> str:
