@@ -100,6 +100,7 @@ ROWS = [
         {DEEPSPEED: {"communication_data_type": "fp32"}},
     ),
     ("parallel.tensor_model_parallel_size=2", (), {MODEL: {"tensor_model_parallel_size": 2}}),
+    ("parallel.context_parallel_size=2", (), {MODEL: {"context_parallel_size": 2}}),
     ("parallel.pipeline_model_parallel_size=2", (), {MODEL: {"pipeline_model_parallel_size": 2}}),
     (
         "parallel.virtual_pipeline_model_parallel_size=2",

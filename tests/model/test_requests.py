@@ -84,10 +84,17 @@ def test_a_deterministic_run_asks_for_nothing_else():
     assert all(request.deterministic for request in requests("train.deterministic_mode=true").values())
 
 
-def test_documents_that_are_kept_apart_need_a_mask():
+def test_documents_that_are_kept_apart_are_asked_of_attention():
     assert requests()["attention"].mask is Mask.CAUSAL
-    asked = requests("data.reset_attention_mask=true")
-    assert asked["attention"].mask is asked["softmax"].mask is Mask.ARBITRARY
+    assert requests("data.reset_attention_mask=true")["attention"].mask is Mask.DOCUMENTS
+
+
+def test_ranks_that_share_sequences_ask_for_a_piece_and_what_is_before_it():
+    whole = requests("model.position_embedding_type=rope")
+    asked = requests("model.position_embedding_type=rope", "parallel.context_parallel_size=2")
+    length = whole["attention"].seq_length
+    assert (asked["attention"].seq_length, asked["attention"].keys) == (length // 4, length)
+    assert asked["rotary"].seq_length == asked["cross_entropy"].seq_length == length // 2
 
 
 def test_cross_entropy_in_fp16_only_on_demand():

@@ -67,7 +67,7 @@ def test_tokens_within_the_capacity_are_megatron_cores(logits, policy, factor):
     model = model.model_copy(update={"moe_token_drop_policy": policy})
     weights, chosen = moe_utils.topk_routing_with_score_function(logits, 2)
     _, expected = moe_utils.apply_router_token_dropping(weights, chosen, 2, factor, drop_policy=policy)
-    kept = Router._within_capacity(SimpleNamespace(model=model, tp_group=ONE_RANK), weights, chosen)
+    kept = Router._within_capacity(SimpleNamespace(model=model, group=ONE_RANK), weights, chosen)
     assert kept.sum() == expected.sum()
     if policy == "probs" or factor > 1:  # there the tokens of one expert are equal, and topk takes any
         assert torch.equal(kept, expected)
@@ -89,6 +89,6 @@ def test_the_balancing_loss_is_megatron_cores(model, logits, kind):
         )
     )
     changed = model.model_copy(update={"moe_router_load_balancing_type": kind, "moe_aux_loss_coeff": 0.5})
-    router = SimpleNamespace(model=changed, tp_group=ONE_RANK)
+    router = SimpleNamespace(model=changed, group=ONE_RANK)
     loss = Router._load_balancing(router, logits, samples)
     torch.testing.assert_close(loss, expected / sequences)

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from pretrain.bridge.megatron import prepare_to_read
+from pretrain.data.samples.sequence_pieces import ALONE
 from pretrain.engine import groups
 from pretrain.training import training_data
 from pretrain.training.progress import Progress
@@ -26,7 +27,9 @@ def made(monkeypatch):
 
 def test_workers_leave_out_the_compiler(made, monkeypatch):
     monkeypatch.setattr(groups, "data_parallel_rank", lambda: 0)
-    recipe = SimpleNamespace(train=SimpleNamespace(micro_batch_size=1), data=SimpleNamespace(num_workers=2))
+    monkeypatch.setattr("pretrain.training.training_data.context_rank", lambda: ALONE)
+    reading = SimpleNamespace(num_workers=2, reset_attention_mask=False)
+    recipe = SimpleNamespace(train=SimpleNamespace(micro_batch_size=1), data=reading)
     setup = SimpleNamespace(recipe=recipe, layout=SimpleNamespace(data_parallel_size=1), pin_memory=False)
     data = SimpleNamespace(setup=setup, engine=SimpleNamespace(reads_data=True))
     TrainingData._batches(data, object(), consumed_samples=0)

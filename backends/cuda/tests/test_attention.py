@@ -66,11 +66,11 @@ def test_a_window_leaves_flash_attn_2_and_3_and_a_mask(name, first):
     ],
 )
 @pytest.mark.usefixtures("everything_installed")
-def test_fewer_queries_than_keys_leave_flash_attn_and_the_triangle(name, first):
-    """torch's causal masks begin at the first key. With documents flash-attn 4 is not known to take them."""
-    assert offered(on(name, keys=64)) == [*first, "triangle_triton"]
+def test_fewer_queries_than_keys_leave_flash_kernels_and_the_triangle(name, first):
+    """Masks of cuDNN and efficient begin at the first key; flash-attn 4 is not known to take them with documents."""
+    assert offered(on(name, keys=64)) == [*first, "sdpa_flash", "triangle_triton"]
     without_4 = [each for each in first if each != "flash_attn_4"]
-    assert offered(on(name, keys=64, mask=Mask.DOCUMENTS)) == [*without_4, "triangle_triton"]
+    assert offered(on(name, keys=64, mask=Mask.DOCUMENTS)) == [*without_4, "sdpa_flash", "triangle_triton"]
 
 
 @pytest.mark.parametrize(

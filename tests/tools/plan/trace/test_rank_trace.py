@@ -12,7 +12,7 @@ from pretrain.tools.plan.trace.rank_trace import _keys_of_a_query
     ("overrides", "keys"),
     [
         ((), 16),
-        (("data.reset_attention_mask=true",), 32),
+        (("data.reset_attention_mask=true",), 16),
         (("model.window_size=32",), 16),
         (("model.window_size=99",), 16),
         (("model.window_size=8",), 8 - 8 * 8 / 64),  # the first seven see fewer
