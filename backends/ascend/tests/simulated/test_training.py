@@ -197,6 +197,19 @@ def test_experts_have_the_curve_of_the_cpu(train, layout):
     assert [record["moe_most_loaded"] for record in records] == [record["moe_most_loaded"] for record in alone]
 
 
+DOCUMENTS = ("data.reset_attention_mask=true", "train.micro_batch_size=1", "checkpoint.save=false", SHORT)
+
+
+@pytest.mark.parametrize(
+    "settings", [(), pytest.param(("precision.dtype=bf16",), marks=pytest.mark.full)], ids=["fp32", "bf16"]
+)
+def test_documents_on_ranks_that_share_sequences_have_the_curve_of_the_cpu(train, settings):
+    name = f"documents {settings}"
+    alone, _ = train("cpu", f"cpu, {name}", (*DOCUMENTS, *settings))
+    found, _ = train(BACKEND, name, (*DOCUMENTS, *settings, "parallel.context_parallel_size=2", ZERO_1), ranks=2)
+    assert curve(found) == pytest.approx(curve(alone), rel=5e-3 if settings else 1e-5)
+
+
 @pytest.mark.full
 def test_an_interleaved_pipeline_of_two_stages_has_the_curve_of_one_rank(train):
     """Both ways to the same rank: messages of one batch could be confused."""
