@@ -32,7 +32,8 @@ def _gradients(kept: Sequence[Tensor], _grad: Tensor, empty: Sequence[Tensor | N
     made = [torch.empty_like(factor) for factor in factors]
     if gradients[0] is not None and gradients[0].shape != rotated.shape:
         made.append(torch.empty_like(rotated))
-        made = [torch.empty_like(gradients[0])]
+        made.clear()
+        made.append(torch.empty_like(gradients[0]))
     del made
     return gradients
 
