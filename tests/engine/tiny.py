@@ -165,7 +165,7 @@ def run(case: Case, folder: Path) -> dict[str, object]:
             "curve": curve,
             "held out": held_out_loss(engine),
             "parameters": parameters,
-            "logits": engine.next_token_logits(PROMPT).tolist(),
+            "logits": engine.next_token_logits(PROMPT).tolist() + engine.next_token_logits(range(7, 27)).tolist(),
         }
 
 

@@ -26,6 +26,7 @@ def layout() -> dict[str, int | str]:
         "world_size": dist.get_world_size(),
         "tensor_model_parallel_size": parallel_state.get_tensor_model_parallel_world_size(),
         "pipeline_model_parallel_size": parallel_state.get_pipeline_model_parallel_world_size(),
+        "context_parallel_size": parallel_state.get_context_parallel_world_size(),
     }
 
 

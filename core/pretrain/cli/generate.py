@@ -91,8 +91,9 @@ def command(
 ) -> int:
     """Generate text from RUN, a run directory, or from CHECKPOINT, a folder of checkpoints or one of them.
 
-    It runs in the layout of the recipe, on tensor x pipeline ranks, with the training's kernels. The text goes to
-    standard output as it comes, everything else to standard error. The model sees the last model.seq_length tokens.
+    It runs in the layout of the recipe, on tensor x pipeline x context ranks, with the training's kernels. The text
+    goes to standard output as it comes, everything else to standard error. The model sees the last model.seq_length
+    tokens.
     """
     from pretrain.launch.job import GENERATE, ForwardJob  # noqa: PLC0415  --help needs none of these
     from pretrain.launch.placement import make_placement  # noqa: PLC0415

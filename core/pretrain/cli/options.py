@@ -150,7 +150,7 @@ _OPTIONS = (
         callback=_count,
         metavar="N|auto",
         help="Ranks to start on this node. auto (the default): one per device, or fewer if the batch cannot be divided "
-        "among them; on the cpu tensor x pipeline size.",
+        "among them; on the cpu tensor x pipeline x context size.",
     ),
     click.option("--nnodes", type=click.IntRange(min=1), metavar="N", help="Nodes; give the same command on each."),
     click.option("--rdzv", metavar="HOST:PORT", help="Address of the rendezvous; HOST is one of the nodes."),

@@ -35,7 +35,7 @@ Batch = Mapping[str, Tensor | None]
 class Step:
     """Result of an optimizer step. Tensors stay on the device until they are logged."""
 
-    # What the step minimizes, before it, fp32 scalar: its mean over the data-parallel ranks is the mean over
+    # What the step minimizes, before it, fp32 scalar: its mean over data- and context-parallel ranks is the mean over
     # micro-batches of their means over tokens, or the mean over tokens with `train.calculate_per_token_loss`.
     # None where the rank is not on the last stage.
     loss: Tensor | None

@@ -61,7 +61,7 @@ def make_placement(
 ) -> Placement:
     """Check recipe, backend, device and layout, the cheapest first."""
     # Without `nproc` a node has a rank for each device, or for as many as the recipe's batch and model-parallel size
-    # fit; tensor x pipeline ranks where processes are not bound to devices.
+    # fit; tensor x pipeline x context ranks where processes are not bound to devices.
     from pretrain.plugins.host.members import device_count  # noqa: PLC0415  slow, as `_device`
 
     recipe = load_recipe(path, overrides)

@@ -8,7 +8,6 @@ keys and values are not kept, but gathered again.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import repeat
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -59,7 +58,7 @@ class ContextAttention:
         """
         both = torch.stack((key, value), dim=1)  # one collective
         keys, values = self._in_order(gather_from_sequence_parallel_region(both, group=self.group)).unbind(dim=1)
-        pieces = zip(self.context.pieces, query.chunk(2), documents or repeat(None), strict=False)
+        pieces = zip(self.context.pieces, query.chunk(2), documents or (None, None), strict=True)
         contexts = []
         for piece, rows, mask in pieces:
             end = (piece + 1) * rows.shape[0]

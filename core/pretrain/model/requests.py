@@ -47,8 +47,10 @@ def attention_mask(recipe: Recipe) -> Mask:
 
 def attention_requests(
     recipe: Recipe, device_type: str, device_name: str = "", *, layer_number: int = 1
-) -> tuple[SoftmaxRequest, AttentionRequest]:
-    """Return the softmax and attention requests of one layer.
+) -> tuple[SoftmaxRequest | AttentionRequest, ...]:
+    """Return the request of one layer's attention, and before it that of its softmax, where it has one size.
+
+    Documents and pieces of sequences change the sizes from call to call: there plain torch computes it.
 
     Layers differ only under `model.apply_query_key_layer_scaling`: the scores of layer l (from 1) are stored divided
     by l, so that they fit into fp16, and multiplied by l again in fp32 inside the softmax.
@@ -75,7 +77,8 @@ def attention_requests(
         block_size=recipe.kernels.triangle_block_size,
         window=None if is_all else model.window_size,
     )
-    return attention.softmax(), attention
+    has_one_size = attention.mask is not Mask.DOCUMENTS and not attention.keys
+    return (attention.softmax(), attention) if has_one_size else (attention,)
 
 
 def kernel_requests(recipe: Recipe, device_type: str, vocab_size: int, device_name: str = "") -> list[Request]:

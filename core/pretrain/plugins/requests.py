@@ -89,6 +89,12 @@ class SoftmaxRequest(Request):
     in_fp32: bool = True
     """fp16 and bf16 scores are scaled and exponentiated in fp32 (fp32 and fp64 always are in their own type)."""
 
+    def __post_init__(self) -> None:
+        """Refuse documents, which have no scores of one size."""
+        if self.mask is Mask.DOCUMENTS:
+            msg = f"a softmax with mask {self.mask}; documents are of attention alone"
+            raise ValueError(msg)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttentionRequest(Request):
@@ -126,14 +132,13 @@ class AttentionRequest(Request):
 
     def __post_init__(self) -> None:
         """Refuse what no kernel would look at: any other mask holds the window, and the place of the queries."""
-        is_causal = self.mask in (Mask.CAUSAL, Mask.DOCUMENTS)
+        is_causal, causal = self.mask in (Mask.CAUSAL, Mask.DOCUMENTS), f"{Mask.CAUSAL} or {Mask.DOCUMENTS}"
         if self.window is not None and (not is_causal or self.window < 1):
-            msg = f"window {self.window} with mask {self.mask}; a window is at least 1, and needs mask {Mask.CAUSAL}"
+            msg = f"window {self.window} with mask {self.mask}; a window is at least 1, and needs mask {causal}"
             raise ValueError(msg)
         if self.keys and (not is_causal or self.keys < self.seq_length):
-            msg = (
-                f"{self.keys} keys, {self.seq_length} queries, mask {self.mask}; needs as many keys, and {Mask.CAUSAL}"
-            )
+            needed = f"needs at least as many keys, and mask {causal}"
+            msg = f"{self.keys} keys for {self.seq_length} queries with mask {self.mask}; {needed}"
             raise ValueError(msg)
 
     @property

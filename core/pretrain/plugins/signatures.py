@@ -51,6 +51,9 @@ class Documents:
     @classmethod
     def of(cls, ends: Tensor, on_host: Sequence[Sequence[int]] | None = None) -> Documents:
         """Take the ends of queries and keys, int32 [2, documents + 1]; on a device `on_host` has the same numbers."""
+        if on_host is None and ends.device.type != "cpu":
+            msg = f"ends on {ends.device} without the same numbers on the host, for which a call would wait"
+            raise ValueError(msg)
         queries, keys = map(tuple, ends.tolist() if on_host is None else on_host)
         query_ends, key_ends = ends.unbind()
         return cls(query_ends=query_ends, key_ends=key_ends, query_ends_on_host=queries, key_ends_on_host=keys)

@@ -30,8 +30,7 @@ class Attention:
         self, request: AttentionRequest, softmax: SoftmaxFn | None = None, *, matmul: ScaledMatmul | None = None
     ) -> None:
         """Make a kernel; `softmax` multiplies by the request's score divisor, and `matmul` is of queries and keys."""
-        self.softmax, self.plain = softmax, Softmax(request.softmax())
-        self.keys = request.most_keys
+        self.softmax = softmax or Softmax(request.softmax())
         self.matmul = matmul or scaled_matmul
         self.groups, self.dropout, self.window = request.query_groups, request.dropout, request.window
         self.scale = request.scale / request.score_divisor  # the softmax multiplies by the divisor
@@ -45,9 +44,7 @@ class Attention:
         scores = self.matmul(grouped, by_group(key, self.groups).transpose(1, 2), self.scale)
         if self.window is not None and mask is None:  # as `AttentionRequest.softmax` says
             mask = causal(queries, key.shape[0], query.device, self.window)[None, None]
-        # The softmax was asked for with the most keys; rows of another length are left to plain torch.
-        softmax = self.softmax if self.softmax and key.shape[0] == self.keys else self.plain
-        weights = softmax(scores.view(batch, heads, queries, -1), mask)
+        weights = self.softmax(scores.view(batch, heads, queries, -1), mask)
         weights = F.dropout(weights, self.dropout, training=training)
         context = torch.bmm(weights.reshape(scores.shape), by_group(value, self.groups))
         return to_context(context.view(batch, heads, queries, -1))

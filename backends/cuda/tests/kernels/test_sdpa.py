@@ -135,6 +135,13 @@ def test_the_heads_of_one_projection_are_not_copied(monkeypatch):
     assert seen == [x.data_ptr() for x in parts]
 
 
+def test_another_kernel_refuses_more_keys_than_queries_under_a_causal_mask():
+    """torch aligns the first query with the first key, the contract the last with the last."""
+    given = example_call(examples.attention(length=3, keys=33), 3).inputs
+    with pytest.raises(ValueError, match="3 queries and 33 keys under a causal mask; needs equally many"):
+        Sdpa(examples.attention(), SDPBackend.EFFICIENT_ATTENTION)(**given)
+
+
 @pytest.mark.parametrize(("size", "groups"), [(16, 4), (20, 2)])
 def test_flashs_own_operator_takes_more_keys_than_queries(size, groups):
     """Shapes alone, forward and backward: it is there on a GPU. By itself torch aligns the first query with the first

@@ -156,7 +156,7 @@ class DeepSpeedEngine:
             loss, tokens, report = summed(output)
             if total is None:
                 loss = loss / tokens.clamp(min=1)
-            else:  # DeepSpeed takes the mean over micro-batches and data-parallel ranks
+            else:  # it takes the mean over micro-batches, data and context ranks; the loss is c times its part
                 loss = loss * (num_microbatches * parallel_state.get_data_parallel_world_size() / total)
             self._engine.backward(loss)
             reports.append(report)

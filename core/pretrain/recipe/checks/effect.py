@@ -184,6 +184,11 @@ OTHER_RULES = (
     ),
     only("model.qk_layernorm: true", "kernels.norm@head"),
     only(
+        "data.reset_attention_mask: false and parallel.context_parallel_size: 1",
+        "kernels.softmax",
+        note=" (sizes of documents and pieces change from call to call: plain torch computes it)",
+    ),
+    only(
         "model.num_experts",
         "model.moe_ffn_hidden_size",
         "model.first_k_dense_replace",

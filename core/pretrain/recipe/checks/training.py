@@ -95,7 +95,7 @@ def context_problems(recipe: Recipe) -> Iterator[Problem]:
             path, f"{size}: model.seq_length {model.seq_length} is not a multiple of 2 x {size}{more} = {pieces}."
         )
     if model.moe_expert_capacity_factor is not None:
-        yield Problem(path, f"{size} conflicts with model.moe_expert_capacity_factor: it changes which are dropped.")
+        yield Problem(path, f"{size} conflicts with model.moe_expert_capacity_factor: other tokens would be dropped.")
 
 
 def stage_problems(recipe: Recipe) -> Iterator[Problem]:

@@ -42,7 +42,7 @@ class ParallelSection(Section):
     sequence_parallel: Bool = False
     """Whether norms and dropout are split along the sequence over the tensor-parallel ranks."""
     use_distributed_optimizer: Bool = False
-    """Whether the optimizer's state is split over the data-parallel ranks (ZeRO-1)."""
+    """Whether the optimizer's state is split over the ranks with equal weights, data x context parallel (ZeRO-1)."""
     overlap_grad_reduce: Bool = False
     """Whether gradients are reduced while the backward pass still runs."""
     ddp_bucket_size: Int | None = Field(default=None, gt=0)

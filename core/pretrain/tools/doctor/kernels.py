@@ -102,7 +102,7 @@ def _attention(
     model = bench.recipe.model
     if model.apply_query_key_layer_scaling and model.num_layers > 1:
         backend, number = bench.plugins.backend, model.num_layers
-        last = attention_requests(bench.recipe, backend.device_type, backend.device_name(), layer_number=number)[1]
+        last = attention_requests(bench.recipe, backend.device_type, backend.device_name(), layer_number=number)[-1]
         kernel = Negotiation(bench.recipe, bench.plugins).attention_of_layer(kernels, number)
         yield _tried(bench, f"{check} of layer {number}", last, kernel, stores_scores=stores_scores)
 

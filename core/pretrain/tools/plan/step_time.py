@@ -171,8 +171,11 @@ class RankLinks:
                 ranks = min(layout.replicas, node // tensor)
             case "expert data":
                 ranks = min(layout.expert_data_parallel_size, node // layout.ranks_of_experts)
-            case _:
+            case "pipeline" | "model" | "world":
                 ranks = 1
+            case group:
+                msg = f"no links are known of messages between ranks of {group!r}"
+                raise NotImplementedError(msg)
         return max(1, ranks)
 
 

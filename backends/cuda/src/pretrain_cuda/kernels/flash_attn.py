@@ -100,7 +100,7 @@ class FlashAttention:
         self.function, self.mask, self.dropout = function, request.mask, request.dropout
         self.settings: dict[str, Any] = {
             "softmax_scale": request.scale,
-            "causal": request.mask is not Mask.NONE,
+            "causal": request.mask in (Mask.CAUSAL, Mask.DOCUMENTS),
             "deterministic": request.deterministic,  # matters in the backward pass only
         }
         if request.window is not None:

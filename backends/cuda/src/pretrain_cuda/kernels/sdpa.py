@@ -82,6 +82,9 @@ class Sdpa:
         is_causal = self.mask is Mask.CAUSAL and mask is None
         attend: Callable[..., Tensor] = F.scaled_dot_product_attention
         if is_causal and query.shape[0] != key.shape[0]:
+            if self.kernel is not SDPBackend.FLASH_ATTENTION:
+                msg = f"sdpa: {query.shape[0]} queries and {key.shape[0]} keys under a causal mask; needs equally many"
+                raise ValueError(msg)
             attend = _ends_at_last_key
         q, k, v = (_dense(x).permute(1, 2, 0, 3) for x in (query, key, value))  # [b, n, s, d]
         with sdpa_kernel(self.kernel):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -48,8 +48,6 @@ class CallCheck:
         if isinstance(request, AttentionRequest | SoftmaxRequest):
             first = next(x for x in arguments.values() if isinstance(x, torch.Tensor))
             batch = first.shape[0 if isinstance(request, SoftmaxRequest) else 1]
-            if isinstance(request, AttentionRequest) and request.keys:
-                request = replace(request, keys=arguments["key"].shape[0])  # of this call
             self._part = part = AttentionPart.of(request, batch, MOST_SCORES, all_queries=True)
             self._request = part.request_of_part
         self._divided = dict(_DIVIDED.get(request.operation, {})) if self._group else {}

@@ -73,6 +73,8 @@ def _attention(recipe: Recipe) -> Answer:
         return NOTHING
     if kind not in _ATTENTION:
         return Answer(change="Transformer Engine chooses the kernel of attention")
+    if recipe.parallel.context_parallel_size > 1 and _ATTENTION[kind] == "unfused":
+        return Answer(change="only fused attention shares a sequence there; Transformer Engine chooses the kernel")
     return Answer((given("attention_backend", _ATTENTION[kind]),))
 
 
