@@ -10,6 +10,7 @@ from pretrain.recipe.checks.effect import without_effect
 
 VALUES = {
     "kernels.rotary": "mine",
+    "kernels.softmax": "mine",
     "model.moe_router_score_function": "sigmoid",
     "model.moe_router_load_balancing_type": "aux_loss",
     "model.moe_token_drop_policy": "position",
@@ -63,6 +64,7 @@ SWITCHED_OFF = {
     "checkpoint.save_interval": ["checkpoint.save=false"],
     "checkpoint.keep": ["checkpoint.save=false"],
     "data.reset_position_ids": ["model.position_embedding_type=rope"],
+    "kernels.softmax": ["data.reset_attention_mask=true"],
     "data.cache_path": ["data.index=native"],
     "evaluation.iters": ["evaluation.interval=0"],
     "evaluation.target_loss": ["evaluation.interval=0"],

@@ -26,11 +26,14 @@ from recipe.smallest import SMALLEST
 from tools.doctor.tried import AMPLE, CPU, reference, request_of, trial_of, wrong_in
 
 EXPERTS = ("model.num_experts=8", "model.add_bias_linear=false")
-ROPE = ("model.position_embedding_type=rope", "model.num_query_groups=2", "data.reset_attention_mask=true")
+ROPE = ("model.position_embedding_type=rope", "model.num_query_groups=2")
+DOCUMENTS = "data.reset_attention_mask=true"
 
 
 def model_of(operation):
-    return EXPERTS if operation in {"grouped_linear", "moe_permute", "router"} else ROPE
+    if operation in {"grouped_linear", "moe_permute", "router"}:
+        return EXPERTS
+    return ROPE if operation == "softmax" else (*ROPE, DOCUMENTS)  # which has no softmax
 
 
 class Scaled(torch.autograd.Function):

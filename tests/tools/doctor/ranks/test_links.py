@@ -122,6 +122,16 @@ def test_groups_are_numbered_as_megatron_core_does():
     }
 
 
+def test_groups_that_share_sequences_are_between_tensor_and_data():
+    sizes = ["parallel.tensor_model_parallel_size=2", "parallel.context_parallel_size=2"]
+    assert groups_of(make_recipe(SMALLEST, sizes), 8) == {
+        "all ranks": ((0, 1, 2, 3, 4, 5, 6, 7),),
+        "tensor groups": ((0, 1), (2, 3), (4, 5), (6, 7)),
+        "context groups": ((0, 2), (1, 3), (4, 6), (5, 7)),
+        "data groups": ((0, 2, 4, 6), (1, 3, 5, 7)),
+    }
+
+
 def test_ranks_that_share_experts_are_neighbours_and_all_ranks_may_be_them():
     experts = {"model.num_experts": 4, "model.add_bias_linear": False, "parallel.expert_model_parallel_size": 2}
     recipe = make_recipe(SMALLEST, [f"{key}={json.dumps(value)}" for key, value in experts.items()])

@@ -283,19 +283,25 @@ class LinkTimer:
 
 
 def groups_of(recipe: Recipe, world_size: int) -> Mapping[str, Groups]:
-    """Return the groups by their kind: all ranks, tensor, data, those that share experts; without those of one rank."""
+    """Return the groups by kind: all ranks, tensor, context, data, and of experts; without those of one rank."""
     # Ranks are numbered as megatron-core does (parallel_state.initialize_model_parallel, order tp-cp-ep-dp-pp): tensor
-    # ranks are neighbours, then data-parallel ones, then stages; neighbours share experts. A kind that is all ranks
-    # again is left out too, where the same collectives would be timed.
+    # ranks are neighbours, then those that share sequences, then data-parallel ones, then stages; neighbours share
+    # experts. "data groups" have equal weights: data x context. A kind that is all ranks again is left out too, where
+    # the same collectives would be timed.
     parallel = recipe.parallel
     tensor, stages = parallel.tensor_model_parallel_size, parallel.pipeline_model_parallel_size
     experts = 1
     if recipe.model.num_experts is not None:
         experts = parallel.expert_model_parallel_size * parallel.expert_tensor_parallel_size
-    of_stage = world_size // stages
+    of_stage, sharing = world_size // stages, tensor * parallel.context_parallel_size
     kinds: dict[str, Groups] = {
         "all ranks": (tuple(range(world_size)),),
         "tensor groups": _neighbours(tensor, world_size),
+        "context groups": tuple(
+            tuple(range(first + place, first + sharing, tensor))
+            for first in range(0, world_size, sharing)
+            for place in range(tensor)
+        ),
         "data groups": tuple(
             tuple(range(stage * of_stage + place, (stage + 1) * of_stage, tensor))
             for stage in range(stages)

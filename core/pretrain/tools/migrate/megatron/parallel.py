@@ -29,6 +29,15 @@ def tensor_model_parallel_size(settings: Settings) -> Derived | None:
     return _first(settings, ("tensor_model_parallel_size", "model_parallel_size"))
 
 
+def context_parallel_size(settings: Settings) -> Derived | None:
+    """Return the ranks of a sequence; masked tokens weigh otherwise where each of them takes the mean of its own."""
+    name = "context_parallel_size"
+    size, is_by_token = settings.value(name), settings.value("calculate_per_token_loss")
+    if not size or size == 1 or not settings.value("eod_mask_loss") or is_by_token:
+        return taken(settings, name)
+    return Derived(size, (name,), "the loss is a mean over the whole sequence; there the mean of its ranks' means")
+
+
 def virtual_pipeline_model_parallel_size(settings: Settings) -> Derived | None:
     """Return the chunks of a stage, which the source gives as such or by the layers of one."""
     parts, stages = parts_of_layout(settings), pipeline_stages(settings)
@@ -190,6 +199,7 @@ def place_of(settings: Settings, name: str) -> str:
 
 FUNCTIONS: Mapping[str, Function] = {
     "parallel.tensor_model_parallel_size": tensor_model_parallel_size,
+    "parallel.context_parallel_size": context_parallel_size,
     "parallel.virtual_pipeline_model_parallel_size": virtual_pipeline_model_parallel_size,
     "parallel.pipeline_layers": pipeline_layers,
     "parallel.sequence_parallel": sequence_parallel,

@@ -87,7 +87,6 @@ _OF_ONE_NAME = """
     schedule.lr_warmup_iters schedule.lr_warmup_samples schedule.lr_warmup_fraction schedule.lr_decay_iters
     schedule.lr_decay_samples precision.loss_scale precision.initial_loss_scale precision.loss_scale_window
     precision.hysteresis precision.min_loss_scale parallel.tensor_model_parallel_size parallel.sequence_parallel
-    parallel.context_parallel_size
     recompute.distribute_saved_activations checkpoint.load checkpoint.finetune
 """
 PLAIN: Mapping[str, str] = {

@@ -78,6 +78,14 @@ def _attention(recipe: Recipe) -> Answer:
     return Answer((given("attention_backend", _ATTENTION[kind]),))
 
 
+def context_parallel_size(recipe: Recipe) -> Answer:
+    """Return the size; masked tokens weigh otherwise where each rank takes the mean of its own."""
+    size = recipe.parallel.context_parallel_size
+    is_masked = recipe.data.eod_mask_loss and not recipe.train.calculate_per_token_loss
+    change = "the loss of a sequence is the mean of its ranks' means there, whatever tokens they mask" * is_masked
+    return NOTHING if size == 1 else Answer((given("context_parallel_size", size),), change)
+
+
 def tokenizer_type(recipe: Recipe) -> Answer:
     """Return the type; for bytes the one that reads no text, as a training needs none."""
     classes = {"gpt2": "GPT2BPETokenizer", "huggingface": "HuggingFaceTokenizer"}
@@ -202,6 +210,7 @@ FUNCTIONS: Mapping[str, Function] = {
     "model.num_query_groups": num_query_groups,
     "model.window_size": window_size,
     "model.attention_softmax_in_fp32": attention_softmax_in_fp32,
+    "parallel.context_parallel_size": context_parallel_size,
     "kernels.attention": _attention,
     "tokenizer.type": tokenizer_type,
     "tokenizer.vocab_file": lambda recipe: _of_gpt2(recipe, "vocab_file", recipe.tokenizer.vocab_file),
