@@ -104,16 +104,15 @@ class ByDocument:
     ) -> Tensor:
         """Return the context [s, b, n * d] for query [s, b, n, d], key and value [keys, b, g, d]."""
         documents = require_documents(mask)
-        parts = [
-            torch.split(_by_sample(x), lengths)
-            for x, lengths in ((query, documents.queries), (key, documents.keys), (value, documents.keys))
-        ]
+        keys = documents.keys
+        lengths = documents.queries, keys, keys
+        parts = [torch.split(by_sample(x), own) for x, own in zip((query, key, value), lengths, strict=True)]
         contexts = [
             self.kernel(*(x.unsqueeze(1) for x in document), training=training)
             for document in zip(*parts, strict=True)
             if document[0].shape[0]
         ]
-        return torch.cat(contexts).view(query.shape[1], query.shape[0], -1).transpose(0, 1).contiguous()
+        return from_samples(torch.cat(contexts), query.shape[1])
 
 
 def require_documents(mask: object) -> Documents:
@@ -124,9 +123,14 @@ def require_documents(mask: object) -> Documents:
     return mask
 
 
-def _by_sample(x: Tensor) -> Tensor:
+def by_sample(x: Tensor) -> Tensor:
     """Return [b * s, n, d] for [s, b, n, d], sample after sample: a view of one sample."""
-    return x.transpose(0, 1).reshape(-1, *x.shape[2:])
+    return x.transpose(0, 1).flatten(0, 1)
+
+
+def from_samples(x: Tensor, batch: int) -> Tensor:
+    """Return [s, b, n * d], contiguous, for [b * s, ...]: the way back from `by_sample`, of a context."""
+    return x.reshape(batch, x.shape[0] // batch, -1).transpose(0, 1).contiguous()
 
 
 def first_key(query: int, window: int | None) -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
-from pretrain.reference.attention import require_documents
+from pretrain.reference.attention import by_sample, from_samples, require_documents
 from pretrain_ascend.kernels import operators
 from pretrain_ascend.kernels.fusion_attention import options_of
 
@@ -39,14 +39,13 @@ class DocumentAttention:
     ) -> Tensor:
         """Return the context [s, b, n * d] for query [s, b, n, d], key and value [keys, b, g, d]."""
         calls = _calls(require_documents(mask))
-        q, k, v = (x.transpose(0, 1).reshape(-1, *x.shape[2:]) for x in (query, key, value))  # [b * s, n, d]
+        q, k, v = map(by_sample, (query, key, value))
         rows = torch.split(q, [sum(queries for queries, *_ in call) for call in calls])
         contexts = [
             self._attend(part, _seen(k, call), _seen(v, call), call, training=training)
             for part, call in zip(rows, calls, strict=True)
         ]
-        context = _joined(contexts).view(query.shape[1], query.shape[0], -1)
-        return context.transpose(0, 1).contiguous()
+        return from_samples(_joined(contexts), query.shape[1])
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, call: list[Document], *, training: bool) -> Tensor:
         options = options_of(self.request, q, training=training)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from pretrain.plugins import installed
 from pretrain.plugins.offer import Absent, offer_unless
 from pretrain.plugins.requests import Mask
-from pretrain.reference.attention import require_documents
+from pretrain.reference.attention import by_sample, from_samples, require_documents
 from pretrain.reference.softmax import check_mask
 from pretrain_cuda.devices import architecture_of, multiprocessors_of
 from pretrain_cuda.kernels.flash_limits import (
@@ -129,8 +129,7 @@ class FlashAttentionOfDocuments(FlashAttention):
     ) -> Tensor:
         """Return the context [s, b, n * d] for query [s, b, n, d], key and value [keys, b, g, d]."""
         documents = require_documents(mask)
-        # One sample after the other; nothing is copied where there is one.
-        joined = (_dense(x).transpose(0, 1).flatten(0, 1) for x in (query, key, value))
+        joined = (by_sample(_dense(x)) for x in (query, key, value))
         context = self._call(
             *joined,
             training=training,
@@ -140,7 +139,7 @@ class FlashAttentionOfDocuments(FlashAttention):
             max_seqlen_q=max(2, *documents.queries),
             max_seqlen_k=max(documents.keys),
         )
-        return context.reshape(query.shape[1], query.shape[0], -1).transpose(0, 1).contiguous()
+        return from_samples(context, query.shape[1])
 
 
 def _dense(x: Tensor) -> Tensor:
