@@ -48,6 +48,15 @@ def concentration(factor: float, mscale: float = 1.0, mscale_all_dim: float = 0.
     return above / below
 
 
+def mscale_of(factor: float, attention_factor: float) -> float:
+    """Return the mscale for which, and for mscale_all_dim 0, `concentration` is this; the factor is above 1."""
+    return (attention_factor - 1.0) / (0.1 * math.log(factor))
+
+
+MSCALE_DIGITS = 12
+"""Decimals of a `concentration` of `mscale_of`, which comes back with other last bits."""
+
+
 def _published(base: float, size: int) -> list[float]:
     return [base ** (-dimension / size) for dimension in range(0, size, 2)]
 

@@ -7,10 +7,9 @@ megatron/training/argument_utils.py, which has the defaults of what is not given
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
-from pretrain.model.rope import attention_factor, concentration
+from pretrain.model.rope import MSCALE_DIGITS, attention_factor, concentration, mscale_of
 from pretrain.tools.convert.rank_parts import not_ours
 from pretrain.tools.convert.weight_names import bounded, plain
 
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from pretrain.recipe.sections.model import ModelSection
 
 _DIVISOR = "rotary_seq_len_interpolation_factor"
-_DIGITS = 12  # of a factor that `mscale_of` has written, which comes back with other last bits
 _ROUND, _LENGTH = "yarn_correction_range_round_to_int", "yarn_original_max_position_embeddings"
 # what RotaryEmbedding has as constants
 _OF_LLAMA3 = {"rope_low_freq_factor": 1.0, "rope_high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
@@ -54,7 +52,7 @@ def _of_yarn(path: Path, args: Mapping[str, Any]) -> dict[str, Any]:
         "original_max_position_embeddings": 4096 if length is None else plain(length),
         "yarn_beta_fast": _number(path, args, "yarn_beta_fast", 32.0),
         "yarn_beta_slow": _number(path, args, "yarn_beta_slow", 1.0),
-        "yarn_attention_factor": None if is_default else round(concentration(factor, mscale, below), _DIGITS),
+        "yarn_attention_factor": None if is_default else round(concentration(factor, mscale, below), MSCALE_DIGITS),
         _ROUND: True if is_round is None else plain(is_round),
     }
 
@@ -90,17 +88,17 @@ def _args_of_yarn(model: ModelSection) -> dict[str, Any]:
         _LENGTH: model.original_max_position_embeddings,
         "yarn_beta_fast": model.yarn_beta_fast,
         "yarn_beta_slow": model.yarn_beta_slow,
-        "mscale": mscale_of(model),
+        "mscale": _mscale(model),
         "mscale_all_dim": 0.0,
         _ROUND: model.yarn_correction_range_round_to_int,
     }
 
 
-def mscale_of(model: ModelSection) -> float:
+def _mscale(model: ModelSection) -> float:
     """Return the mscale with which, and with mscale_all_dim 0, YaRN's factor of cos and sin is the model's."""
     if model.yarn_attention_factor is None or model.rope_scaling_factor <= 1:
         return 1.0
-    return (model.yarn_attention_factor - 1.0) / (0.1 * math.log(model.rope_scaling_factor))
+    return mscale_of(model.rope_scaling_factor, model.yarn_attention_factor)
 
 
 def missing_of_rope(model: ModelSection) -> dict[str, bool]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pretrain.model.rope import concentration
+from pretrain.model.rope import MSCALE_DIGITS, concentration
 from pretrain.tools.migrate.megatron.model import is_yarn, position_embedding_type
 from pretrain.tools.migrate.setting import Derived, taken, unused
 
@@ -22,7 +22,6 @@ _LENGTH, _LENGTH_OF_YARN = "original_max_position_embeddings", "yarn_original_ma
 _LENGTH_OF_TYPE = "rope_scaling_original_max_position_embeddings"
 _MSCALES = ("mscale", "mscale_all_dim")
 _MSCALES_OF_TYPE = ("rope_scaling_mscale", "rope_scaling_mscale_all_dim")
-_DIGITS = 12  # of a factor that --to megatron has written as --mscale, which comes back with other last bits
 
 
 def _kind(settings: Settings) -> tuple[str, tuple[str, ...]]:
@@ -100,7 +99,7 @@ def _attention_factor(settings: Settings) -> Derived | None:
     one, other = settings.value(mscales[0], 1.0), settings.value(mscales[1], 0.0)
     if (one, other) == (1.0, 0.0):
         return None
-    return Derived(round(concentration(factor.value, one, other), _DIGITS), mscales)
+    return Derived(round(concentration(factor.value, one, other), MSCALE_DIGITS), mscales)
 
 
 def _rotary_percent(settings: Settings) -> Derived | None:

@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
+from pretrain.model.rope import mscale_of
 from pretrain.tools.migrate.to_megatron.flags import NOTHING, Answer, given, when
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def _attention_factor(recipe: Recipe) -> Answer:
         return NOTHING
     if times == 1:
         return Answer(change="cos and sin have no factor where rotary_scaling_factor is 1: it is another model")
-    return Answer((given("mscale", (factor - 1.0) / (0.1 * math.log(times))),))
+    return Answer((given("mscale", mscale_of(times, factor)),))
 
 
 FUNCTIONS: Mapping[str, Function] = {
