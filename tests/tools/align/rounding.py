@@ -10,6 +10,7 @@ import torch
 from engine.layouts import BF16, GPT2, NEOX, QWEN
 from engine.tiny import VOCAB_SIZE, engine_world, micro_batches, num_microbatches, tiny
 from pretrain.conformance.compared_part import evenly
+from pretrain.data.samples.sequence_pieces import ALONE
 from pretrain.engine.build import engine_parts
 from pretrain.engine.forward import forward_loss
 from pretrain.engine.megatron.forward_pass import ForwardOnlyEngine
@@ -65,6 +66,7 @@ def record_in_float64(folder: Path, *overrides: str) -> Path:
             tensor_size=1,
             data_rank=0,
             data_size=1,
+            context=ALONE,
             seq_length=recipe.model.seq_length,
             is_gated=recipe.model.activation == "swiglu",
         )

@@ -17,6 +17,7 @@ from pretrain.tools.align.comparing.outcome import FORWARD
 from pretrain.tools.align.comparing.parameters import Parameters, StoredTensors
 from pretrain.tools.align.comparing.recording import Recording
 from pretrain.tools.align.outcome_views import headline, outcome_text
+from pretrain.tools.align.recording.folder import FORMAT
 from tools.align.recorded import outcome_of, record
 
 
@@ -114,7 +115,7 @@ def test_kernels_and_versions_of_both_sides_are_shown(usual, copy):
 
 
 def test_other_samples_are_an_error_that_names_the_first(usual, copy):
-    edit(copy / "rank0" / "rank.json", lambda rank: rank["samples"].update({"1.3": "0"}))
+    edit(copy / "rank0" / "rank.json", lambda rank: rank["samples"].update({"1.3": 0}))
 
     with pytest.raises(RunError, match="different text, first in step 1, sample 3"):
         outcome_of(usual, copy)
@@ -167,7 +168,7 @@ def test_a_file_that_was_copied_in_part_is_an_error_that_names_it(copy, pattern)
 
 def test_ranks_that_read_different_text_for_one_sample_are_an_error(usual):
     recording = Recording.open(usual)
-    other = replace(recording, ranks=[*recording.ranks, {"samples": {"1.3": "0"}}])
+    other = replace(recording, ranks=[*recording.ranks, {"context": {"rank": 0, "size": 1}, "samples": {"1.3": 0}}])
 
     with pytest.raises(RunError, match="different text for sample 3 of step 1"):
         _ = other.samples
@@ -254,7 +255,7 @@ def test_a_recording_of_another_format_is_an_error(copy):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("{}", "is not a recording"), ('{"format": 1}', "lacks pretrain, torch")]
+    ("text", "message"), [("{}", "is not a recording"), (f'{{"format": {FORMAT}}}', "lacks pretrain, torch")]
 )
 def test_a_description_that_is_damaged_is_an_error(tmp_path, text, message):
     (tmp_path / "recording.json").write_text(text)

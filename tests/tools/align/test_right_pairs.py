@@ -2,6 +2,7 @@
 
 import pytest
 
+from engine.context_layouts import CP, LLAMA_DOCUMENTS
 from engine.expert_layouts import DEEPSEEK, EP, TP_SP, WHOLE
 from engine.layouts import (
     ACCUMULATED,
@@ -52,9 +53,13 @@ ON_TWO_RANKS = {
     "interleaved": PP + INTERLEAVED + NO_OVERLAP_P2P,
     "DP": (),
     "DP ZeRO 1": ZERO1 + OVERLAP,
+    "CP": CP,
+    "CP recompute": CP + RECOMPUTE,
+    "CP selective, micro-batches": CP + SELECTIVE + ACCUMULATED,
     "ZeRO 0": STAGE[0],
     "ZeRO 2": STAGE[2],
     "ZeRO 3": STAGE[3],
+    "ZeRO 1 CP": STAGE[1] + CP,
     "ZeRO 1 TP SP": STAGE[1] + TP + SP,
 }
 
@@ -115,16 +120,34 @@ def test_a_step_that_both_sides_skip_is_not_compared_and_the_next_one_is(tmp_pat
 @pytest.mark.ranks
 def test_layouts_of_two_ranks_are_compared_piece_by_piece(tmp_path):
     model = (*QWEN, *SHALLOW)
-    record_on_ranks(tmp_path, 2, {"parts": (*model, *TP, *SP), "stages": (*model, *PP)})
+    record_on_ranks(tmp_path, 2, {"parts": (*model, *TP, *SP), "stages": (*model, *PP), "context": (*model, *CP)})
 
     whole = record(tmp_path / "whole", *model)
     pieces = assert_aligned(whole, tmp_path / "parts")
     stages = assert_aligned(whole, tmp_path / "stages")
+    context = assert_aligned(whole, tmp_path / "context")
 
     # Nothing is left out: every kernel's call of every layer.
     assert not pieces.skipped
     assert not stages.skipped
     assert compared(pieces) == compared(stages)
+    # But for the keys that a piece has of other ranks.
+    assert [each.partition(" in ")[0] for each in context.skipped] == [
+        f"attention's gradient of {x}" for x in ("key", "value")
+    ]
+    left = compared(pieces) - compared(context)
+    assert {what.rpartition(" of ")[2].partition(" ")[0] for _, what in left} == {"key", "value"}
+
+
+@pytest.mark.full
+@pytest.mark.ranks
+def test_pieces_of_documents_on_four_ranks(tmp_path):
+    cases = {"CP TP SP": CP + TP + SP, "CP DP": CP, "CP PP": CP + PP}
+    record_on_ranks(tmp_path, 4, {name: (*LLAMA_DOCUMENTS, *layout) for name, layout in cases.items()}, steps=2)
+
+    whole = record(tmp_path / "whole", *LLAMA_DOCUMENTS, steps=2)
+    for case in cases:
+        assert_aligned(whole, tmp_path / case)
 
 
 def compared(outcome):

@@ -226,13 +226,6 @@ def test_a_page_that_cannot_be_written_is_found(tmp_path):
         require_writable(tmp_path / "file" / "page.html")
 
 
-def test_pieces_of_sequences_are_not_compared(tmp_path):
-    recipe = tmp_path / "pieces.yml"
-    recipe.write_text(json.dumps(SMALLEST))
-    with pytest.raises(RunError, match=r"context_parallel_size 2 cannot be compared"):
-        require_ready([Side(recipe=recipe, overrides=("parallel.context_parallel_size=2",), backend="cpu")], None)
-
-
 def test_experts_are_compared_in_fp32_alone(tmp_path):
     recipe = tmp_path / "experts.yml"
     recipe.write_text(json.dumps(SMALLEST))

@@ -36,7 +36,7 @@ def _name_or_local_path(context: click.Context, parameter: click.Parameter, give
 @click.argument("recipe", type=LocalPath(), metavar="RECIPE")
 @click.option("--backend", default="cpu", show_default=True, metavar="NAME", help="The device plugin.")
 @click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Change a key for both sides.")
-@click.option("--nproc", type=click.IntRange(min=1), metavar="N", help="Ranks.  [default: tensor x pipeline]")
+@click.option("--nproc", type=click.IntRange(min=1), metavar="N", help="Ranks.  [default: tensor x pipeline x context]")
 @click.option(
     "--checkpoint",
     type=LocalPath(),

@@ -275,7 +275,7 @@ def record_side(side: Side, folder: Path, *, steps: int, positions: int) -> int:
     job = job_of(side, folder, steps=steps, positions=positions)
     nproc = side.nproc or side.load().least_ranks
     placement = make_placement(side.recipe, job.overrides, side.backend, nodes=Nodes(), nproc=nproc, world=None)
-    _require_comparable(placement.recipe)
+    _require_comparable_experts(placement.recipe)
     prepare_corpus(placement.recipe)
     make_folder(folder)
     require_space(folder, [placement.recipe], steps, positions)
@@ -340,26 +340,11 @@ def _require_comparable_experts(recipe: Recipe) -> None:
         raise RunError(msg)
 
 
-def _require_whole_sequences(recipe: Recipe) -> None:
-    if (size := recipe.parallel.context_parallel_size) > 1:
-        msg = (
-            f"{recipe.source}: parallel.context_parallel_size {size} cannot be compared: ranks have pieces of "
-            "sequences, and calls of attention some of the keys.\nCompare with --set parallel.context_parallel_size=1."
-        )
-        raise RunError(msg)
-
-
-def _require_comparable(recipe: Recipe) -> None:
-    """Check that a side's tensors can be compared with those of another layout."""
-    _require_comparable_experts(recipe)
-    _require_whole_sequences(recipe)
-
-
 def require_ready(sides: Sequence[Side], recorded: Recording | None) -> None:
     """Check that recipes, devices, ranks and weights of the sides are right, and that the sides train the same."""
     recipes = [side.load_comparable() for side in sides]
     for side, recipe in zip(sides, recipes, strict=True):
-        _require_comparable(recipe)
+        _require_comparable_experts(recipe)
         if side.python is None:  # another installation may know other keys and backends, and checks them itself
             lay_out(recipe, side.nproc or recipe.least_ranks)
             require_device(load_alone(find_backend(side.backend)))

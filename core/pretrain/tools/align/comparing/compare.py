@@ -341,7 +341,7 @@ def _shown(value: Any) -> str:
     return "none" if value is None or value is _UNKNOWN else str(value)
 
 
-def _require_same_samples(first: dict[str, str], second: dict[str, str]) -> None:
+def _require_same_samples(first: dict[str, int], second: dict[str, int]) -> None:
     other = [name for name in first if second.get(name) != first[name]]
     if other or len(first) != len(second):
         names = other or [*(first.keys() ^ second.keys())]

@@ -12,11 +12,14 @@ import orjson
 import torch
 from safetensors import safe_open
 
+from pretrain.conformance.compared_part import evenly
+from pretrain.data.samples.sequence_pieces import ContextRank
 from pretrain.errors import RunError
 from pretrain.tools.align.recording.folder import (
     FILE,
     FORMAT,
     KEYS,
+    MODULUS,
     PARTIAL,
     RANK,
     ROLES,
@@ -25,6 +28,7 @@ from pretrain.tools.align.recording.folder import (
     SPLIT_HEADS,
     ModulePlace,
     damaged_file,
+    recorded_places,
 )
 
 if TYPE_CHECKING:
@@ -88,16 +92,16 @@ class Recording:
         return len(self.ranks[0]["steps"])
 
     @cached_property
-    def samples(self) -> dict[str, str]:
+    def samples(self) -> dict[str, int]:
         """Hash of each sample, by "STEP.NUMBER"."""
-        found: dict[str, str] = {}
+        parts: dict[str, dict[int, int]] = defaultdict(dict)  # of each context-parallel rank
         for rank in self.ranks:
             for name, digest in rank["samples"].items():
-                if found.setdefault(name, digest) != digest:
+                if parts[name].setdefault(rank["context"]["rank"], digest) != digest:
                     step, _, sample = name.partition(".")
                     msg = f"{self.folder}: ranks read different text for sample {sample} of step {step}.\n"
                     raise RunError(msg + "Give all ranks the same token files, and record it again.")
-        return found
+        return {name: sum(digests.values()) % MODULUS for name, digests in parts.items()}
 
     def loss(self, step: int) -> float | None:
         """Return the loss of a step, from 1; None where no rank has one."""
@@ -118,6 +122,14 @@ class Recording:
             for each in rank["units"] if rank["tensor_rank"] == 0 else ():
                 sums[each["step"]] += each["unit"]
         return sums
+
+    @cached_property
+    def by_position(self) -> Tensor:
+        """Where each recorded position is among those of all context-parallel ranks, one rank after the other."""
+        length, size = self.manifest["recipe"]["model"]["seq_length"], self.ranks[0]["context"]["size"]
+        positions, ranks = evenly(length, self.manifest["positions"]), [ContextRank(rank, size) for rank in range(size)]
+        own = [each.own(torch.arange(length), 0)[recorded_places(each, length, positions)] for each in ranks]
+        return torch.cat(own).argsort()
 
     @property
     def has_micro_batches(self) -> bool:
@@ -141,7 +153,8 @@ class Recording:
     def title(self) -> str:
         """The side in a few words: backend, engine, dtype and layout."""
         recipe, layout = self.manifest["recipe"], self.manifest["layout"]
-        kinds = {"tensor": "tensor_model", "pipeline": "pipeline_model", "data": "data", "expert": "expert_model"}
+        kinds = {"tensor": "tensor_model", "pipeline": "pipeline_model", "context": "context", "data": "data"}
+        kinds["expert"] = "expert_model"
         sizes = {kind: layout.get(f"{key}_parallel_size") or 1 for kind, key in kinds.items()}
         shown = [f"{kind} {size}" for kind, size in sizes.items() if size > 1]
         engine = str(recipe["engine"]["name"])
@@ -195,15 +208,13 @@ class Points:
         """Yield the tensor [samples, positions, ...], fp32, once for each copy that tensor-parallel ranks hold."""
         # A rank's micro-batch is yielded at a time: all logits of a step can be more than the host's memory. Gradients
         # are those of the step's mean loss, whatever the engine has scaled them with.
-        found: dict[tuple[int, int], dict[int, tuple[int, Line]]] = defaultdict(dict)
+        found: dict[tuple[int, int], list[tuple[int, Line]]] = defaultdict(list)
         for rank, line in self._lines[name]:
-            place = self._recording.ranks[rank]
-            found[line["micro_batch"], place["data_rank"]][place["tensor_rank"]] = rank, line
+            found[line["micro_batch"], self._recording.ranks[rank]["data_rank"]].append((rank, line))
         scale = self._recording.units[name.step] if name.is_backward else 1.0
         # Samples are divided among the data-parallel ranks within each micro-batch (pretrain.data.samples.batches).
         for key in sorted(found):
-            parts = {place: (line, self._read(rank, line)) for place, (rank, line) in found[key].items()}
-            whole = [each.transpose(0, 1) for each in _joined(parts)]
+            whole = [each.transpose(0, 1) for each in self._whole(found[key])]
             if (name.place.module, name.operation, name.name) in _OF_VOCABULARY:
                 whole = [each[..., : self._recording.manifest["vocab_size"]] for each in whole]
             yield whole if scale in {0.0, 1.0} else [each / scale for each in whole]
@@ -214,6 +225,23 @@ class Points:
         parts = {(line["micro_batch"], ranks[rank]["data_rank"]): (rank, line) for rank, line in lines}
         return [key[0] for key in sorted(parts) for _ in range(self._read(*parts[key]).shape[1])]
 
+    def _whole(self, lines: Sequence[tuple[int, Line]]) -> list[Tensor]:
+        """Return a micro-batch's tensor [positions, samples, ...], once for each rank that has every feature of it."""
+        parts: dict[int, dict[int, list[tuple[int, Line]]]] = defaultdict(lambda: defaultdict(list))
+        for rank, line in lines:
+            place = self._recording.ranks[rank]
+            parts[place["context"]["rank"]][place["tensor_rank"]].append((rank, line))
+        copies = [
+            _joined({tensor: self._pieces(pieces) for tensor, pieces in of_context.items()})
+            for _, of_context in sorted(parts.items())
+        ]
+        return [torch.cat(each)[self._recording.by_position] for each in zip(*copies, strict=True)]
+
+    def _pieces(self, lines: list[tuple[int, Line]]) -> tuple[Line, Tensor]:
+        """Return one rank's tensor, of which each piece of the sequence may be a line of its own."""
+        lines = sorted(lines, key=lambda each: each[1]["rows"][0])
+        return lines[0][1], torch.cat([self._read(*each) for each in lines])
+
     def _read(self, rank: int, line: Line) -> Tensor:
         path = str(self._recording.folder / f"rank{rank}" / f"tensors{line['file']}.safetensors")
         if path not in self._open:
@@ -223,7 +251,7 @@ class Points:
 
 
 def _joined(parts: Mapping[int, tuple[Line, Tensor]]) -> list[Tensor]:
-    """Return a micro-batch's whole tensor [positions, samples, ...], once for each rank that has it whole."""
+    """Return the tensor-parallel ranks' tensor [positions, samples, ...], once for each that has it whole."""
     lines, tensors = zip(*(parts[rank] for rank in sorted(parts)), strict=True)
     division = lines[0]["division"]
     if len(tensors) == 1:

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import orjson
 import torch
 from safetensors.torch import save_file
@@ -17,8 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
+    import numpy.typing as npt
     from torch import Tensor
 
+    from pretrain.data.samples.sequence_pieces import ContextRank
     from pretrain.engine.protocol import Batch
     from pretrain.plugins.negotiation.kernel_table import KernelTable
     from pretrain.recipe import Recipe
@@ -27,7 +30,8 @@ if TYPE_CHECKING:
 WEIGHTS = "weights"  # folder of the weights and moments before the first step and after each
 RANK = "rank.json"  # file of a rank that is written last, and lists the others
 FILE = "recording.json"
-FORMAT = 1
+FORMAT = 2
+MODULUS = 1 << 64
 KEYS = ("format", "pretrain", "torch", "source", "recipe", "layout", "vocab_size", "positions", "kernels")
 """Keys of the file, all of which a recording has."""
 
@@ -83,6 +87,7 @@ class RankPlace:
     tensor_size: int
     data_rank: int
     data_size: int
+    context: ContextRank
     seq_length: int
     is_gated: bool  # linear_fc1 has the rows of a gate and of an up projection (swiglu)
 
@@ -121,17 +126,25 @@ class Sink:
     def __init__(self, folder: Path, place: RankPlace, positions: Tensor) -> None:
         self._folder = folder / f"rank{place.rank}"
         self._folder.mkdir()
-        self._place, self._positions = place, positions
+        self._place, self._places = place, recorded_places(place.context, place.seq_length, positions)
         self._lines: list[dict[str, Any]] = []
         self._held: dict[str, Tensor] = {}
         self._bytes = self._files = self._ticks = self.step = 0
         self.units: list[dict[str, Any]] = []
 
     def add(self, visit: Visit, operation: str, call: int, name: str, tensor: Tensor, *, is_backward: bool) -> None:
-        """Take a tensor's values at the recorded positions; it is [s, b, ...], or this rank's part of it."""
+        """Take a tensor's values at the recorded positions; it is [s, b, ...], or this rank's part of it.
+
+        Under context parallelism a call of attention has one of the rank's two pieces: both are one call here. Its keys
+        are those of all ranks up to the piece's end, and have no place.
+        """
         if visit.batch_first:
             tensor = tensor.transpose(0, 1)
-        begin, rows = self._rows(tensor.shape[0])
+        is_piece = operation == "attention" and self._place.context.size > 1
+        if is_piece and name in {"key", "value"}:
+            return
+        part, call = (call, 0) if is_piece else (self._place.tensor_rank, call)
+        begin, rows = self._rows(tensor.shape[0], part)
         taken = tensor.detach().index_select(0, rows.to(tensor.device)).to("cpu", copy=True).contiguous()
         key = str(len(self._lines))
         line = {"step": self.step, "backward": is_backward, **asdict(visit.place), "operation": operation, "call": call}
@@ -163,20 +176,28 @@ class Sink:
         known = {**asdict(self._place), "units": self.units, "files": files, **other}
         (self._folder / RANK).write_bytes(orjson.dumps(known))
 
-    def _rows(self, length: int) -> tuple[int, Tensor]:
-        """Return the number of the first recorded position that a tensor has, and the places of all of them in it."""
-        place = self._place
-        if length == place.seq_length:
-            return 0, self._positions
-        first = length * place.tensor_rank  # sequence parallel
-        inside = (self._positions >= first) & (self._positions < first + length)
-        return int((self._positions < first).sum()), self._positions[inside] - first
+    def _rows(self, length: int, part: int) -> tuple[int, Tensor]:
+        """Return the number of the first recorded place that a tensor has, and where in it all of them are.
+
+        It has all places of this rank, or so many of the `part`th of them: sequence parallelism, or a piece.
+        """
+        places = self._places
+        if length == self._place.seq_length // self._place.context.size:
+            return 0, places
+        first = length * part
+        inside = (places >= first) & (places < first + length)
+        return int((places < first).sum()), places[inside] - first
 
     def _write(self) -> None:
         if self._held:
             save_file(self._held, self._folder / f"tensors{self._files}.safetensors")
             self._files += 1
         self._held, self._bytes = {}, 0
+
+
+def recorded_places(context: ContextRank, length: int, positions: Tensor) -> Tensor:
+    """Return where the recorded positions are among those that a rank has of a sequence, in its order."""
+    return torch.isin(context.own(torch.arange(length), 0), positions).nonzero().flatten()
 
 
 SAME, PARTIAL = "same", "partial"  # every rank has it whole, or has a term of the sum that it is
@@ -214,13 +235,13 @@ def division(place: ModulePlace, operation: str, name: str, ranks: int, is_gated
 
 
 class Samples:
-    """Micro-batches on their way to the engine, and a hash of each sample."""
+    """Micro-batches on their way to the engine, and a hash of what this rank has of each sample."""
 
-    def __init__(self, batches: Iterator[Batch], data_rank: int, data_size: int) -> None:
-        self._batches = batches
-        self._data_rank, self._data_size = data_rank, data_size
+    def __init__(self, batches: Iterator[Batch], place: RankPlace) -> None:
+        self._batches, self._place = batches, place
+        self._positions = place.context.own(torch.arange(place.seq_length), 0)
         self._micro_batch = 0
-        self.digests: dict[str, str] = {}
+        self.digests: dict[str, int] = {}
         self.step = 0
 
     def __iter__(self) -> Iterator[Batch]:
@@ -230,15 +251,19 @@ class Samples:
         batch = next(self._batches)
         tensors = [cast("Tensor", batch[key]) for key in ("tokens", "labels", "loss_mask")]
         count = len(tensors[0])
-        first = (self._micro_batch * self._data_size + self._data_rank) * count
+        first = (self._micro_batch * self._place.data_size + self._place.data_rank) * count
         for number in range(count):
-            digest = hashlib.blake2b(digest_size=8)
-            for tensor in tensors:
-                digest.update(tensor[number].contiguous().numpy().tobytes())
-            self.digests[f"{self.step}.{first + number}"] = digest.hexdigest()
+            columns = (self._positions, *(each[number] for each in tensors))
+            rows = np.stack([column.double().numpy() for column in columns], axis=1)
+            self.digests[f"{self.step}.{first + number}"] = sum_of_hashes(rows)
         self._micro_batch += 1
         return batch
 
     def begin_step(self, step: int) -> None:
         """Count samples from 0 again."""
         self.step, self._micro_batch = step, 0
+
+
+def sum_of_hashes(rows: npt.NDArray[np.float64]) -> int:
+    """Return the sum of the rows' hashes, modulo 2^64: those of parts, in any order, add up to that of the whole."""
+    return sum(int.from_bytes(hashlib.blake2b(row.tobytes(), digest_size=8).digest()) for row in rows) % MODULUS

@@ -13,6 +13,7 @@ from pretrain.checkpoint import storage
 from pretrain.conformance.compared_part import evenly
 from pretrain.engine import groups
 from pretrain.engine.build import build_engine
+from pretrain.model.context import context_rank
 from pretrain.plugins.negotiation.kernels import naming_kernels
 from pretrain.report.timers import PhaseTimers
 from pretrain.tools.align.recording.folder import RankPlace, Samples, Sink, weights_folder, write_manifest
@@ -43,6 +44,7 @@ class StepRecorder:
             tensor_size=parallel_state.get_tensor_model_parallel_world_size(),
             data_rank=parallel_state.get_data_parallel_rank(),
             data_size=parallel_state.get_data_parallel_world_size(),
+            context=context_rank(),
             seq_length=model.seq_length,
             is_gated=model.activation == "swiglu",
         )
@@ -53,7 +55,7 @@ class StepRecorder:
 
     def record(self, batches: Iterator[Batch] | None, steps: int, batch: int, num_microbatches: int) -> None:
         """Take and record steps."""
-        samples = None if batches is None else Samples(batches, self.place.data_rank, self.place.data_size)
+        samples = None if batches is None else Samples(batches, self.place)
         self._save(0)
         for number in range(1, steps + 1):
             self._visits.begin_step()
