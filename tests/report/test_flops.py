@@ -125,15 +125,16 @@ def test_an_embedding_rms_norm_adds_its_weight_alone():
 
 def test_gpt2_124m_by_hand():
     # Per token, forward: 12 layers of (qkv 2 x 768 x 2304, projection 2 x 768 x 768, mlp 2 x 2 x 768 x 3072, scores and
-    # context 2 x 2 x 1024 x 768), logits 2 x 768 x 50304.
-    layer = 3_538_944 + 1_179_648 + 9_437_184 + 3_145_728
-    assert flops_per_sequence(GPT2_124M, 50304) == 3 * 1024 * (12 * layer + 77_266_944) == 875_166_695_424
+    # context 2 x 2 x 768 x 512.5 keys), logits 2 x 768 x 50304.
+    layer = 3_538_944 + 1_179_648 + 9_437_184 + 1_574_400
+    assert flops_per_sequence(GPT2_124M, 50304) == 3 * 1024 * (12 * layer + 77_266_944) == 817_241_260_032
 
 
 @pytest.mark.parametrize("section", [GPT2_124M, GPT2_345M, GPT3_175B, NEOX_20B])
-def test_without_recompute_it_is_equation_3_of_narayanan_2021(section):
+def test_without_recompute_it_is_equation_3_of_narayanan_2021_with_the_keys_that_are_seen(section):
     layers, hidden, length, vocab_size = section.num_layers, section.hidden_size, section.seq_length, 51200
-    published = 96 * length * layers * hidden**2 * (1 + length / (6 * hidden) + vocab_size / (16 * layers * hidden))
+    keys = (length + 1) / 2  # of a token, in the mean; the paper has `length`
+    published = 96 * length * layers * hidden**2 * (1 + keys / (6 * hidden) + vocab_size / (16 * layers * hidden))
     # The paper adds a second forward pass for the layers (8 of 24 parts become recompute), not for the logits.
     logits = 6 * length * hidden * vocab_size
     assert flops_per_sequence(section, vocab_size) == pytest.approx((published - logits) * 3 / 4 + logits, rel=1e-12)
@@ -146,21 +147,23 @@ def test_large_models_cost_six_flops_per_parameter_and_token():
 
 def test_grouped_queries_and_gated_mlps_by_hand():
     # Per token, forward: qkv 2 x 4096 x (4096 + 2 x 1024), projection 2 x 4096^2, mlp 3 x 2 x 4096 x 14336, scores and
-    # context 4 x 8192 x 4096; logits 2 x 4096 x 128256.
-    layer = 50_331_648 + 33_554_432 + 352_321_536 + 134_217_728
+    # context 4 x 4096 x 4096.5 keys; logits 2 x 4096 x 128256.
+    layer = 50_331_648 + 33_554_432 + 352_321_536 + 67_117_056
     assert flops_per_sequence(LLAMA3_8B, 128256) == 3 * 8192 * (32 * layer + 1_050_673_152)
 
 
-def test_a_window_counts_as_many_keys_for_each_token_as_it_has():
+def test_a_window_counts_the_keys_that_each_token_sees():
     whole = model(1, 8, 2, 4)
-    counts = [flops_per_sequence(whole.model_copy(update={"window_size": window}), 10) for window in (3, 4, 9, None)]
-    assert counts[1] == counts[2] == counts[3] == counts[0] + 3 * 4 * (4 * 1 * 8)
+    counts = [flops_per_sequence(whole.model_copy(update={"window_size": window}), 10) for window in (2, 3, 4, 9, None)]
+    assert counts[2] == counts[3] == counts[4]
+    # 1 + 2 + 2 + 2, 1 + 2 + 3 + 3 and 1 + 2 + 3 + 4 keys
+    assert [counts[4] - each for each in counts[:2]] == [3 * (4 * 8) * 3, 3 * (4 * 8) * 1]
 
 
 def test_heads_may_be_wider_than_their_share():
     wide = model(1, 8, 2, 4, kv_channels=16)
-    # qkv 2 x 8 x 96, projection 2 x 32 x 8, mlp 4 x 8 x 32, square 4 x 4 x 32, logits 2 x 8 x 10
-    assert flops_per_sequence(wide, 10) == 3 * 4 * (1536 + 512 + 1024 + 512 + 160)
+    # qkv 2 x 8 x 96, projection 2 x 32 x 8, mlp 4 x 8 x 32, 2.5 keys 4 x 2.5 x 32, logits 2 x 8 x 10
+    assert flops_per_sequence(wide, 10) == 3 * 4 * (1536 + 512 + 1024 + 320 + 160)
     # embedding 80 + positions 32 + two norms 32 + final norm 16 + qkv 768 + 96 + projection 256 + 8 + mlp 512 + 40
     assert parameter_count(wide, 10) == 80 + 32 + 32 + 16 + 864 + 264 + 552
 

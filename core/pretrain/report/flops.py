@@ -16,21 +16,28 @@ def flops_per_sequence(model: ModelSection, vocab_size: int) -> int:
 
     Matmuls only, a multiply-add counted as two, the backward pass as twice the forward pass. Equation 3 of Narayanan et
     al. 2021 ("Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM") without its factor 4/3
-    for recompute, which is not progress, for any feed-forward size, gated MLPs and grouped-query attention. As there,
-    attention counts the full square although a causal model needs half of it; with a window as many keys for each token
-    as the window has, although the first tokens see fewer. `vocab_size` includes the padding.
+    for recompute, which is not progress, for any feed-forward size, gated MLPs and grouped-query attention. Of
+    attention it counts the keys that each token sees, under the causal mask and the window, as Megatron-LM does since
+    (`num_floating_point_operations` of megatron/training/training.py); the equation has the full square. A sequence
+    counts as one document. `vocab_size` includes the padding.
     """
     hidden, heads, head_size = model.hidden_size, model.num_attention_heads, model.kv_channels
     # For each layer and token: query, key, value and the output's projection; scores and context; the MLP, or a
     # token's experts, the shared ones and their router. Then logits.
     attention = 2 * hidden * head_size * (heads + 2 * model.num_query_groups) + 2 * heads * head_size * hidden
-    keys = model.seq_length if model.window_size is None else min(model.window_size, model.seq_length)
-    square = 4 * keys * heads * head_size
+    scores = 4 * _seen_keys(model) * heads * head_size
     sparse = model.moe_router_topk * _matrices(model, model.moe_ffn_hidden_size) + _beside_experts(model)
     dense = _matrices(model, model.ffn_hidden_size)
     mlps = 2 * sum(sparse if has_experts else dense for has_experts in model.layers_with_experts)
-    forward_per_token = model.num_layers * (attention + square) + mlps + 2 * hidden * vocab_size
-    return 3 * model.seq_length * forward_per_token
+    forward_per_token = model.num_layers * attention + mlps + 2 * hidden * vocab_size
+    return 3 * (model.seq_length * forward_per_token + model.num_layers * scores)
+
+
+def _seen_keys(model: ModelSection) -> int:
+    """Return the keys that the tokens of one sequence see, summed over the tokens."""
+    length = model.seq_length
+    window = length if model.window_size is None else min(model.window_size, length)
+    return window * (window + 1) // 2 + (length - window) * window
 
 
 def parameter_count(model: ModelSection, vocab_size: int) -> int:

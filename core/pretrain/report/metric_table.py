@@ -166,7 +166,8 @@ METRICS = (
     ),
     Metric(
         name="tflops_per_device",
-        help="Model TFLOP/s of a device. What experts drop counts as computed.",
+        help="Model TFLOP/s of a device; attention counts the keys that a token sees. What experts drop counts as "
+        "computed.",
         console=Line(110, "{:.3g} TFLOP/s/device"),
         tensorboard=Tag("throughput", over_samples=False),
         figure=None,

@@ -65,8 +65,10 @@ def recipe_of(source: dict[str, Any], row: dict[str, Any]) -> Recipe:
 
 
 def model_flops(source: dict[str, Any], row: dict[str, Any]) -> float:
-    """Return the FLOPs of a step of one device, without recompute."""
-    sequence = flops_per_sequence(recipe_of(source, row).model, source["vocab_size"])
+    """Return the FLOPs of a step of one device, without recompute, as the papers count: attention's full square."""
+    model = recipe_of(source, row).model
+    unseen = model.num_layers * model.seq_length * (model.seq_length - 1) // 2  # keys
+    sequence = flops_per_sequence(model, source["vocab_size"]) + 12 * unseen * model.hidden_size
     return row["batch"] * sequence / devices(row)
 
 
