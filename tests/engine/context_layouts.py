@@ -8,6 +8,7 @@ from engine.layouts import (
     BF16,
     DOCUMENTS,
     DOCUMENTS_PER_TOKEN,
+    FP16,
     GPT2,
     INTERLEAVED,
     LLAMA,
@@ -61,6 +62,8 @@ CONTEXT_TWO_RANKS_FULL = {
     "Mixtral, CP, EP, ZeRO-1": Case(MIXTRAL, (*CP, *EP, *ZERO1), last=STEPS),
     "auxiliary loss, CP": Case(BALANCED, CP, last=STEPS),
     "auxiliary loss per token, CP, EP": Case((*BALANCED, *PER_TOKEN), (*CP, *EP), last=STEPS),
+    "fp16, CP": Case((*FP16, *LLAMA), CP, last=SAVED_AT),
+    "fp16, documents, CP, ZeRO-1": Case((*FP16, *LLAMA_DOCUMENTS), (*CP, *ZERO1), last=SAVED_AT),
     "bf16, CP, ZeRO-1": Case((*BF16, *LLAMA), (*CP, *ZERO1), last=SAVED_AT),
     **{
         f"documents per token, stage {stage}, CP": Case(DOCUMENTS_PER_TOKEN, (*of, *CP, *ACCUMULATED), last=STEPS)
@@ -69,6 +72,15 @@ CONTEXT_TWO_RANKS_FULL = {
     "stage 3, CP": Case(LLAMA, (*STAGE[3], *CP), saves="of-stage-3-CP"),
     "stage 3, CP -> CP": Case(LLAMA, CP, loads="of-stage-3-CP"),
 }
+DROPPED = (*GPT2, *CP, "model.hidden_dropout=0.1", "model.attention_dropout=0.1")
+CONTEXT_DROPOUT_FULL = {
+    "dropout": Case(DROPPED, (), saves="of-dropout"),
+    "resumed": Case(DROPPED, (), loads="of-dropout"),
+    "recompute": Case(DROPPED, RECOMPUTE),
+    "selective recompute": Case(DROPPED, SELECTIVE),
+    "no dropout": Case((*GPT2, *CP), ()),
+}
+"""Ranks draw their own random numbers: no other layout has the same ones."""
 CONTEXT_FOUR_RANKS_FULL = {
     "CP of four": Case(LLAMA, CP4, last=STEPS),
     "documents per token, CP of four": Case((*LLAMA_DOCUMENTS, *PER_TOKEN), CP4, last=STEPS),
