@@ -20,6 +20,7 @@ from pretrain.reference.adam import ForeachAdam, gradient_norm
 from pretrain.reference.attention import Attention, ByDocument
 from pretrain.reference.cross_entropy import CrossEntropy
 from pretrain.reference.elementwise import rotate
+from pretrain.reference.muon import orthogonalize
 from pretrain.reference.norm import LayerNorm, RmsNorm
 from pretrain.reference.softmax import Softmax
 
@@ -202,11 +203,27 @@ class WrongKernels:
         def kernels(adam):
             return OptimizerKernels(adam=adam, gradient_norm=gradient_norm(request.device_type))
 
+        def iterating(orthogonalize):
+            return OptimizerKernels(
+                adam=ForeachAdam, gradient_norm=gradient_norm(request.device_type), orthogonalize=orthogonalize
+            )
+
         return [
+            offer("stops_early", iterating(lambda matrices, steps: orthogonalize(matrices, steps - 1))),
+            offer(
+                "iterates_in_16_bits",
+                iterating(lambda matrices, steps: orthogonalize(matrices.bfloat16(), steps).float()),
+            ),
+            offer("one_norm_for_all", iterating(one_norm_for_all)),
             offer("uncorrected", kernels(UncorrectedAdam)),
             offer("step_by_parameter", kernels(StepByParameter)),
             Offer(name="halves_state", build=lambda _: kernels(ForeachAdam), fake=lambda _: kernels(HalfAdam)),
         ]
+
+
+def one_norm_for_all(matrices, steps):
+    norm = matrices.norm()
+    return orthogonalize(matrices / norm, steps) * (matrices.norm(dim=(1, 2), keepdim=True) / norm)
 
 
 class WorkspaceNorm(torch.autograd.Function):

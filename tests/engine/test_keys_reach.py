@@ -228,6 +228,14 @@ ELSEWHERE = {
         "model.qk_layernorm",
         "model.make_vocab_size_divisible_by",
     ),
+    "pretrain.engine.optimizers.muon": (
+        "optimizer.muon_momentum",
+        "optimizer.muon_use_nesterov",
+        "optimizer.muon_num_ns_steps",
+        "optimizer.muon_scale_mode",
+        "optimizer.muon_extra_scale_factor",
+    ),
+    "installed optimizers, such as that of docs/writing-an-optimizer.md": ("optimizer.options",),
     "pretrain.model.rope": (
         "model.rotary_percent",
         "model.rotary_base",

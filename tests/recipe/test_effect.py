@@ -32,6 +32,9 @@ VALUES = {
     "parallel.pipeline_layers": [2],
     "model.rope_scaling_type": "yarn",
     "train.loss_spike.action": "skip",
+    "optimizer.options": "{beta: 2}",
+    "optimizer.muon_momentum": 0.5,
+    "optimizer.muon_scale_mode": "shape_scaling",
 }
 """Values of keys that do not accept 2."""
 
@@ -50,6 +53,7 @@ SWITCHES = {
     "model.moe_router_enable_expert_bias",
     "model.use_rope_scaling",
     "model.yarn_correction_range_round_to_int",
+    "optimizer.muon_use_nesterov",
 }
 
 SWITCHED_OFF = {

@@ -62,7 +62,7 @@ def test_a_key_of_another_section_is_found_there(message, smallest):
     smallest["model"]["lr"] = 1e-3
     assert message(text_of(smallest)).splitlines() == [
         "recipe.yml:6: model.lr: unknown key. Did you mean 'optimizer.lr'?",
-        "recipe.yml: optimizer: required. Adam and gradient clipping.",
+        "recipe.yml: optimizer: required. Adam or Muon, and gradient clipping.",
     ]
 
 

@@ -187,9 +187,11 @@ def _roles_of_linear(recipe: Recipe) -> list[str]:
 
 
 def _optimizer_request(recipe: Recipe, common: dict[str, Any]) -> OptimizerRequest:
-    match name := recipe.optimizer.name:
+    match name := recipe.optimizer.own:
         case "adam" | "adamw":
             return OptimizerRequest(**common | {"dtype": torch.float32}, name=name)
+        case "muon" | None:  # Muon's other weights are AdamW's, and an installed one may build on it
+            return OptimizerRequest(**common | {"dtype": torch.float32}, name="adamw")
         case _:
             assert_never(name)
 

@@ -203,9 +203,20 @@ class GradientNormFn(Protocol):
         """
 
 
+class OrthogonalizeFn(Protocol):
+    """The Newton-Schulz iteration of Muon (Jordan et al. 2024)."""
+
+    def __call__(self, matrices: Tensor, steps: int) -> Tensor:
+        """Return each matrix U S V^T of fp32 [k, m, n] as about U V^T, fp32 [k, m, n]; no host synchronization.
+
+        X = M / max(|M|, 1e-7) with the Frobenius norm, then `steps` times X <- a X + (b A + c A^2) X for A = X X^T, and
+        a, b, c = 3.4445, -4.7750, 2.0315. In fp32: layouts of one recipe would differ by the rounding of 16 bits.
+        """
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OptimizerKernels:
-    """The two halves of an optimizer step."""
+    """The parts of an optimizer step."""
 
     adam: type[torch.optim.Optimizer]
     """A `torch.optim.Optimizer` class shaped like apex's FusedAdam: `adam(params, lr, betas, eps, weight_decay,
@@ -213,6 +224,8 @@ class OptimizerKernels:
     checkpoint change its data-parallel size."""
     gradient_norm: GradientNormFn
     """See `GradientNormFn`."""
+    orthogonalize: OrthogonalizeFn | None = None
+    """For `optimizer.name: muon`; None: the reference's, in plain torch. Contract 1.4."""
 
 
 class ProcessGroupOptionsFn(Protocol):

@@ -15,6 +15,7 @@ from pretrain.reference.cross_entropy import CrossEntropy
 from pretrain.reference.elementwise import ACTIVATIONS, BiasDropoutAdd, rotate
 from pretrain.reference.experts import GroupedLinear, Router, permutation
 from pretrain.reference.linear import Linear
+from pretrain.reference.muon import orthogonalize
 from pretrain.reference.softmax import Softmax
 
 if TYPE_CHECKING:
@@ -107,7 +108,8 @@ def pretrain_router(request: requests.RouterRequest) -> Answer:
 @hookimpl
 def pretrain_optimizer(request: requests.OptimizerRequest) -> Answer:
     """Plain torch, lists of tensors."""
-    kernels = OptimizerKernels(adam=adam.ForeachAdam, gradient_norm=adam.gradient_norm(request.device_type))
+    norm = adam.gradient_norm(request.device_type)
+    kernels = OptimizerKernels(adam=adam.ForeachAdam, gradient_norm=norm, orthogonalize=orthogonalize)
     return Offer(name=NAME, build=lambda _: kernels)
 
 

@@ -6,13 +6,11 @@ from pathlib import Path
 
 from pages import Page
 
-FILE = """from pretrain.engine.optimizers.adam import AdamOptimizer
+FILE = """from pretrain.engine.optimizers.optimizer import Optimizer
 
 
-class Halved:
-    states = ("exp_avg", "exp_avg_sq")
-
-    def for_megatron(self, kernels):
+class Halved(Optimizer):
+    def for_megatron(self, recipe, kernels, ranks):
         class HalvedAdam(kernels.adam):
             def step(self, closure=None):
                 rates = [group["lr"] for group in self.param_groups]
@@ -23,12 +21,6 @@ class Halved:
                     group["lr"] = rate
 
         return HalvedAdam
-
-    def megatron_config(self, section):
-        return AdamOptimizer(is_decoupled=True).megatron_config(section)
-
-    def for_deepspeed(self, section, kernels, stepping):
-        raise NotImplementedError
 """
 CHOICE = "tests/engine/optimizers/test_choice.py"
 TRAINS = f"{CHOICE}::test_it_goes_on_from_the_state_it_declares[halved-megatron]"
@@ -36,29 +28,29 @@ PAGE = Page(
     heading="To add an optimizer",
     steps={
         "core/pretrain/recipe/sections/optimizer.py": (
-            'OptimizerName = Literal["adam", "adamw"]',
-            'OptimizerName = Literal["adam", "adamw", "halved"]',
+            'OptimizerName = Literal["adam", "adamw", "muon"]',
+            'OptimizerName = Literal["adam", "adamw", "muon", "halved"]',
         ),
         "core/pretrain/engine/optimizers/NAME.py": FILE,
         "core/pretrain/engine/optimizers/choice.py": (
-            "        case _:\n",
+            "        case None:\n",
             (
                 '        case "halved":\n'
                 "            from pretrain.engine.optimizers.NAME import Halved\n\n"
                 "            return Halved()\n"
-                "        case _:\n"
+                "        case None:\n"
             ),
         ),
         "core/pretrain/model/requests.py": (
-            '        case "adam" | "adamw":\n',
-            '        case "adam" | "adamw" | "halved":\n',
+            '        case "muon" | None:',
+            '        case "muon" | "halved" | None:',
         ),
         "core/pretrain/recipe/checks/deepspeed.py": (
-            "        case _:\n            assert_never(name)\n",
+            "        case None:\n",
             (
                 '        case "halved":\n'
                 '            yield Problem("optimizer.name", "halved needs engine.name: megatron.")\n'
-                "        case _:\n            assert_never(name)\n"
+                "        case None:\n"
             ),
         ),
         "core/pretrain/tools/align/comparing/adam_update.py": (

@@ -60,9 +60,9 @@ def states_in(folder):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_its_state_is_fp32(name):
+def test_the_state_of_a_layers_matrices_is_fp32(name):
     section = OptimizerSection(name=name, lr=1.0)
-    assert state_bytes(section) == torch.float32.itemsize * len(optimizer_of(section).states)
+    assert state_bytes(section) == torch.float32.itemsize * (1 if name == "muon" else 2)
 
 
 def test_the_state_of_another_optimizer_is_refused(tmp_path):
@@ -80,7 +80,7 @@ def test_the_state_of_another_optimizer_is_refused(tmp_path):
         storage.load(trained, tmp_path, weights_only=True)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "muon"])  # which align refuses
 def test_align_knows_its_weight_decay(name):
     adam = RecordedAdam(optimizer={"name": name}, learning_rate=1.0, step=1, taken=1)
     assert adam.is_decay_in_gradient == (name == "adam")

@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from pretrain.plugins.signatures import GradientNormFn, ProcessGroupOptionsFn
 
 
+KIND = "kind"
+"""Entry of every parameter group; see `pretrain.engine.optimizers.optimizer.Optimizer.kind_of`."""
+_GROUP_KEYS = ("wd_mult", "lr_mult", "is_expert_parallel", "is_decoupled_lr")  # megatron-core's
+
+
 def install(adam: type[Any], gradient_norm: GradientNormFn, overflow: Overflow | None) -> None:
     """Put a class of optimizers and the negotiated gradient norm in place of apex's in megatron-core 0.16.1.
 
@@ -32,6 +37,8 @@ def install(adam: type[Any], gradient_norm: GradientNormFn, overflow: Overflow |
     * optimizer/optimizer.py `ChainedOptimizer.get_grad_norm`: experts have an optimizer and a norm of their own,
       which are added up on the host.
     * optimizer/optimizer.py `_multi_tensor_copy_this_to_that`: a Python loop of copies for bf16.
+    * optimizer/optimizer.py `param_group_identifier_keys`: `load_state_dict` would take groups that only `KIND` tells
+      apart for one.
     """
     import megatron.core.optimizer as package  # noqa: PLC0415  after the bridge
     from megatron.core.optimizer import distrib_optimizer, optimizer  # noqa: PLC0415
@@ -45,6 +52,7 @@ def install(adam: type[Any], gradient_norm: GradientNormFn, overflow: Overflow |
     optimizer.get_grad_norm_fp32 = _GradientNorm(gradient_norm)
     optimizer.clip_grad_by_total_norm_fp32 = clip_by_norm
     optimizer.ChainedOptimizer.get_grad_norm = chained_norm
+    optimizer.param_group_identifier_keys = (*_GROUP_KEYS, KIND)
     optimizer._multi_tensor_copy_this_to_that = copy_tensors  # noqa: SLF001
     if overflow is not None:
         _watch(optimizer.MixedPrecisionOptimizer, overflow)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
 import torch
 
 from pretrain.conformance.cases import Case, run_with
 from pretrain.conformance.comparison import NoSynchronization, adam_in_float64, random
 from pretrain.conformance.examples import DTYPES, optimizer
 from pretrain.conformance.tensor_error import assert_near
+from pretrain.reference.muon import orthogonalize as newton_schulz
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,6 +23,11 @@ if TYPE_CHECKING:
 SHAPES = [(3, 5), (7,), (33, 17), (1,)]
 SETTINGS: dict[str, Any] = {"lr": 1e-2, "betas": (0.8, 0.95), "eps": 1e-6, "weight_decay": 0.1}
 
+
+ITERATED = [((3, 24, 40), 5), ((2, 40, 24), 5), ((1, 7, 7), 3), ((4, 128, 512), 5)]
+"""Shapes of matrices, and steps."""
+LARGEST_ERROR = 1e-4
+"""Of an entry of fp32 matrices whose largest singular values are about 1."""
 
 NAMES = [optimizer(name) for name in ("adam", "adamw")]
 ANY = [Case((optimizer("adamw"), optimizer("adam")))]
@@ -72,6 +79,29 @@ class TestOptimizer:
             _step(second, parameters, step)
         for ours, theirs in zip(parameters, straight, strict=True):
             assert torch.equal(ours, theirs), "a resumed run differs from an uninterrupted one"
+
+    @run_with(ANY)
+    def test_orthogonalizes(self, subject: Subject, kernel: Kernel, asked: OptimizerRequest) -> None:
+        """The iteration of `OrthogonalizeFn` in float64: wide and tall matrices, small and large ones, zeros."""
+        orthogonalize = subject.build(kernel, asked).orthogonalize
+        if orthogonalize is None:
+            pytest.skip(f"{kernel} brings no iteration: plain torch takes its place")
+        for shape, steps in ITERATED:
+            matrices = random(*shape, dtype=torch.float32)
+            matrices[0] *= 1e-9
+            matrices[-1] = 0 if shape[0] > 1 else matrices[-1] * 1e4
+            given = matrices.to(subject.device)
+            with NoSynchronization():
+                result = orthogonalize(given, steps)
+            assert (result.dtype, result.shape, result.device.type) == (
+                torch.float32,
+                matrices.shape,
+                subject.device.type,
+            )
+            # A small singular value grows up to 3.4445 times a step, and the rounding beside it.
+            error = float((result.cpu().double() - newton_schulz(matrices.double(), steps)).abs().max())
+            assert error <= LARGEST_ERROR, f"{shape}, {steps} steps: off by {error:.1e}"
+            assert torch.equal(given.cpu(), matrices), "the matrices were overwritten"
 
     @run_with(ANY)
     def test_gradient_norm(self, subject: Subject, kernel: Kernel, asked: OptimizerRequest) -> None:

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import re
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
-from megatron.core.optimizer import OptimizerConfig
+from megatron.core.optimizer import OptimizerConfig, get_standard_config_overrides
+from megatron.core.optimizer.optimizer_config import ParamKey, ParamWithNamePredicate
 from megatron.core.transformer.module import Float16Module
 
+from pretrain.bridge.megatron.optimizer import KIND
 from pretrain.engine.optimizers.choice import optimizer_of
+from pretrain.errors import RecipeError
 from pretrain.model.requests import compute_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from megatron.core.optimizer import MegatronOptimizer
+    from megatron.core.optimizer_param_scheduler import ParamGroupOverride
+    from torch import Tensor
 
+    from pretrain.engine.optimizers.optimizer import Optimizer
     from pretrain.model.gpt import GPT
     from pretrain.recipe import Recipe
+
+
+_WRAPPERS = re.compile(r"^(module\.)+")  # before the name of a weight in the model
 
 
 def distribute(recipe: Recipe, chunks: Sequence[GPT]) -> list[DistributedDataParallel]:
@@ -52,6 +63,12 @@ def in_compute_dtype(recipe: Recipe, chunk: GPT) -> Any:
 
 def optimizer_config(recipe: Recipe) -> OptimizerConfig:
     """Return megatron-core's configuration of the optimizer."""
+    if recipe.parallel.use_distributed_optimizer and not optimizer_of(recipe.optimizer).is_elementwise:
+        msg = (
+            f"optimizer.name: {recipe.optimizer.name} does not update each entry by itself, with Adam's state.\n"
+            "Give parallel.use_distributed_optimizer: false."
+        )
+        raise RecipeError(msg)
     optimizer, precision, dtype = recipe.optimizer, recipe.precision, compute_dtype(recipe)
     return OptimizerConfig(
         **optimizer_of(optimizer).megatron_config(optimizer),
@@ -71,6 +88,43 @@ def optimizer_config(recipe: Recipe) -> OptimizerConfig:
         overlap_param_gather=recipe.parallel.overlap_param_gather,
         log_num_zeros_in_grad=recipe.logging.log_num_zeros_in_grad,
     )
+
+
+def group_overrides(
+    optimizer: Optimizer, config: OptimizerConfig, chunks: Sequence[DistributedDataParallel]
+) -> dict[ParamKey, ParamGroupOverride]:
+    """Return megatron-core's parameter groups: its own, cut by the optimizer's kinds of weights."""
+
+    def kind(weight: Tensor, name: str) -> str:
+        return optimizer.kind_of(_WRAPPERS.sub("", name), weight)
+
+    kinds = {kind(weight, name) for chunk in chunks for name, weight in chunk.named_parameters()}
+    of_kind = {
+        ParamKey(with_name_predicate=ParamWithNamePredicate(each, partial(_is_kind, kind, each))): {KIND: each}
+        for each in sorted(kinds - {""})
+    }
+    standard: dict[ParamKey, ParamGroupOverride] = get_standard_config_overrides(config)
+    return standard | of_kind
+
+
+def _is_kind(kind: Callable[[Tensor, str], str], wanted: str, weight: Tensor, name: str) -> bool:
+    return kind(weight, name) == wanted
+
+
+def prepare_states(optimizer: Optimizer, built: MegatronOptimizer) -> None:
+    """Tell every parameter group its kind, and megatron-core the states of that, where it allocates them by itself."""
+
+    def allocate(adam: Any, _config: OptimizerConfig | None = None) -> None:
+        for group in adam.param_groups:
+            for weight in group["params"]:
+                if not adam.state[weight]:
+                    names = optimizer.states_of(group[KIND])
+                    adam.state[weight] = {name: torch.zeros_like(weight.detach()) for name in names}
+
+    for part in built.chained_optimizers:
+        for group in part.param_groups:
+            group.setdefault(KIND, "")
+        part.init_state_fn = allocate
 
 
 def connect(

@@ -15,6 +15,7 @@ from megatron.core.transformer.module import param_is_not_shared
 
 from pretrain.bridge.megatron import optimizer as bridge_optimizer
 from pretrain.checkpoint.megatron_state import MegatronState
+from pretrain.engine import groups
 from pretrain.engine.experts import ExpertLoad
 from pretrain.engine.forward import PerTokenGradients, forward_loss, mean_of_means, share_of_mean
 from pretrain.engine.megatron import data_parallel
@@ -44,13 +45,19 @@ class MegatronEngine(ForwardPass):
         self._norm = parts.kernels.optimizer.gradient_norm
         self._overflow = parts.overflow
         optimizer = optimizer_of(recipe.optimizer)
-        bridge_optimizer.install(optimizer.for_megatron(parts.kernels.optimizer), self._norm, self._overflow)
+        adam = optimizer.for_megatron(recipe, parts.kernels.optimizer, groups.tensor_group)
+        bridge_optimizer.install(adam, self._norm, self._overflow)
         bridge_optimizer.keep_local_sums()
         bridge_optimizer.sum_over_tensor_ranks(partial_gradients)
         super().__init__(parts, data_parallel.distribute(recipe, parts.chunks()))
+        config = data_parallel.optimizer_config(recipe)
         self.optimizer = get_megatron_optimizer(
-            data_parallel.optimizer_config(recipe), self.chunks, use_gloo_process_groups=not parts.planned
+            config,
+            self.chunks,
+            data_parallel.group_overrides(optimizer, config, self.chunks),
+            use_gloo_process_groups=not parts.planned,
         )
+        data_parallel.prepare_states(optimizer, self.optimizer)
         self._config = self.chunks[0].config
         self._per_token = PerTokenGradients() if recipe.train.calculate_per_token_loss else None
         data_parallel.connect(

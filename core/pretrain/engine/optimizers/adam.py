@@ -1,4 +1,4 @@
-"""Adam and AdamW: the state, and the settings for each engine."""
+"""Adam and AdamW: the settings for each engine."""
 
 from __future__ import annotations
 
@@ -6,37 +6,31 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from pretrain.engine.optimizers.optimizer import Optimizer
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pretrain.engine.optimizers.optimizer import TensorRanks
     from pretrain.plugins.signatures import OptimizerKernels
+    from pretrain.recipe import Recipe
     from pretrain.recipe.sections.optimizer import OptimizerSection
 
-STATES = ("exp_avg", "exp_avg_sq")
-"""Running means of the gradient and of its square."""
 
-
-@dataclass(frozen=True, slots=True)
-class AdamOptimizer:
-    """See `pretrain.engine.optimizers.choice.Optimizer`."""
+@dataclass(frozen=True)
+class AdamOptimizer(Optimizer):
+    """See `Optimizer`."""
 
     is_decoupled: bool
     """AdamW: weight decay shrinks the weights beside Adam's step and is no part of the gradient."""
-    states: tuple[str, ...] = STATES
 
-    def for_megatron(self, kernels: OptimizerKernels) -> type[Any]:
+    def for_megatron(self, recipe: Recipe, kernels: OptimizerKernels, ranks: TensorRanks) -> type[Any]:  # noqa: ARG002
         """Return the negotiated Adam."""
         return kernels.adam
 
     def megatron_config(self, section: OptimizerSection) -> dict[str, Any]:
         """Return arguments of OptimizerConfig."""
-        return {
-            "optimizer": "adam",
-            "decoupled_weight_decay": self.is_decoupled,
-            "adam_beta1": section.adam_beta1,
-            "adam_beta2": section.adam_beta2,
-            "adam_eps": section.adam_eps,
-        }
+        return super().megatron_config(section) | {"decoupled_weight_decay": self.is_decoupled}
 
     def for_deepspeed(
         self, section: OptimizerSection, kernels: OptimizerKernels, stepping: Callable[[type[Any]], type[Any]]

@@ -2,53 +2,52 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from pretrain.engine.optimizers.adam import AdamOptimizer
+from pretrain.engine.optimizers.muon import MuonOptimizer
+from pretrain.engine.optimizers.optimizer import Optimizer
+from pretrain.errors import BackendError
+from pretrain.plugins.host.discovery import cause
+from pretrain.recipe.sections.optimizer import installed_optimizers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pretrain.plugins.signatures import OptimizerKernels
     from pretrain.recipe.sections.optimizer import OptimizerSection
-
-
-class Optimizer(Protocol):
-    """An optimizer; its file imports neither an engine nor torch at import, so that every tool may ask for its state.
-
-    An engine that does not have it is refused before a run starts, in `pretrain.recipe.checks`.
-    """
-
-    @property
-    def states(self) -> tuple[str, ...]:
-        """Names of a weight's tensors of state, fp32 and shaped as it, in the optimizer and in checkpoints."""
-
-    def for_megatron(self, kernels: OptimizerKernels) -> type[Any]:
-        """Return the class that megatron-core builds, shaped like apex's FusedAdam."""
-
-    def megatron_config(self, section: OptimizerSection) -> dict[str, Any]:
-        """Return the arguments of megatron-core's OptimizerConfig that are its own."""
-
-    def for_deepspeed(
-        self, section: OptimizerSection, kernels: OptimizerKernels, stepping: Callable[[type[Any]], type[Any]]
-    ) -> Callable[[list[dict[str, Any]]], Any]:
-        """Return what makes it of parameter groups, with a settable count of the steps taken, `taken`.
-
-        `stepping` gives an Adam shaped like apex's that count, or replaces it by one for host memory.
-        """
 
 
 def optimizer_of(section: OptimizerSection) -> Optimizer:
     """Return the optimizer that the section names."""
-    match section.name:
+    match own := section.own:
         case "adamw":
             return AdamOptimizer(is_decoupled=True)
         case "adam":
             return AdamOptimizer(is_decoupled=False)
+        case "muon":
+            return MuonOptimizer()
+        case None:
+            return _installed(section.name)
         case _:
-            assert_never(section.name)
+            assert_never(own)
+
+
+def _installed(name: str) -> Optimizer:
+    """Return the optimizer that another distribution has registered; raises BackendError where it is none."""
+    entry = installed_optimizers()[name]
+    who = f"optimizer '{name}' ({entry.value}{f' of {entry.dist.name} {entry.dist.version}' if entry.dist else ''})"
+    try:
+        found = entry.load()
+        optimizer = found() if isinstance(found, type) else found
+    except Exception as error:
+        msg = f"{who} cannot be loaded: {cause(error)}\nPRETRAIN_TRACEBACK=1 shows where."
+        raise BackendError(msg) from error
+    if not isinstance(optimizer, Optimizer):
+        msg = f"{who} is no {Optimizer.__module__}.{Optimizer.__name__}.\nSee docs/writing-an-optimizer.md."
+        raise BackendError(msg)
+    return optimizer
 
 
 def state_bytes(section: OptimizerSection) -> int:
-    """Return the bytes of optimizer state for each parameter, without main weights."""
-    return 4 * len(optimizer_of(section).states)
+    """Return the bytes of optimizer state for each parameter of the layers, without main weights."""
+    # Of matrices, which nearly all of the layers' parameters are in; other weights may have more states.
+    optimizer = optimizer_of(section)
+    return 4 * len(optimizer.states_of(optimizer.of_matrices))

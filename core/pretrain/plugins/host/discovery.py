@@ -16,6 +16,7 @@ from pretrain import __version__
 from pretrain.errors import BackendError, did_you_mean
 from pretrain.plugins import BACKENDS, CONTRACT, PLUGINS
 from pretrain.plugins.backend import Backend
+from pretrain.recipe.sections.optimizer import OPTIMIZERS
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoints
@@ -27,6 +28,10 @@ FIRST_PARTY = ("ascend", "cuda")
 
 _REQUIREMENT = re.compile(r"pretrain\s*(?:\[[^]]*\])?\s*\(?([<>=!~][^;()]*)\)?", re.IGNORECASE)
 """A distribution's dependency on pretrain, with extras or without, but without a condition."""
+
+
+_READ = (BACKENDS, PLUGINS, OPTIMIZERS)
+"""The entry-point groups that are read."""
 
 
 class Role(StrEnum):
@@ -127,9 +132,9 @@ def unread_groups() -> list[str]:
     groups = sorted(group for group in entry_points().groups if group.startswith("pretrain"))
     return [
         f"{_describe(entry, Role.KERNELS).provider} registers '{entry.name}' in the entry-point group '{group}', "
-        f"which pretrain does not read.{did_you_mean(group, (BACKENDS, PLUGINS))}"
+        f"which pretrain does not read.{did_you_mean(group, _READ)}"
         for group in groups
-        if group not in {BACKENDS, PLUGINS}
+        if group not in _READ
         for entry in entry_points(group=group)
     ]
 

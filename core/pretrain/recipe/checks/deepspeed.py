@@ -59,9 +59,18 @@ def _without_pipeline(recipe: Recipe) -> str:
 
 def _optimizer(recipe: Recipe) -> Iterator[Problem]:
     """Yield a problem for an optimizer that this engine does not have."""
-    match name := recipe.optimizer.name:
+    match name := recipe.optimizer.own:
         case "adam" | "adamw":
             yield from ()
+        case "muon":
+            yield Problem(
+                "optimizer.name",
+                "muon needs engine.name: megatron: DeepSpeed's ranks and groups do not keep its matrices whole.",
+            )
+        case None:
+            yield Problem(
+                "optimizer.name", f"{recipe.optimizer.name} needs engine.name: megatron, as all that are installed."
+            )
         case _:
             assert_never(name)
 

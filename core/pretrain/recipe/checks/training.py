@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
+from pretrain.errors import did_you_mean
 from pretrain.recipe.problem import Problem
+from pretrain.recipe.sections.optimizer import OPTIMIZERS, OptimizerName, installed_optimizers
 from pretrain.recipe.sections.precision import COMPILED
 from pretrain.recipe.stages import StagesError
 
@@ -118,6 +120,20 @@ def _recomputed(recipe: Recipe, layers: tuple[int, ...]) -> Iterator[Problem]:
     elif recipe.recompute.method == "uniform" and odd is not None:
         yield Problem(
             path, f"{recomputed} does not divide the {odd} layers of a stage; recompute.method: block takes any number."
+        )
+
+
+def optimizer_problems(recipe: Recipe) -> Iterator[Problem]:
+    """Yield an optimizer that is not there, and what it cannot do."""
+    own, installed = get_args(OptimizerName), sorted(installed_optimizers().names)
+    if (name := recipe.optimizer.name) not in {*own, *installed}:
+        others = f"installed: {', '.join(installed)}" if installed else f"none is installed as {OPTIMIZERS}"
+        hint = did_you_mean(name, [*own, *installed])
+        yield Problem("optimizer.name", f"{name} is neither of {', '.join(own)} nor installed; {others}.{hint}")
+    if recipe.optimizer.name == "muon" and recipe.parallel.use_distributed_optimizer:
+        yield Problem(
+            "parallel.use_distributed_optimizer",
+            "true divides weights over data-parallel ranks; optimizer.name: muon needs its matrices whole. Give false.",
         )
 
 

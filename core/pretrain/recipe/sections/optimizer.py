@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from pydantic import Field
 
-from pretrain.recipe.section import Bool, Float, Int, Section
+from pretrain.recipe.section import Bool, Float, Int, Section, Str
 
-OptimizerName = Literal["adam", "adamw"]
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoints
+
+OptimizerName = Literal["adam", "adamw", "muon"]
 """An optimizer has a file in pretrain.engine.optimizers; see CONTRIBUTING.md."""
+OPTIMIZERS = "pretrain.optimizers"
+"""Entry-point group of other distributions' optimizers; see docs/writing-an-optimizer.md."""
+
+
+def installed_optimizers() -> EntryPoints:
+    """Return the optimizers that other distributions bring, by their names; reading them imports none."""
+    return entry_points(group=OPTIMIZERS)
 
 
 class OptimizerSection(Section):
-    """Adam and gradient clipping."""
+    """Adam or Muon, and gradient clipping."""
 
-    name: OptimizerName = "adamw"
-    """adamw (decoupled weight decay, what Megatron-LM calls adam) or adam (weight decay added to the gradient)."""
+    name: OptimizerName | Str = "adamw"
+    """adamw (decoupled weight decay; Megatron-LM's adam), adam (weight decay added to the gradient), muon (for matrices
+    of the layers, adamw for all other weights), or an installed one's name."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Settings of an installed optimizer, by its own names."""
     lr: Float = Field(gt=0)
     """Highest learning rate."""
     adam_beta1: Float = Field(default=0.9, ge=0, lt=1)
@@ -25,10 +39,26 @@ class OptimizerSection(Section):
     """Decay of the mean of its square."""
     adam_eps: Float = Field(default=1e-8, gt=0)
     """Added to the denominator of the update."""
+    muon_momentum: Float = Field(default=0.95, ge=0, lt=1)
+    """Muon: decay of the mean of the gradient."""
+    muon_use_nesterov: Bool = True
+    """Muon: whether the gradient is added to its mean once more."""
+    muon_num_ns_steps: Int = Field(default=5, gt=0)
+    """Muon: steps of the Newton-Schulz iteration."""
+    muon_scale_mode: Literal["spectral", "unit_rms_norm", "shape_scaling"] = "spectral"
+    """Muon: factor of the update of m rows and n columns: sqrt(max(m, n)), sqrt(m / n) or sqrt(max(1, m / n))."""
+    muon_extra_scale_factor: Float = Field(default=0.2, gt=0)
+    """Muon: another factor; 0.2 with spectral gives updates of AdamW's size, so that its learning rates serve (arXiv
+    2502.16982)."""
     weight_decay: Float = Field(default=0.01, ge=0)
     """Weight decay of matrices; biases and norms have none."""
     clip_grad: Float = Field(default=1.0, ge=0)
     """Gradients are scaled down to this norm over all weights; 0: they are not."""
+
+    @property
+    def own(self) -> OptimizerName | None:
+        """The name, where the optimizer is one of this package; None where another distribution brings it."""
+        return cast("OptimizerName", self.name) if self.name in get_args(OptimizerName) else None
 
 
 class ScheduleSection(Section):

@@ -275,7 +275,7 @@ def record_side(side: Side, folder: Path, *, steps: int, positions: int) -> int:
     job = job_of(side, folder, steps=steps, positions=positions)
     nproc = side.nproc or side.load().least_ranks
     placement = make_placement(side.recipe, job.overrides, side.backend, nodes=Nodes(), nproc=nproc, world=None)
-    _require_comparable_experts(placement.recipe)
+    _require_comparable(placement.recipe)
     prepare_corpus(placement.recipe)
     make_folder(folder)
     require_space(folder, [placement.recipe], steps, positions)
@@ -330,6 +330,17 @@ def _set(overrides: Iterable[str]) -> list[str]:
     return [word for override in overrides for word in ("--set", override)]
 
 
+def _require_comparable(recipe: Recipe) -> None:
+    """Check that a side's tensors can be compared with those of another layout, and its updates recomputed."""
+    _require_comparable_experts(recipe)
+    if (name := recipe.optimizer.name) not in {"adam", "adamw"}:
+        msg = (
+            f"{recipe.source}: optimizer.name {name} cannot be compared: only Adam's updates are computed again.\n"
+            "Compare with --set optimizer.name=adamw: the gradients are the same."
+        )
+        raise RunError(msg)
+
+
 def _require_comparable_experts(recipe: Recipe) -> None:
     if recipe.model.num_experts is not None and recipe.precision.dtype != "fp32":
         msg = (
@@ -344,7 +355,7 @@ def require_ready(sides: Sequence[Side], recorded: Recording | None) -> None:
     """Check that recipes, devices, ranks and weights of the sides are right, and that the sides train the same."""
     recipes = [side.load_comparable() for side in sides]
     for side, recipe in zip(sides, recipes, strict=True):
-        _require_comparable_experts(recipe)
+        _require_comparable(recipe)
         if side.python is None:  # another installation may know other keys and backends, and checks them itself
             lay_out(recipe, side.nproc or recipe.least_ranks)
             require_device(load_alone(find_backend(side.backend)))

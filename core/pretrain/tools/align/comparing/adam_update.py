@@ -76,6 +76,8 @@ class RecordedAdam:
                 return True
             case "adamw":
                 return False
+            case "muon":
+                raise ValueError(name)  # refused by `pretrain.tools.align.run`
             case _:
                 assert_never(name)
 

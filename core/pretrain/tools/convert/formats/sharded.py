@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pretrain.checkpoint import sharded_format
-from pretrain.engine.optimizers.adam import STATES
+from pretrain.engine.optimizers.optimizer import STATES
 from pretrain.errors import CheckpointError, DamageError
 from pretrain.tools.convert import model_weights, weight_names
 from pretrain.tools.convert.formats.megatron_settings import (

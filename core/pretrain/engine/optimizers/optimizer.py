@@ -1,0 +1,77 @@
+"""What an optimizer says of itself: its state, and what each engine builds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+    from torch.distributed import ProcessGroup
+
+    from pretrain.plugins.signatures import OptimizerKernels
+    from pretrain.recipe import Recipe
+    from pretrain.recipe.sections.optimizer import OptimizerSection
+
+STATES = ("exp_avg", "exp_avg_sq")
+"""Adam's: running means of the gradient and of its square."""
+
+
+class TensorRanks(Protocol):
+    """The ranks that share weights, each of which has a part."""
+
+    def __call__(self, *, is_expert: bool) -> ProcessGroup:
+        """Return the group of tensor-parallel ranks; for a parameter group that `is_expert_parallel` the experts'."""
+
+
+class Optimizer:
+    """An optimizer; its file imports neither an engine nor torch at import, so that every tool may ask for its state.
+
+    An engine that does not have it is refused before a run starts, in `pretrain.recipe.checks`.
+    """
+
+    states: tuple[str, ...] = STATES
+    """Names of a weight's tensors of state, fp32 and shaped as it, in the optimizer and in checkpoints."""
+    is_elementwise: bool = True
+    """Whether an entry of a weight is updated from its own gradient and state alone, which are Adam's `STATES`.
+
+    Only then can parts of a weight be updated on several data-parallel ranks: `parallel.use_distributed_optimizer`."""
+
+    of_matrices: str = ""
+    """`kind_of` of a layer's matrices."""
+
+    def for_megatron(self, recipe: Recipe, kernels: OptimizerKernels, ranks: TensorRanks) -> type[Any]:
+        """Return the class that megatron-core builds, called as apex's FusedAdam; see `OptimizerKernels.adam`.
+
+        Where ranks share a weight (`tensor_model_parallel`), it is cut along its `partition_dim`, a weight with a
+        `partition_stride` of 2 each half by itself.
+        """
+        raise NotImplementedError
+
+    def megatron_config(self, section: OptimizerSection) -> dict[str, Any]:
+        """Return the arguments of megatron-core's OptimizerConfig that are its own."""
+        return {
+            "optimizer": "adam",  # megatron-core's name for the class that `for_megatron` returns
+            "decoupled_weight_decay": True,
+            "adam_beta1": section.adam_beta1,
+            "adam_beta2": section.adam_beta2,
+            "adam_eps": section.adam_eps,
+        }
+
+    def kind_of(self, name: str, weight: Tensor) -> str:  # noqa: ARG002
+        """Return the `kind` of a weight's parameter group: weights of another kind are in groups of their own."""
+        return ""
+
+    def states_of(self, kind: str) -> tuple[str, ...]:  # noqa: ARG002
+        """Return the names of the state of a weight of this kind: all of `states`, or some."""
+        return self.states
+
+    def for_deepspeed(
+        self, section: OptimizerSection, kernels: OptimizerKernels, stepping: Callable[[type[Any]], type[Any]]
+    ) -> Callable[[list[dict[str, Any]]], Any]:
+        """Return what makes it of parameter groups, with a settable count of the steps taken, `taken`.
+
+        `stepping` gives an Adam shaped like apex's that count, or replaces it by one for host memory.
+        """
+        raise NotImplementedError

@@ -1,0 +1,128 @@
+"""Muon updates whole matrices, whatever ranks they are cut over, and torch's as one matrix."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from engine import ranks, tiny
+from engine.comparison import check
+from engine.layouts import QWEN, SHALLOW
+from engine.optimizers.muon_layouts import (
+    MUON,
+    MUON_FOUR_RANKS_FULL,
+    MUON_ONE_RANK,
+    MUON_TWO_RANKS,
+    MUON_TWO_RANKS_FULL,
+)
+from pretrain.errors import RecipeError
+from pretrain.reference.muon import COEFFICIENTS, orthogonalize
+
+QKV = "self_attention.linear_qkv.weight"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("layouts")
+
+
+@pytest.fixture(scope="module")
+def two_ranks(folder):
+    return ranks.run("MUON_TWO_RANKS", 2, folder)
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("name", MUON_TWO_RANKS)
+def test_two_ranks_train_as_one(name, two_ranks):
+    check(two_ranks[name], MUON_TWO_RANKS[name])
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("name", MUON_ONE_RANK)
+def test_a_checkpoint_of_two_ranks_resumes_on_one(name, folder, two_ranks):
+    check(tiny.run(MUON_ONE_RANK[name], folder), MUON_ONE_RANK[name])
+
+
+@pytest.fixture(scope="module")
+def further(folder):
+    tables = {"MUON_TWO_RANKS_FULL": 2, "MUON_FOUR_RANKS_FULL": 4}
+    return {name: each for table, size in tables.items() for name, each in ranks.run(table, size, folder).items()}
+
+
+@pytest.mark.full
+@pytest.mark.ranks
+@pytest.mark.parametrize("name", [*MUON_TWO_RANKS_FULL, *MUON_FOUR_RANKS_FULL])
+def test_further_layouts_train_as_one(name, further):
+    check(further[name], {**MUON_TWO_RANKS_FULL, **MUON_FOUR_RANKS_FULL}[name])
+
+
+def test_a_matrix_is_updated_as_torchs_muon_updates_it():
+    """Its iteration is in bf16, which is 2^-8 of an entry; ours in float64 is that of the formula."""
+    torch.manual_seed(0)
+    for shape in ((24, 40), (40, 24), (32, 32)):
+        weight = torch.nn.Parameter(torch.zeros(shape))
+        weight.grad = torch.randn(shape)
+        torch.optim.Muon([weight], lr=1.0, momentum=0.95, nesterov=True, weight_decay=0.0).step()
+        mean = 0.05 * weight.grad
+        ours = orthogonalize((0.05 * weight.grad + 0.95 * mean)[None], 5)[0]
+        scale = max(1.0, shape[0] / shape[1]) ** 0.5  # of its adjust_lr_fn "original"
+        torch.testing.assert_close(-weight.detach(), ours * scale, rtol=0, atol=0.02)
+
+
+@pytest.mark.parametrize("shape", [(3, 24, 40), (2, 40, 24)])
+def test_the_iteration_is_a_polynomial_of_the_singular_values(shape):
+    matrices = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    left, values, right = torch.linalg.svd(matrices, full_matrices=False)
+    values = values / values.square().sum(1, keepdim=True).sqrt()
+    a, b, c = COEFFICIENTS
+    for _ in range(5):
+        values = a * values + b * values**3 + c * values**5
+    torch.testing.assert_close(orthogonalize(matrices, 5), left * values[:, None] @ right)
+    torch.testing.assert_close(
+        orthogonalize(matrices.float(), 5).double(), left * values[:, None] @ right, rtol=0, atol=1e-4
+    )
+
+
+def test_zeros_stay_zeros():
+    assert not orthogonalize(torch.zeros(2, 3, 5), 5).any()
+
+
+def test_queries_keys_and_values_gate_and_up_are_matrices_of_their_own():
+    recipe = tiny.tiny(*MUON, *QWEN, *SHALLOW, "optimizer.weight_decay=0", "optimizer.clip_grad=0")
+    model = recipe.model
+    groups, size = model.num_query_groups, model.head_size
+    with tiny.engine_of(recipe) as engine:
+        named = dict(engine.models[0].named_parameters())
+        before = {name: weight.detach().clone() for name, weight in named.items()}
+        tiny.take_step(engine, 0)
+        moved = {name: (before[name] - weight.detach()) / 5e-3 for name, weight in named.items()}
+    qkv = next(moved[name] for name in moved if name.endswith(QKV)).view(groups, -1, size, model.hidden_size)
+    queries = qkv[:, :-2].reshape(-1, model.hidden_size)
+    gate, up = next(moved[name] for name in moved if name.endswith("linear_fc1.weight")).chunk(2)
+    for part in (queries, qkv[:, -2].flatten(0, 1), qkv[:, -1].flatten(0, 1), gate, up):
+        values = torch.linalg.svdvals(part) / (0.2 * max(part.shape) ** 0.5)
+        assert 0.6 < values[0] < 1.3  # five steps take most of them there
+
+
+def test_updates_have_the_size_of_adamws():
+    with tiny.engine_of(tiny.tiny(*MUON, "optimizer.weight_decay=0", "optimizer.clip_grad=0")) as engine:
+        weight = next(w for name, w in engine.models[0].named_parameters() if name.endswith(QKV))
+        before = weight.detach().clone()
+        tiny.take_step(engine, 0)
+        moved = (weight.detach() - before).square().mean().sqrt().item() / 5e-3
+    assert 0.1 < moved < 0.4  # Liu et al. 2025, section 2.2: 0.2 to 0.4 is AdamW's
+
+
+@pytest.mark.parametrize("name", ["distributed optimizer", "deepspeed"])
+def test_ranks_that_divide_matrices_are_refused(name):
+    overrides = {
+        "distributed optimizer": "parallel.use_distributed_optimizer=true",
+        "deepspeed": "engine.name=deepspeed",
+    }
+    with pytest.raises(RecipeError, match="muon needs"):
+        tiny.tiny(*MUON, overrides[name])
+
+
+def test_its_keys_are_refused_with_adam():
+    with pytest.raises(RecipeError, match=r"optimizer\.muon_momentum.*no effect"):
+        tiny.tiny("optimizer.muon_momentum=0.9")
