@@ -203,6 +203,9 @@ def lr_decay_samples(settings: Settings) -> Derived | None:
 def optimizer_name(settings: Settings) -> Derived:
     """Return which Adam it is: Megatron's adam has decoupled weight decay."""
     given = settings.value("optimizer", "adam")
+    if given == "muon":
+        hint = "its flags are not read: set optimizer.name: muon and its keys by hand"
+        return in_place("adamw", "optimizer", f"adamw is used instead of {given}; {hint}")
     if given != "adam":
         return in_place("adamw", "optimizer", f"{given} is not supported; adamw is used instead")
     return Derived("adamw", ("optimizer",))

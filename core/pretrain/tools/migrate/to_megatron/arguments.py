@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 from pretrain.recipe.checks.effect import without_effect
 from pretrain.recipe.recipe import Recipe, walk
@@ -19,7 +19,29 @@ if TYPE_CHECKING:
 
     from pretrain.tools.migrate.to_megatron.flags import Function, Words
 
-FUNCTIONS: Mapping[str, Function] = {**model.FUNCTIONS, **rope.FUNCTIONS, **layout.FUNCTIONS}
+
+def _optimizer_name(recipe: Recipe) -> Answer:
+    match name := recipe.optimizer.own:
+        case "adamw":
+            return NOTHING
+        case "adam":
+            return Answer(change="weight decay is decoupled from the gradient: Megatron-LM's adam is adamw")
+        case "muon":
+            return Answer(change=f"all weights are updated by adamw: {_MUON}")
+        case None:
+            return Answer(change="all weights are updated by adamw: Megatron-LM does not have it")
+        case _:
+            assert_never(name)
+
+
+_MUON = "Megatron-LM's --optimizer muon has flags and defaults of its own, to be set by hand"
+
+FUNCTIONS: Mapping[str, Function] = {
+    **model.FUNCTIONS,
+    **rope.FUNCTIONS,
+    **layout.FUNCTIONS,
+    "optimizer.name": _optimizer_name,
+}
 """Functions by the key whose flags they return, for keys that one flag alone does not give."""
 
 
@@ -101,7 +123,12 @@ WITHOUT_FLAG: Mapping[str, str] = {
     "train.loss_spike.action": _SPIKE,
     "train.loss_spike.leave_out": _SPIKE,
     "logging.hang_after_seconds": "a rank that hangs ends the run when its collectives time out, without a report",
-    "optimizer.name": "weight decay is decoupled from the gradient: Megatron-LM's adam is adamw",
+    "optimizer.options": "they belong to an installed optimizer, which Megatron-LM does not have",
+    "optimizer.muon_momentum": _MUON,
+    "optimizer.muon_use_nesterov": _MUON,
+    "optimizer.muon_num_ns_steps": _MUON,
+    "optimizer.muon_scale_mode": _MUON,
+    "optimizer.muon_extra_scale_factor": _MUON,
     "checkpoint.keep": "all checkpoints are kept",
     "evaluation.target_loss": "the final loss is not checked",
     "evaluation.prompt": "no text is generated at the end",
