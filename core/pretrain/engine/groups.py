@@ -102,20 +102,25 @@ def data_parallel_group() -> dist.ProcessGroup:
     return group
 
 
-def tensor_group(*, is_expert: bool) -> dist.ProcessGroup:
-    """Return the ranks that share a weight: tensor-parallel ones, or those of an expert."""
-    of_experts, of_others = (
-        parallel_state.get_expert_tensor_parallel_group,
-        parallel_state.get_tensor_model_parallel_group,
-    )
-    group: dist.ProcessGroup = of_experts() if is_expert else of_others()
-    return group
-
-
 def expert_data_parallel_group() -> dist.ProcessGroup:
     """Return the ranks that hold the same experts as this one."""
     group: dist.ProcessGroup = parallel_state.get_expert_data_parallel_group()
     return group
+
+
+class WeightRanks:
+    """See `pretrain.engine.optimizers.optimizer.WeightRanks`."""
+
+    def parts(self, *, is_expert: bool) -> dist.ProcessGroup:
+        """Return the tensor-parallel ranks, of experts those that share each."""
+        group: dist.ProcessGroup = parallel_state.get_tensor_model_parallel_group()
+        if is_expert:
+            group = parallel_state.get_expert_tensor_parallel_group()
+        return group
+
+    def copies(self, *, is_expert: bool) -> dist.ProcessGroup:
+        """Return the ranks that hold the same weights as this one."""
+        return expert_data_parallel_group() if is_expert else data_parallel_group()
 
 
 def seed(value: int) -> None:

@@ -41,6 +41,7 @@ MUON_TWO_RANKS_FULL = {
 }
 MUON_FOUR_RANKS_FULL = {
     "DeepSeek, EP x TP": Case((*MUON, *DEEPSEEK), (*EP, *TP_SP), last=STEPS),
+    "TP x DP": Case((*MUON, *QWEN), (*TP, *SP, *ACCUMULATED), last=STEPS),
     "TP x PP": Case((*MUON, *QWEN), (*TP, *SP, *PP), last=STEPS),
 }
 MUON_ONE_RANK = {"TP -> one": Case((*MUON, *QWEN, *SHALLOW), (), loads="of-TP")}

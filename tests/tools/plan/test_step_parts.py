@@ -75,11 +75,17 @@ def test_a_link_of_unknown_speed_takes_no_time_and_is_known_as_such():
     assert links(8, 2, 1, Figures(devices_per_node=8)).unknown([message, inside]) == ["inside a node", "between nodes"]
 
 
-ROOFLINE = Roofline(peak_flops=100.0, memory_bandwidth=10.0, efficiencies=Efficiencies(0.5, 0.8, 1.0))
+ROOFLINE = Roofline(
+    peak_flops=100.0, peak_flops_fp32=25.0, memory_bandwidth=10.0, efficiencies=Efficiencies(0.5, 0.8, 1.0)
+)
 
 
 def test_a_large_matmul_takes_its_flops():
     assert ROOFLINE.seconds({Operation(1000.0, 8, "fp16"): 1}) == pytest.approx(1000 / 50)
+
+
+def test_a_matmul_in_fp32_is_as_slow_as_that():
+    assert ROOFLINE.seconds({Operation(1000.0, 8, "fp32"): 1}) == pytest.approx(1000 / 12.5)
 
 
 def test_other_operations_take_their_traffic():

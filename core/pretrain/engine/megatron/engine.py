@@ -45,7 +45,7 @@ class MegatronEngine(ForwardPass):
         self._norm = parts.kernels.optimizer.gradient_norm
         self._overflow = parts.overflow
         optimizer = optimizer_of(recipe.optimizer)
-        adam = optimizer.for_megatron(recipe, parts.kernels.optimizer, groups.tensor_group)
+        adam = optimizer.for_megatron(recipe, parts.kernels.optimizer, groups.WeightRanks())
         bridge_optimizer.install(adam, self._norm, self._overflow)
         bridge_optimizer.keep_local_sums()
         bridge_optimizer.sum_over_tensor_ranks(partial_gradients)

@@ -11,7 +11,7 @@ from pretrain.engine.optimizers.optimizer import Optimizer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pretrain.engine.optimizers.optimizer import TensorRanks
+    from pretrain.engine.optimizers.optimizer import WeightRanks
     from pretrain.plugins.signatures import OptimizerKernels
     from pretrain.recipe import Recipe
     from pretrain.recipe.sections.optimizer import OptimizerSection
@@ -24,7 +24,7 @@ class AdamOptimizer(Optimizer):
     is_decoupled: bool
     """AdamW: weight decay shrinks the weights beside Adam's step and is no part of the gradient."""
 
-    def for_megatron(self, recipe: Recipe, kernels: OptimizerKernels, ranks: TensorRanks) -> type[Any]:  # noqa: ARG002
+    def for_megatron(self, recipe: Recipe, kernels: OptimizerKernels, ranks: WeightRanks) -> type[Any]:  # noqa: ARG002
         """Return the negotiated Adam."""
         return kernels.adam
 

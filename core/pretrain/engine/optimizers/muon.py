@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from pretrain.engine.optimizers.optimizer import TensorRanks
+    from pretrain.engine.optimizers.optimizer import WeightRanks
     from pretrain.plugins.signatures import OptimizerKernels, OrthogonalizeFn
     from pretrain.recipe import Recipe
     from pretrain.recipe.sections.optimizer import OptimizerSection
@@ -36,7 +36,7 @@ class MuonOptimizer(Optimizer):
     is_elementwise = False  # an update needs the whole matrix
     of_matrices = "whole"
 
-    def for_megatron(self, recipe: Recipe, kernels: OptimizerKernels, ranks: TensorRanks) -> type[Any]:
+    def for_megatron(self, recipe: Recipe, kernels: OptimizerKernels, ranks: WeightRanks) -> type[Any]:
         """Return the negotiated Adam, with Muon's step for groups of matrices."""
         from pretrain.reference.muon import orthogonalize  # noqa: PLC0415  imports torch
 
@@ -85,47 +85,63 @@ class _Muon:
         for group in groups:
             if group["kind"] in KINDS:
                 group["step"] = group.get("step", 0) + 1
-                for weights in _batches(group):
+                for weights in _alike(group):
                     self.matrices.update(group, weights, [self.state[weight] for weight in weights])
         return loss
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MatrixStep:
-    """Muon's step for matrices."""
+    """Muon's step for matrices.
+
+    The ranks that hold the same weights each compute some of the updates, and broadcast them: all have every momentum.
+    """
 
     section: OptimizerSection
     heads: tuple[int, int, int]  # rows of queries, keys and values in one query group
     orthogonalize: OrthogonalizeFn
-    ranks: TensorRanks
+    ranks: WeightRanks
 
     def update(self, group: Mapping[str, Any], weights: list[Tensor], states: list[dict[str, Tensor]]) -> None:
         """Update weights of one shape and division, [rows, columns] or [experts, rows, columns]."""
         import torch  # noqa: PLC0415  see `Optimizer`
 
+        copies = self.ranks.copies(is_expert=group["is_expert_parallel"])
+        share = max(1, min(MOST_ENTRIES // weights[0].numel(), -(-len(weights) // copies.size())))
         with torch.no_grad():
             for weight, state in zip(weights, states, strict=True):
                 if not state:
                     state["exp_avg"] = torch.zeros_like(weight)
-            update = self._orthogonal(group, weights, self._momentum(weights, states))
+            means = [state["exp_avg"] for state in states]
+            torch._foreach_lerp_(means, _grads(weights), 1 - self.section.muon_momentum)
+            parts = [slice(first, first + share) for first in range(0, len(weights), share)]
+            for first in range(0, len(parts), copies.size()):
+                self._together(group, [(weights[part], means[part]) for part in parts[first : first + copies.size()]])
+
+    def _together(self, group: Mapping[str, Any], parts: list[tuple[list[Tensor], list[Tensor]]]) -> None:
+        """Update as many parts as ranks have copies, or fewer: each of these computes one."""
+        import torch  # noqa: PLC0415
+        import torch.distributed as dist  # noqa: PLC0415
+
+        copies = self.ranks.copies(is_expert=group["is_expert_parallel"])
+        own = copies.rank()
+        computed = self._orthogonal(group, *parts[own]) if own < len(parts) else None
+        for rank, (weights, _) in enumerate(parts):
+            update = computed if rank == own else None
+            if update is None:
+                update = weights[0].new_empty(len(weights), *weights[0].shape)
+            if copies.size() > 1:
+                dist.broadcast(update, group_src=rank, group=copies)
             torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
             torch._foreach_add_(weights, update.unbind(), alpha=-group["lr"])
 
-    def _momentum(self, weights: list[Tensor], states: list[dict[str, Tensor]]) -> Tensor:
-        """Return the momenta of the weights, stacked."""
+    def _orthogonal(self, group: Mapping[str, Any], weights: list[Tensor], means: list[Tensor]) -> Tensor:
+        """Return the scaled updates of the weights' matrices, stacked."""
         import torch  # noqa: PLC0415
 
-        grads = [weight.grad for weight in weights if weight.grad is not None]
-        means = [state["exp_avg"] for state in states]
-        torch._foreach_lerp_(means, grads, 1 - self.section.muon_momentum)
-        if not self.section.muon_use_nesterov:
-            return torch.stack(means)
-        return torch.stack(torch._foreach_lerp(grads, means, self.section.muon_momentum))  # noqa: SLF001
-
-    def _orthogonal(self, group: Mapping[str, Any], weights: list[Tensor], momentum: Tensor) -> Tensor:
-        """Return the scaled updates of the weights' matrices, stacked as the momenta."""
-        import torch  # noqa: PLC0415
-
+        momentum = torch.stack(means)
+        if self.section.muon_use_nesterov:
+            momentum.lerp_(torch.stack(_grads(weights)), 1 - self.section.muon_momentum)
         rows, columns = momentum.shape[-2:]
         sizes = self._sizes(group["kind"], rows)
         cut = momentum.view(-1, rows // sum(sizes), sum(sizes), columns)
@@ -148,12 +164,12 @@ class MatrixStep:
 
     def _of_part(self, part: Tensor, weight: Tensor, *, is_expert: bool) -> Tensor:
         """Return this rank's part of the scaled update, for its part [k, m, n] of matrices."""
-        ranks = self.ranks(is_expert=is_expert)
+        ranks = self.ranks.parts(is_expert=is_expert)
         is_divided = getattr(weight, "tensor_model_parallel", False) and ranks.size() > 1
         dim = getattr(weight, "partition_dim", 0) + 3 - weight.dim()
         whole = _gathered(part, dim, ranks) if is_divided else part
         result = self.orthogonalize(whole, self.section.muon_num_ns_steps) * self._scale(*whole.shape[1:])
-        return result.chunk(ranks.size(), dim)[ranks.rank()] if is_divided else result
+        return result.chunk(ranks.size(), dim)[ranks.rank()].contiguous() if is_divided else result
 
     def _scale(self, rows: int, columns: int) -> float:
         """Return the factor of an orthogonal matrix; the modes are those of Megatron-LM's --muon-scale-mode."""
@@ -169,16 +185,18 @@ class MatrixStep:
         return math.sqrt(squared) * self.section.muon_extra_scale_factor
 
 
-def _batches(group: Mapping[str, Any]) -> Iterator[list[Tensor]]:
-    """Yield the weights that have a gradient, those of one shape and division together, so many entries at most."""
+def _alike(group: Mapping[str, Any]) -> Iterator[list[Tensor]]:
+    """Yield the weights that have a gradient, those of one shape and division together."""
     alike = defaultdict(list)
     for weight in group["params"]:
         if weight.grad is not None:
             divided = getattr(weight, "tensor_model_parallel", False) and getattr(weight, "partition_dim", 0)
             alike[weight.shape, divided].append(weight)
-    for weights in alike.values():
-        count = max(1, MOST_ENTRIES // weights[0].numel())
-        yield from (weights[first : first + count] for first in range(0, len(weights), count))
+    yield from alike.values()
+
+
+def _grads(weights: list[Tensor]) -> list[Tensor]:
+    return [weight.grad for weight in weights if weight.grad is not None]
 
 
 def _gathered(part: Tensor, dim: int, ranks: Any) -> Tensor:

@@ -18,11 +18,14 @@ STATES = ("exp_avg", "exp_avg_sq")
 """Adam's: running means of the gradient and of its square."""
 
 
-class TensorRanks(Protocol):
-    """The ranks that share weights, each of which has a part."""
+class WeightRanks(Protocol):
+    """The ranks that have a weight; `is_expert` is `is_expert_parallel` of its parameter group."""
 
-    def __call__(self, *, is_expert: bool) -> ProcessGroup:
-        """Return the group of tensor-parallel ranks; for a parameter group that `is_expert_parallel` the experts'."""
+    def parts(self, *, is_expert: bool) -> ProcessGroup:
+        """Return the tensor-parallel ranks, which have parts of it."""
+
+    def copies(self, *, is_expert: bool) -> ProcessGroup:
+        """Return the ranks that hold the same part of it as this one, and the same gradient."""
 
 
 class Optimizer:
@@ -41,7 +44,7 @@ class Optimizer:
     of_matrices: str = ""
     """`kind_of` of a layer's matrices."""
 
-    def for_megatron(self, recipe: Recipe, kernels: OptimizerKernels, ranks: TensorRanks) -> type[Any]:
+    def for_megatron(self, recipe: Recipe, kernels: OptimizerKernels, ranks: WeightRanks) -> type[Any]:
         """Return the class that megatron-core builds, called as apex's FusedAdam; see `OptimizerKernels.adam`.
 
         Where ranks share a weight (`tensor_model_parallel`), it is cut along its `partition_dim`, a weight with a

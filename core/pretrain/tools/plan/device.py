@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pretrain.errors import BackendError
-from pretrain.model.requests import compute_dtype
+from pretrain.model.requests import DTYPES, compute_dtype
 from pretrain.plugins.backend import Backend, Unavailable
 from pretrain.plugins.host.discovery import installed_backends
 from pretrain.plugins.host.manager import load
@@ -76,6 +76,7 @@ class PlanDevice:
     peak_flops: float | None  # dense FLOP/s of matmuls in the recipe's dtype
     figures: Figures  # of the datasheet, or of the user; devices of a node are always known, or assumed
     sources: Mapping[str, str] = field(default_factory=dict)  # of other figures than the backend's: option or "assumed"
+    peak_flops_fp32: float | None = None  # as `peak_flops`, in fp32; None: not known, and counted as that
     reached: ReachedShares = ASSUMED  # shares of the figures that a training reaches
     is_named: bool = True  # the backend answers for this name whether or not the device is there
     is_shared: bool = False  # the memory is a part of one that ranks share: more ranks have no more of it
@@ -125,6 +126,7 @@ def find_device(recipe: Recipe, wanted: DeviceOptions, *, ranks: int = 1) -> Pla
         is_shared=is_shared,
         memory=total,
         peak_flops=plugins.backend.peak_flops(compute_dtype(recipe)),
+        peak_flops_fp32=plugins.backend.peak_flops(DTYPES["fp32"]),
         figures=replace(figures, **given),
         sources=sources,
     )

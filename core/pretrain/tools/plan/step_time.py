@@ -61,7 +61,12 @@ def step_parts(
     # The slowest stage is busy with all micro-batches; before and after them it waits for one pass through the other
     # stages, or a v-th of it under the interleaved schedule with v chunks (Narayanan et al. 2021, arXiv:2104.04473,
     # section 2.2).
-    roofline = Roofline(device.peak_flops or math.inf, device.figures.memory_bandwidth or math.inf, efficiencies)
+    roofline = Roofline(
+        peak_flops=device.peak_flops or math.inf,
+        peak_flops_fp32=device.peak_flops_fp32 or device.peak_flops or math.inf,
+        memory_bandwidth=device.figures.memory_bandwidth or math.inf,
+        efficiencies=efficiencies,
+    )
     links = RankLinks(device.figures, layout, efficiencies.links)
     known = {stage: _pass(recipe, each, roofline, links) for stage, each in costs.items()}
     layers = layout.layers_of_stages
@@ -183,7 +188,8 @@ class RankLinks:
 class Roofline:
     """Speed of a device at given efficiencies (Williams et al. 2009, doi:10.1145/1498765.1498785)."""
 
-    peak_flops: float  # FLOP/s of matmuls in the recipe's dtype, which are taken for those in fp32 too
+    peak_flops: float  # FLOP/s of matmuls in the recipe's dtype
+    peak_flops_fp32: float  # of those in fp32: a router's, and Muon's iteration
     memory_bandwidth: float  # bytes/s
     efficiencies: Efficiencies  # shares of both that are reached
 
@@ -192,7 +198,8 @@ class Roofline:
         return math.fsum(self._of_one(operation) * count for operation, count in operations.items())
 
     def _of_one(self, operation: Operation) -> float:
-        computing = operation.flops / (self.peak_flops * self.efficiencies.matmul)
+        peak = self.peak_flops_fp32 if operation.dtype == "fp32" else self.peak_flops
+        computing = operation.flops / (peak * self.efficiencies.matmul)
         moving = operation.moved / (self.memory_bandwidth * self.efficiencies.memory)
         return max(computing, moving)
 
@@ -282,7 +289,7 @@ def step_time(recipe: Recipe, device: PlanDevice, layout: Layout, stages: Sequen
         worst=reached.worst,
         measured_in=reached.measured_in,
         unknown_links=_unknown_links(device, layout, stages),
-        left_out=_left_out(recipe),
+        left_out=_left_out(recipe, device),
     )
 
 
@@ -297,8 +304,10 @@ def _unknown_links(device: PlanDevice, layout: Layout, stages: Sequence[StagePla
     ]
 
 
-def _left_out(recipe: Recipe) -> list[str]:
+def _left_out(recipe: Recipe, device: PlanDevice) -> list[str]:
     lines = ["kernel launches, data loading, evaluation and checkpoints"]
+    if recipe.optimizer.name == "muon" and recipe.precision.dtype != "fp32" and device.peak_flops_fp32 is None:
+        lines.append(f"that Muon's matmuls are in fp32: their speed is unknown, they count as {recipe.precision.dtype}")
     zero = recipe.engine.zero
     if zero.offload_optimizer.device != "none":
         lines.append("the optimizer's step on the host, and its copies: the speed of the host's link is unknown")
