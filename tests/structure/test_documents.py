@@ -47,7 +47,8 @@ def test_commands_that_are_shown_exist(monkeypatch):
         assert called(arguments).command.callback is not None, (page, arguments)
 
 
-def test_recipes_that_are_shown_are_valid_with_their_overrides_and_ranks(monkeypatch):
+def test_recipes_that_are_shown_are_valid_with_their_overrides_and_ranks(monkeypatch, site):
+    site.project(ROOT / "docs" / "example-optimizer")  # which a page has the reader install
     monkeypatch.chdir(ROOT)
     for page, words in RECIPES:
         shown = called(arguments_of_pretrain(words)).params

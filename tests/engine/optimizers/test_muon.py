@@ -15,7 +15,8 @@ from engine.optimizers.muon_layouts import (
     MUON_TWO_RANKS,
     MUON_TWO_RANKS_FULL,
 )
-from pretrain.errors import RecipeError
+from pretrain.checkpoint import storage
+from pretrain.errors import CheckpointError, RecipeError
 from pretrain.reference.muon import COEFFICIENTS, orthogonalize
 
 QKV = "self_attention.linear_qkv.weight"
@@ -126,3 +127,13 @@ def test_ranks_that_divide_matrices_are_refused(name):
 def test_its_keys_are_refused_with_adam():
     with pytest.raises(RecipeError, match=r"optimizer\.muon_momentum.*no effect"):
         tiny.tiny("optimizer.muon_momentum=0.9")
+
+
+@pytest.mark.parametrize(("saves", "loads"), [("muon", "adamw"), ("adamw", "muon")])
+def test_adams_state_is_not_taken_for_its_own(saves, loads, tmp_path):
+    with tiny.engine_of(tiny.tiny(*SHALLOW, f"optimizer.name={saves}")) as trained:
+        storage.save(trained, tmp_path, {"iteration": 0, "consumed_samples": 0})
+    with tiny.engine_of(tiny.tiny(*SHALLOW, f"optimizer.name={loads}")) as other:
+        with pytest.raises(CheckpointError, match="has the state of another optimizer"):
+            storage.load(other, tmp_path, weights_only=False)
+        storage.load(other, tmp_path, weights_only=True)

@@ -12,7 +12,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, assert_never
 
-from pretrain.engine.optimizers.optimizer import Optimizer
+from pretrain.engine.optimizers.optimizer import STATES, Optimizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 KINDS = ("whole", "gated", "qkv")
 """Of parameter groups of matrices: how the rows of a weight are cut."""
+MOMENTUM = "momentum_buffer"
+"""State of a matrix, as torch.optim.Muon calls it: a checkpoint of Adam's is not taken for it, nor the other way."""
 MOST_ENTRIES = 1 << 26
 """Of the matrices that are made orthogonal together, a quarter of a GiB: more would only take memory."""
 
@@ -33,6 +35,7 @@ MOST_ENTRIES = 1 << 26
 class MuonOptimizer(Optimizer):
     """See `Optimizer`."""
 
+    states = (MOMENTUM, *STATES)
     is_elementwise = False  # an update needs the whole matrix
     of_matrices = "whole"
 
@@ -57,8 +60,8 @@ class MuonOptimizer(Optimizer):
         return "gated" if getattr(weight, "partition_stride", 1) == 2 else "whole"
 
     def states_of(self, kind: str) -> tuple[str, ...]:
-        """Return the names of the state: a matrix has no mean of squares."""
-        return ("exp_avg",) if kind in KINDS else self.states
+        """Return the names of the state: a matrix has its momentum alone."""
+        return (MOMENTUM,) if kind in KINDS else STATES
 
 
 def _rows_of_a_group(recipe: Recipe) -> tuple[int, int, int]:
@@ -111,8 +114,8 @@ class MatrixStep:
         with torch.no_grad():
             for weight, state in zip(weights, states, strict=True):
                 if not state:
-                    state["exp_avg"] = torch.zeros_like(weight)
-            means = [state["exp_avg"] for state in states]
+                    state[MOMENTUM] = torch.zeros_like(weight)
+            means = [state[MOMENTUM] for state in states]
             torch._foreach_lerp_(means, _grads(weights), 1 - self.section.muon_momentum)
             parts = [slice(first, first + share) for first in range(0, len(weights), share)]
             for first in range(0, len(parts), copies.size()):
