@@ -15,7 +15,7 @@ from rank_programs import run_ranks
 
 
 def run(name: str, world_size: int, folder: Path, program: str = "engine.ranks") -> dict[str, object]:
-    """Start the ranks of a table of `layouts`, `expert_layouts` or `context_layouts` and return what rank 0 wrote."""
+    """Start the ranks of a table of `layouts`, or of `expert_layouts` and its like and return what rank 0 wrote."""
     world = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(world_size)}
     run_ranks(
         program, name, folder, folder=folder, world_size=world_size, variables=lambda rank: {**world, "RANK": str(rank)}
@@ -31,11 +31,11 @@ def main() -> None:
     megatron.install(CpuBackend())
     import torch.distributed as dist
 
-    from engine import context_layouts, expert_layouts, layouts, tiny
+    from engine import context_layouts, expert_layouts, fp8_layouts, layouts, tiny
     from pretrain.engine import groups
 
     name, folder = sys.argv[1], Path(sys.argv[2])
-    tables = vars(layouts) | vars(expert_layouts) | vars(context_layouts)
+    tables = vars(layouts) | vars(expert_layouts) | vars(context_layouts) | vars(fp8_layouts)
     rank = int(os.environ["RANK"])
     groups.join_world(CpuBackend(), rank, int(os.environ["WORLD_SIZE"]), timeout_minutes=10)
     results = {case: tiny.run(of, folder) for case, of in tables[name].items()}

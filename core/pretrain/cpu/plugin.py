@@ -82,7 +82,8 @@ def pretrain_linear(request: requests.LinearRequest) -> Answer:
     if request.dtype is not torch.float16:
         return None
     dtype = matmul_dtype(request.dtype)
-    reason = Absent("this CPU has matmuls in fp16" if dtype is request.dtype else "")
+    absent = Absent("this CPU has matmuls in fp16" if dtype is request.dtype else "")
+    reason = f"quantization {request.quantization}; only without" if request.quantization else absent
     return offer_unless(reason, name="fp32_matmul", build=lambda _: Linear(request, matmul_dtype=dtype))
 
 
