@@ -185,7 +185,7 @@ def expert_requests(recipe: Recipe, device_type: str, device_name: str = "") -> 
 
 
 def _roles_of_linear(recipe: Recipe) -> list[str]:
-    """Return the output layer's role where the recipe names its kernel, or the others are in fp8; else one serves all."""
+    """Return the output layer's role where it has a kernel of its own: named by the recipe, or beside fp8."""
     is_apart = recipe.precision.fp8 or "linear@output" in recipe.kernels.chosen()
     return ["", "output"] if is_apart else [""]
 

@@ -103,20 +103,18 @@ class Operands:
 
     def forward(self, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Return x and weight of x weight^T, which sums over in."""
-        return (self._rows(x), quantized(weight, self.kind, 1)) if self.kind else (x, weight)
+        return (self.rounded(x, 1), self.rounded(weight, 1)) if self.kind else (x, weight)
 
     def of_input(self, grad: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Return grad and weight of grad weight, the gradient of x, which sums over out."""
-        if not self.kind:
-            return grad, weight
-        return self._rows(grad, is_gradient=True), quantized(weight, self.kind, 0)
+        return (self.rounded(grad, 1, is_gradient=True), self.rounded(weight, 0)) if self.kind else (grad, weight)
 
     def of_weight(self, grad: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return grad and x, [rows, out] and [rows, in], of grad^T x, the gradient of weight, which sums over rows."""
         if not self.kind or not self.quantized_wgrad:
             return grad, x
-        return quantized(grad, self.kind, 0, is_gradient=True), quantized(x, self.kind, 0)
+        return self.rounded(grad, 0, is_gradient=True), self.rounded(x, 0)
 
-    def _rows(self, x: Tensor, *, is_gradient: bool = False) -> Tensor:
-        rows = x.reshape(-1, x.shape[-1])
-        return quantized(rows, self.kind, 1, is_gradient=is_gradient).view(x.shape)
+    def rounded(self, x: Tensor, dim: int, *, is_gradient: bool = False) -> Tensor:
+        """Return x, whose leading dimensions count as one of rows, rounded along dimension 0 or 1 of that matrix."""
+        return quantized(x.reshape(-1, x.shape[-1]), self.kind, dim, is_gradient=is_gradient).view(x.shape)
