@@ -21,8 +21,7 @@ LAYOUTS = {
 }
 OF_EXPERTS = {"EP, ZeRO-1": (*EP, *ZERO1), "TP, EP": (*TP_SP, *EP, *WHOLE)}
 
-FP8_TWO_RANKS = {"rowwise, TP, sequence parallel": Case(FP8["rowwise"], TP_SP, last=STEPS)}
-FP8_TWO_RANKS_FULL = {
+FP8_TWO_RANKS = {
     **{f"{kind}, {name}": Case(FP8[kind], layout, last=STEPS) for kind in KINDS for name, layout in LAYOUTS.items()},
     **{
         f"experts, {kind}, {name}": Case(EXPERTS[kind], layout, last=STEPS)

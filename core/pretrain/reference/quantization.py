@@ -7,7 +7,7 @@ operands are the same bits on every device, and fp8 times its scale is exactly a
     tensorwise: the whole matrix (a rank's part of it, an expert's rows);
     rowwise:    a row, over all of the summed dimension, as torchao's "rowwise" (float8/config.py);
     block:      1 x 128 of a row, DeepSeek-V3 (arXiv 2412.19437, section 3.3.2);
-    mxfp8:      1 x 32 of a row, OCP Microscaling Formats (MX) v1.0, section 5.2, with a scale in E8M0.
+    mxfp8:      1 x 32 of a row, OCP Microscaling Formats (MX) v1.0, whose scales are E8M0.
 
 Weights have 1 x 128 too, where DeepSeek-V3 has 128 x 128: one rule for all operands. The last group of a row may be
 shorter. Elements are E4M3; gradients under "tensorwise" E5M2, as Megatron's and Transformer Engine's "hybrid" format.
@@ -46,7 +46,7 @@ def scales(amax: Tensor, dtype: torch.dtype) -> Tensor:
     """Return the scale of each group, fp32, for its largest magnitude: the least 2^e with amax / 2^e at most fp8's max.
 
     e is from -126, which only groups reach whose entries all are below 2^-117, to 127. An infinite or NaN amax gives
-    NaN, and so a group of NaN, as E8M0's NaN does (OCP MX v1.0, section 5.3). By integer arithmetic on the bits of
+    NaN, and so a group of NaN, as E8M0's NaN does (OCP MX v1.0). By integer arithmetic on the bits of
     fp32, whose result is the same on every device.
     """
     mantissa, exponent = math.frexp(torch.finfo(dtype).max)  # 0.875 and 9 for E4M3, 0.875 and 16 for E5M2

@@ -37,7 +37,7 @@ OF_EXPERTS = [
 
 SUMS = 2**-10
 """Error of a sum as a part of the sum of its terms' magnitudes. Hopper's matrix units align the terms of a sum and keep
-about 14 bits (DeepSeek-V3, arXiv 2412.19437, section 3.5.2); terms of one call may lose 2^-13 each time they are added
+about 14 bits (DeepSeek-V3, arXiv 2412.19437, section 3.3.2); terms of one call may lose 2^-13 each time they are added
 up, a few times. Operands with other scales or other elements are off by 2^-5 and more in some entry of the tests."""
 
 REVEALS = {
