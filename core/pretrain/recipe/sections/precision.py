@@ -32,8 +32,8 @@ class PrecisionSection(Section):
     grad_reduce_in_fp32: Bool = Field(default_factory=_needs_fp32_sum)
     """Whether gradients are accumulated and reduced in fp32; by default only for bf16."""
     fp8: Literal["tensorwise", "rowwise", "block", "mxfp8"] | None = None
-    """Rounds the operands of linears' matmuls to fp8, with one scale, a power of two, for each matrix, row, or group of
-    128 (block) or 32 (mxfp8) of a row. Output layer, router, embedding and attention stay in `dtype`."""
+    """Rounds both operands of linears' matmuls to fp8, with a scale for each matrix, row, 128 (block) or 32 (mxfp8) of
+    a row; output layer, router, embedding and attention stay in `dtype`."""
     fp8_wgrad: Bool = True
     """Whether the matmuls of weight gradients are in fp8 too; false leaves them in `dtype`."""
     fp16_lm_cross_entropy: Bool = False
