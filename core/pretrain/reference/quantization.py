@@ -11,8 +11,8 @@ operands are the same bits on every device, and fp8 times its scale is exactly a
 
 Weights have 1 x 128 too, where DeepSeek-V3 has 128 x 128: one rule for all operands. The last group of a row may be
 shorter. Elements are E4M3; gradients under "tensorwise" E5M2, as Megatron's and Transformer Engine's "hybrid" format.
-Elements are rounded to nearest, ties to even. OCP rounds scales down and lets large elements saturate, which does not
-converge (arXiv 2506.08027); here they are rounded up, as there and in cuBLAS, so that nothing saturates.
+Elements are rounded to nearest, ties to even. OCP rounds scales down and lets large elements saturate, with which
+trainings can diverge (arXiv 2506.08027); here they are rounded up, as proposed there, so that nothing saturates.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ def element_dtype(kind: str, *, is_gradient: bool = False) -> torch.dtype:
 def scales(amax: Tensor, dtype: torch.dtype) -> Tensor:
     """Return the scale of each group, fp32, for its largest magnitude: the least 2^e with amax / 2^e at most fp8's max.
 
-    e is from -126, which only groups reach whose entries all are below 2^-117, to 127. An infinite or NaN amax gives
-    NaN, and so a group of NaN, as E8M0's NaN does (OCP MX v1.0). By integer arithmetic on the bits of
-    fp32, whose result is the same on every device.
+    e is at least -126, which only groups reach whose entries all are below 2^-117. An infinite or NaN amax gives NaN,
+    and so a group of NaN, as E8M0's NaN does (OCP MX v1.0). By integer arithmetic on the bits of fp32, whose result is
+    the same on every device.
     """
     mantissa, exponent = math.frexp(torch.finfo(dtype).max)  # 0.875 and 9 for E4M3, 0.875 and 16 for E5M2
     most = round((2 * mantissa - 1) * 2**_MANTISSA)  # bits of the largest mantissa that still fits
