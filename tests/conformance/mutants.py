@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch.nn import functional as F  # noqa: N812
 
 from conformance import wrong_experts as experts
+from conformance import wrong_quantization
 from pretrain.cpu.backend import CpuBackend
 from pretrain.plugins import CONTRACT, hookimpl
 from pretrain.plugins.backend import Memory, PointToPoint
@@ -184,11 +185,12 @@ class WrongKernels:
         def adds_and_returns(x, weight, bias=None, group=None):
             return AddingLinear.apply(x, weight, bias)
 
-        return [offer("does_not_wait", does_not_wait), offer("adds_and_returns", adds_and_returns)]
+        plain = [offer("does_not_wait", does_not_wait), offer("adds_and_returns", adds_and_returns)]
+        return [*plain, *wrong_quantization.kernels(request)]
 
     @hookimpl
     def pretrain_grouped_linear(self, request):
-        return experts.grouped_linears(request)
+        return [*experts.grouped_linears(request), *wrong_quantization.kernels(request)]
 
     @hookimpl
     def pretrain_moe_permute(self, request):

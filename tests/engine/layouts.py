@@ -69,6 +69,7 @@ ACCUMULATED = ("train.micro_batch_size=1",)
 BF16 = ("precision.dtype=bf16",)
 BF16_SUMS = (*BF16, "precision.grad_reduce_in_fp32=false")
 BF16_SOFTMAX = (*BF16, "model.attention_softmax_in_fp32=false")
+FP8 = ("precision.fp8=rowwise",)
 FP16 = ("precision.dtype=fp16", "precision.initial_loss_scale=1024", "precision.loss_scale_window=2")
 FP16_LOSS = (*FP16, "precision.fp16_lm_cross_entropy=true")
 
@@ -119,6 +120,7 @@ TWO_RANKS = _shallow(
         "PP": Case(GPT2, PP, saves="of-PP"),
         "DP, ZeRO-1 overlapped": Case(GPT2, (*ZERO1, *OVERLAP_BOTH, *ACCUMULATED), saves="of-ZeRO-1"),
         "Qwen, TP, sequence parallel": Case(QWEN3_AND_2, (*TP, *SP), last=SAVED_AT),
+        "fp8, TP, sequence parallel": Case(FP8, (*TP, *SP), last=2),
         "TP -> PP": Case(GPT2, PP, loads="of-TP"),
         "ZeRO-1 -> ZeRO-1 and TP": Case(GPT2, (*ZERO1, *TP), loads="of-ZeRO-1"),
     }

@@ -259,6 +259,7 @@ ELSEWHERE = {
         "model.moe_z_loss_coeff",
     ),
     "pretrain.engine.experts": ("model.moe_router_bias_update_rate",),
+    "pretrain.model.requests, of linears": ("precision.fp8", "precision.fp8_wgrad"),
     "pretrain.model.requests, of the router": (
         "model.moe_router_topk",
         "model.moe_router_score_function",

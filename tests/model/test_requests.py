@@ -9,6 +9,8 @@ from engine import tiny
 from engine.layouts import LLAMA, NEOX, QWEN3
 from pretrain.engine import kernels
 from pretrain.model.requests import attention_requests, collectives_request, compute_dtype, kernel_requests
+from pretrain.plugins.contract import keep
+from pretrain.plugins.offer import Offer
 from pretrain.plugins.requests import Mask
 from pretrain.recipe.sections.precision import KernelsSection
 
@@ -183,3 +185,23 @@ def test_experts_and_their_widths_are_those_of_one_rank(tensor, of_experts, rows
 def test_a_recipe_can_name_the_kernel_of_every_role():
     named = requests(*EXPERTS, "model.qk_layernorm=true", "kernels.linear@output=reference")
     assert {key for key in named if "@" in key} == {key for key in KernelsSection.model_fields if "@" in key}
+
+
+def test_in_fp8_the_linears_of_layers_are_quantized_and_no_others():
+    split = ("parallel.tensor_model_parallel_size=2", "parallel.sequence_parallel=true")
+    wide = ("model.hidden_size=128", "model.num_query_groups=4", "model.moe_ffn_hidden_size=64")
+    asked = requests(*EXPERTS, *wide, *split, "model.moe_layer_freq=2", "precision.fp8=rowwise")
+    linear = asked["linear"]
+    assert (linear.quantization, linear.quantized_wgrad) == ("rowwise", True)
+    assert linear.shapes == ((320, 128), (128, 160), (96, 128), (128, 48), (192, 128), (128, 64))
+    assert {asked[f"linear@{role}"].quantization for role in ("output", "router")} == {""}
+    assert asked["grouped_linear"].quantization == "rowwise"
+    asked = requests(*LLAMA, "precision.fp8=mxfp8", "precision.fp8_wgrad=false", "model.hidden_size=128")
+    assert (asked["linear"].quantization, asked["linear"].quantized_wgrad) == ("mxfp8", False)
+
+
+def test_a_plugin_that_knows_no_fp8_declines_it():
+    offer = Offer(name="theirs", build=lambda built: None)
+    plain, quantized = requests()["linear"], requests("precision.fp8=rowwise")["linear"]
+    assert keep(offer, plain, (1, 3)) is offer
+    assert "has no quantization rowwise" in keep(offer, quantized, (1, 3)).reason

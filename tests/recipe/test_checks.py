@@ -13,6 +13,31 @@ SAMPLES = "train.train_samples=5000"
     ("overrides", "expected"),
     [
         (["model.num_attention_heads=3"], "model.num_attention_heads: 3 does not divide model.hidden_size 64."),
+        (
+            ["precision.fp8=rowwise", "precision.dtype=fp16"],
+            (
+                "precision.fp8: rowwise needs precision.dtype: bf16 or fp32: fp16's 5 bits of exponent cannot hold fp8 "
+                "times its scale."
+            ),
+        ),
+        (
+            ["precision.fp8=block"],
+            "model.hidden_size: 64 does not give multiples of 128, which precision.fp8: block needs. Nearest: 128.",
+        ),
+        (
+            ["precision.fp8=mxfp8", "model.ffn_hidden_size=100", "parallel.tensor_model_parallel_size=2"],
+            (
+                "model.ffn_hidden_size: 100 does not give multiples of 32 on each of 2 ranks, which precision.fp8: "
+                "mxfp8 needs. Nearest: 128."
+            ),
+        ),
+        (
+            ["precision.fp8=mxfp8", "parallel.tensor_model_parallel_size=4", "model.ffn_hidden_size=128"],
+            (
+                "model.kv_channels: 16, for 4 heads and 4 query groups, does not give multiples of 32 on each of 4 "
+                "ranks, which precision.fp8: mxfp8 needs. Nearest: 32."
+            ),
+        ),
         (["model.num_query_groups=3"], "model.num_query_groups: 3 does not divide model.num_attention_heads 4."),
         (["model.max_position_embeddings=16"], "model.max_position_embeddings: 16 is less than model.seq_length 32."),
         (

@@ -41,6 +41,7 @@ VALUES = {
 SWITCHES = {
     "parallel.overlap_p2p_comm",
     "precision.fp16_lm_cross_entropy",
+    "precision.fp8_wgrad",
     "precision.grad_reduce_in_fp32",
     "parallel.sequence_parallel",
     "parallel.overlap_param_gather",

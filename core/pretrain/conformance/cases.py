@@ -29,6 +29,7 @@ ABBREVIATIONS = {
     "mask": "",
     "micro_batch_size": "b",
     "name": "",
+    "quantization": "fp8 ",
     "queries": "q",
     "query_groups": "g",
     "score_function": "",
@@ -36,7 +37,7 @@ ABBREVIATIONS = {
     "tensor_parallel_size": "t",
     "weight_dtype": "weights ",
 }
-UNLABELLED = frozenset({"device_type", "device_name", "dtype", "process_group", "timeout_minutes"})
+UNLABELLED = frozenset({"device_type", "device_name", "dtype", "process_group", "shapes", "timeout_minutes"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from pretrain.conformance.kernels.experts import TestGroupedLinear, TestMoePermu
 from pretrain.conformance.kernels.linear import TestLinear
 from pretrain.conformance.kernels.norm import TestNorm
 from pretrain.conformance.kernels.optimizer import TestOptimizer
+from pretrain.conformance.kernels.quantization import TestQuantization
 from pretrain.conformance.kernels.softmax import TestSoftmax
 from pretrain.conformance.subject import answers
 from pretrain.conformance.two_ranks import TestCollectives
@@ -37,6 +38,7 @@ CLASSES = (
     TestMoePermute,
     TestNorm,
     TestOptimizer,
+    TestQuantization,
     TestRandom,
     TestRotary,
     TestRouter,

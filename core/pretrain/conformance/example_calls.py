@@ -133,6 +133,8 @@ def _cross_entropy(request: requests.CrossEntropyRequest, _: Sizes) -> ExampleCa
 
 def _linear(request: requests.LinearRequest, sizes: Sizes) -> ExampleCall:
     rows, columns = sizes.linear
+    if request.shapes and (columns, rows) not in request.shapes:
+        columns, rows = request.shapes[0]
     given = {
         "x": random(sizes.tokens, sizes.batch, rows, dtype=request.dtype),
         "weight": random(columns, rows, dtype=request.dtype, seed=1),

@@ -21,6 +21,7 @@ from pretrain.conformance.kernels.experts import TestGroupedLinear, TestMoePermu
 from pretrain.conformance.kernels.linear import TestLinear
 from pretrain.conformance.kernels.norm import TestNorm
 from pretrain.conformance.kernels.optimizer import TestOptimizer
+from pretrain.conformance.kernels.quantization import TestQuantization
 from pretrain.conformance.kernels.softmax import TestSoftmax
 from pretrain.conformance.subject import accepted, answers, load_subject
 from pretrain.conformance.training import TestTraining
@@ -52,6 +53,7 @@ __all__ = [
     "TestMoePermute",
     "TestNorm",
     "TestOptimizer",
+    "TestQuantization",
     "TestRandom",
     "TestRotary",
     "TestRouter",

@@ -21,6 +21,7 @@ from pretrain.plugins.requests import (
     RotaryRequest,
     RouterRequest,
 )
+from pretrain.recipe.linears import linear_shapes
 
 if TYPE_CHECKING:
     from pretrain.plugins.requests import Request, SoftmaxRequest
@@ -124,6 +125,7 @@ def kernel_requests(recipe: Recipe, device_type: str, vocab_size: int, device_na
         *(
             LinearRequest(
                 **common,
+                **({} if role else _of_body(recipe)),
                 role=role,
                 tensor_parallel_size=tensor,
                 sequence_parallel=parallel.sequence_parallel,
@@ -173,6 +175,7 @@ def expert_requests(recipe: Recipe, device_type: str, device_name: str = "") -> 
             # A tensor-parallel rank has its own tokens, and those of an expert go to all ranks that share it.
             rows=tokens // tensor * model.moe_router_topk * expert_tensor,
             main_grad_dtype=gradient_dtype(recipe),
+            **_quantization(recipe),
         ),
         ActivationRequest(**common, **activation, features=features, role="expert"),
     ]
@@ -182,8 +185,20 @@ def expert_requests(recipe: Recipe, device_type: str, device_name: str = "") -> 
 
 
 def _roles_of_linear(recipe: Recipe) -> list[str]:
-    """Return the output layer's role only where the recipe names its kernel; else it takes the one of all linears."""
-    return ["", "output"] if "linear@output" in recipe.kernels.chosen() else [""]
+    """Return the output layer's role where it has a kernel of its own: named by the recipe, or beside fp8."""
+    is_apart = recipe.precision.fp8 or "linear@output" in recipe.kernels.chosen()
+    return ["", "output"] if is_apart else [""]
+
+
+def _of_body(recipe: Recipe) -> dict[str, Any]:
+    """Return the fields of a quantized linear, which serves all but the output layer and the router."""
+    quantization = _quantization(recipe)
+    return quantization and {**quantization, "shapes": tuple((out, into) for into, out in linear_shapes(recipe))}
+
+
+def _quantization(recipe: Recipe) -> dict[str, Any]:
+    precision = recipe.precision
+    return {"quantization": precision.fp8, "quantized_wgrad": precision.fp8_wgrad} if precision.fp8 else {}
 
 
 def _optimizer_request(recipe: Recipe, common: dict[str, Any]) -> OptimizerRequest:

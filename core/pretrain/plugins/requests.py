@@ -245,6 +245,16 @@ class CrossEntropyRequest(Request):
     """fp16 and bf16 logits are exponentiated and summed in fp32."""
 
 
+QUANTIZATIONS = ("tensorwise", "rowwise", "block", "mxfp8")
+"""Of the operands of a matmul in fp8; `pretrain.reference.quantization` says bit for bit what each of them is."""
+
+
+def _require_known(quantization: str) -> None:
+    if quantization not in ("", *QUANTIZATIONS):
+        msg = f"quantization {quantization!r}; only: {', '.join(QUANTIZATIONS)}, or none"
+        raise ValueError(msg)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinearRequest(Request):
     """Linear whose input-gradient communication overlaps the weight gradient: `LinearFn`.
@@ -269,6 +279,19 @@ class LinearRequest(Request):
     main_grad_dtype: torch.dtype | None = None
     """Dtype of `weight.main_grad` when the weight gradient is to be added there by the kernel itself (gradient
     accumulation fusion); None: return it to autograd."""
+    quantization: str = field(default="", metadata={"since": (1, 4)})
+    """How operands are rounded to fp8, one of `QUANTIZATIONS`; "": they are not. Both of every matmul are, along the
+    dimension that it sums over: x and weight along `in` forward, the gradient and weight along `out` for the gradient
+    of x, the gradient and x along their rows for that of the weight. Input, output, bias and gradients have `dtype`,
+    and sums are accumulated in fp32, or in 14 bits or more."""
+    quantized_wgrad: bool = field(default=True, metadata={"since": (1, 4)})
+    """Whether the operands of the weight gradient are rounded too; without a quantization it says nothing."""
+    shapes: tuple[tuple[int, int], ...] = field(default=(), metadata={"since": (1, 4)})
+    """(out, in) of this rank's weights that the kernel serves, each once; only with a quantization."""
+
+    def __post_init__(self) -> None:
+        """Refuse a quantization that no kernel knows."""
+        _require_known(self.quantization)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -291,6 +314,14 @@ class GroupedLinearRequest(Request):
     """Rows of one call if all experts have equally many; the router decides how many there are, from zero on."""
     main_grad_dtype: torch.dtype | None = None
     """As `LinearRequest.main_grad_dtype`; ignoring `main_grad` is always right."""
+    quantization: str = field(default="", metadata={"since": (1, 4)})
+    """As `LinearRequest.quantization`, each expert by itself: its rows are one matrix, and its weight another."""
+    quantized_wgrad: bool = field(default=True, metadata={"since": (1, 4)})
+    """As `LinearRequest.quantized_wgrad`."""
+
+    def __post_init__(self) -> None:
+        """Refuse a quantization that no kernel knows."""
+        _require_known(self.quantization)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,6 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from pretrain.plugins.signatures import MoePermutation
 from pretrain.reference.accumulation import add_matmul
+from pretrain.reference.quantization import Operands
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -167,12 +168,13 @@ class GroupedLinear:
 
     def __init__(self, request: GroupedLinearRequest) -> None:
         self.adds_to_main_grad = request.main_grad_dtype is not None
+        self.operands = Operands(request.quantization, quantized_wgrad=request.quantized_wgrad)
 
     def __call__(self, x: Tensor, weight: Tensor, counts: Tensor) -> Tensor:
         """Return [rows, out] for x [rows, in] and weight [experts, out, in]."""
         main_grad = getattr(weight, "main_grad", None) if self.adds_to_main_grad else None
         listed = _even(x.shape[0], weight.shape[0]) if isinstance(counts, FakeTensor) else counts.tolist()
-        y: Tensor = _GroupedLinear.apply(x, weight, listed, main_grad)  # type: ignore[no-untyped-call]
+        y: Tensor = _GroupedLinear.apply(x, weight, listed, main_grad, self.operands)  # type: ignore[no-untyped-call]
         return y
 
 
@@ -183,28 +185,31 @@ def _even(rows: int, experts: int) -> list[int]:
 
 class _GroupedLinear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, counts: list[int], main_grad: Tensor | None) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, counts: list[int], main_grad: Tensor | None, operands: Operands
+    ) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.counts, ctx.main_grad = counts, main_grad
-        return _matmuls(x, weight.transpose(1, 2), counts)
+        ctx.counts, ctx.main_grad, ctx.operands = counts, main_grad, operands
+        y = x.new_empty(x.shape[0], weight.shape[1])
+        for result, rows, matrix in zip(torch.split(y, counts), torch.split(x, counts), weight, strict=True):
+            of_rows, of_matrix = operands.forward(rows, matrix)
+            torch.mm(of_rows, of_matrix.t(), out=result)
+        return y
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        grad_x = _matmuls(grads[0], weight, ctx.counts) if ctx.needs_input_grad[0] else None
-        grad_weight = None
+        grad, grad_x, grad_weight = grads[0], None, None
+        if ctx.needs_input_grad[0]:
+            grad_x = x.new_empty(x.shape)
+            results, parts = (torch.split(each, ctx.counts) for each in (grad_x, grad))
+            for result, rows, matrix in zip(results, parts, weight, strict=True):
+                of_rows, of_matrix = ctx.operands.of_input(rows, matrix)
+                torch.mm(of_rows, of_matrix, out=result)
         if ctx.needs_input_grad[1]:
-            pairs = list(zip(torch.split(grads[0], ctx.counts), torch.split(x, ctx.counts), strict=True))
-            grad_weight = _weight_gradient(pairs, weight, ctx.main_grad)
-        return grad_x, grad_weight, None, None
-
-
-def _matmuls(x: Tensor, matrices: Tensor, counts: list[int]) -> Tensor:
-    """Return [rows, n]: of the rows of each expert, [rows, m], the matmul with its matrix of [experts, m, n]."""
-    y = x.new_empty(x.shape[0], matrices.shape[2])
-    for rows, matrix, result in zip(torch.split(x, counts), matrices, torch.split(y, counts), strict=True):
-        torch.mm(rows, matrix, out=result)
-    return y
+            pairs = zip(torch.split(grad, ctx.counts), torch.split(x, ctx.counts), strict=True)
+            grad_weight = _weight_gradient([ctx.operands.of_weight(*pair) for pair in pairs], weight, ctx.main_grad)
+        return grad_x, grad_weight, None, None, None
 
 
 def _weight_gradient(pairs: list[tuple[Tensor, Tensor]], weight: Tensor, main_grad: Tensor | None) -> Tensor | None:

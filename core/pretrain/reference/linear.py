@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch.nn import functional as F  # noqa: N812  torch's own alias
 
 from pretrain.reference.accumulation import add_matmul
+from pretrain.reference.quantization import Operands
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,6 +41,7 @@ class Linear:
         self.accumulate = accumulate or (lambda main_grad, grad, x: add_matmul(main_grad, grad.t(), x))
         self.sequence_parallel = request.sequence_parallel
         self.adds_to_main_grad = request.main_grad_dtype is not None
+        self.operands = Operands(request.quantization, quantized_wgrad=request.quantized_wgrad)
 
     def __call__(
         self, x: Tensor, weight: Tensor, bias: Tensor | None = None, group: ProcessGroup | None = None
@@ -51,10 +53,16 @@ class Linear:
         # ZeRO-3 gathers a weight for its forward pass and again for its backward pass. torch's linear would keep a view
         # of the first in its graph, and so all gathered weights; _Linear keeps only the parameter.
         is_gathered = hasattr(weight, "ds_tensor")
-        if group is None and main_grad is None and self.matmul_dtype is None and not is_gathered:
+        is_plain = self.matmul_dtype is None and not self.operands.kind
+        if group is None and main_grad is None and is_plain and not is_gathered:
             return F.linear(x, weight, bias)
         options = _Options(
-            group=group, is_split=is_split, main_grad=main_grad, dtype=self.matmul_dtype, accumulate=self.accumulate
+            group=group,
+            is_split=is_split,
+            main_grad=main_grad,
+            dtype=self.matmul_dtype,
+            accumulate=self.accumulate,
+            operands=self.operands,
         )
         y: Tensor = _Linear.apply(x, weight, bias, options)  # type: ignore[no-untyped-call]
         return y
@@ -67,6 +75,7 @@ class _Options:
     main_grad: Tensor | None
     dtype: torch.dtype | None
     accumulate: Accumulate
+    operands: Operands
 
     def cast(self, x: Tensor) -> Tensor:
         """Return the tensor in the dtype of the matmuls."""
@@ -87,7 +96,9 @@ class _Linear(torch.autograd.Function):
         ctx.options, ctx.has_bias = options, bias is not None
         if options.is_split and options.group is not None:
             x, _ = _gather(x, options.group, wait=True)
-        return F.linear(options.cast(x), options.cast(weight), None if bias is None else options.cast(bias)).to(x.dtype)
+        of_x, of_weight = options.operands.forward(x, weight)
+        of_bias = None if bias is None else options.cast(bias)
+        return F.linear(options.cast(of_x), options.cast(of_weight), of_bias).to(x.dtype)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -97,7 +108,10 @@ class _Linear(torch.autograd.Function):
         gathering: Work | None = None
         if options.is_split and options.group is not None and ctx.needs_input_grad[1]:
             x, gathering = _gather(x, options.group, wait=False)  # overlaps the next matmul
-        grad_x = grad.matmul(options.cast(weight)).to(x.dtype) if ctx.needs_input_grad[0] else None
+        grad_x = None
+        if ctx.needs_input_grad[0]:
+            of_grad, of_weight = options.operands.of_input(grad, weight)
+            grad_x = of_grad.matmul(options.cast(of_weight)).to(x.dtype)
         if gathering is not None:
             gathering.wait()
         grad_x, reducing = _reduce(grad_x, options)
@@ -124,7 +138,8 @@ def _reduce(grad_x: Tensor | None, options: _Options) -> tuple[Tensor | None, Wo
 
 
 def _weight_gradient(grad: Tensor, x: Tensor, weight: Tensor, options: _Options) -> Tensor | None:
-    x = options.cast(x.reshape(-1, x.shape[-1]))
+    grad, x = options.operands.of_weight(grad, x.reshape(-1, x.shape[-1]))
+    x = options.cast(x)
     if options.main_grad is None:
         return grad.t().matmul(x).to(weight.dtype)
     options.accumulate(options.main_grad, grad, x)

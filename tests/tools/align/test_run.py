@@ -15,8 +15,9 @@ from cli.trained import call, write_recipe
 from pretrain.cpu.backend import CpuBackend
 from pretrain.errors import BackendError, CheckpointError, RecipeError, RunError
 from pretrain.plugins.backend import Unavailable
+from pretrain.recipe import make_recipe
 from pretrain.tools.align.command import _is_recording
-from pretrain.tools.align.run import Side, require_ready, require_writable
+from pretrain.tools.align.run import Side, _require_no_fp8, require_ready, require_writable
 from recipe.smallest import SMALLEST
 
 TWO_STAGES = "parallel.pipeline_model_parallel_size=2"
@@ -232,3 +233,8 @@ def test_experts_are_compared_in_fp32_alone(tmp_path):
     experts = ("model.num_experts=4", "model.add_bias_linear=false", "precision.dtype=bf16")
     with pytest.raises(RunError, match=r"precision\.dtype bf16 with model.num_experts cannot be compared"):
         require_ready([Side(recipe=recipe, overrides=experts)], None)
+
+
+def test_fp8_is_not_compared():
+    with pytest.raises(RunError, match=r"precision\.fp8 rowwise cannot be compared: .*\n.*--set precision\.fp8=null"):
+        _require_no_fp8(make_recipe(SMALLEST, ["precision.fp8=rowwise"]))

@@ -12,13 +12,13 @@ from pretrain.conformance.comparison import oracle, random
 from pretrain.conformance.example_calls import OPERATIONS
 from pretrain.plugins.signatures import SIGNATURES
 from pretrain.recipe import make_recipe
+from pretrain.recipe.linears import linear_shapes
 from pretrain.tools.doctor import kernels, trials
 from pretrain.tools.doctor.finding import Verdict
 from pretrain.tools.doctor.trials import (
     Deviation,
     ShapeLimits,
     TooLargeError,
-    linear_shapes,
     make_trial,
     optimizer_deviations,
 )

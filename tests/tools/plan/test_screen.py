@@ -18,7 +18,7 @@ from pretrain.tools.plan.plan_views import COLOURS, LETTERS, bar, module_text, n
 from pretrain.tools.plan.stage_plan import PARTS
 from pretrain.tools.plan.step_time import Range, figure
 from pretrain.tools.plan.wording import gib, span
-from tools.plan.made_plan import GIB, ROWS, TIME, kernel, plan, stage
+from tools.plan.made_plan import GIB, ROWS, TIME, kernel, plan, recipe, stage
 
 
 def text_of(*stages, **changes):
@@ -238,3 +238,8 @@ def test_estimates_have_three_digits_and_no_exponent():
 def test_kernels_of_one_operation_are_named_once():
     table = KernelTable(backend="acme", provider="acme 1.0", rows=(kernel("norm", "fast"), kernel("norm", "fast")))
     assert "kernels: norm fast\n" in text_of(kernels=table)
+
+
+def test_matmuls_in_fp8_are_not_counted_as_faster():
+    text = words(text_of(recipe=recipe(["precision.fp8=rowwise"])))
+    assert "matmuls in fp8 take as long as those in fp32" in text

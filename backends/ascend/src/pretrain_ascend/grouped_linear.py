@@ -34,6 +34,8 @@ def answers(request: GroupedLinearRequest) -> Offer | Decline:
 
 
 def _limits(request: GroupedLinearRequest) -> str:
+    if request.quantization:
+        return f"quantization {request.quantization}; only without: fp8 needs chip family {Family.A5}, not tried here"
     if request.deterministic:
         return "deterministic; only without: its documentation promises no order of a sum"
     if request.experts > MOST_EXPERTS:

@@ -45,6 +45,8 @@ def _unsupported_reason(request: GroupedLinearRequest) -> str:
 
     Elsewhere it calls a matmul for each expert after the host has read the counts, as the reference does.
     """
+    if request.quantization:
+        return f"quantization {request.quantization}; only without"
     if request.dtype is not torch.bfloat16:
         return f"dtype {request.dtype}; only bf16"
     for name in ("hidden_size", "ffn_hidden_size"):

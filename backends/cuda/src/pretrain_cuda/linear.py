@@ -42,6 +42,8 @@ def answers(request: LinearRequest) -> Answer:
 
 def _unsupported_reason(request: LinearRequest) -> str:
     main = request.main_grad_dtype
+    if request.quantization:
+        return f"quantization {request.quantization}; only without"
     if main is None:
         return "no gradient accumulation fusion is asked for; only that"
     if request.dtype not in (*_HALF, torch.float32) or (main is not torch.float32 and main is not request.dtype):

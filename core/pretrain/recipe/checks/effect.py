@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pretrain.recipe.checks.deepspeed import deepspeed_problems
 from pretrain.recipe.checks.experts import expert_problems
+from pretrain.recipe.checks.fp8 import fp8_problems
 from pretrain.recipe.checks.training import (
     batch_problems,
     compilation_problems,
@@ -251,6 +252,7 @@ OTHER_RULES = (
         "tokenizer.vocab_size",
         note=", on which such a tokenizer is trained",
     ),
+    only("precision.fp8", "precision.fp8_wgrad"),
     only("precision.dtype: fp16", "precision.loss_scale", "precision.fp16_lm_cross_entropy"),
     only(
         "precision.dtype: bf16 or fp16",
@@ -337,6 +339,7 @@ def problems_of(recipe: Recipe) -> list[Problem]:
         context_problems,
         stage_problems,
         expert_problems,
+        fp8_problems,
         tokenizer_problems,
         data_problems,
         batch_problems,

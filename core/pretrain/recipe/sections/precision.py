@@ -31,6 +31,11 @@ class PrecisionSection(Section):
     """The dynamic loss scale does not fall below it."""
     grad_reduce_in_fp32: Bool = Field(default_factory=_needs_fp32_sum)
     """Whether gradients are accumulated and reduced in fp32; by default only for bf16."""
+    fp8: Literal["tensorwise", "rowwise", "block", "mxfp8"] | None = None
+    """Rounds both operands of linears' matmuls to fp8, with a scale for each matrix, row, 128 (block) or 32 (mxfp8) of
+    a row; output layer, router, embedding and attention stay in `dtype`."""
+    fp8_wgrad: Bool = True
+    """Whether the matmuls of weight gradients are in fp8 too; false leaves them in `dtype`."""
     fp16_lm_cross_entropy: Bool = False
     """Whether the cross entropy of fp16 logits is computed in fp16 instead of fp32."""
 

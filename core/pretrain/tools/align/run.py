@@ -331,23 +331,26 @@ def _set(overrides: Iterable[str]) -> list[str]:
 
 
 def _require_comparable(recipe: Recipe) -> None:
-    """Check that a side's tensors can be compared with those of another layout, and its updates recomputed."""
-    _require_comparable_experts(recipe)
-    if (name := recipe.optimizer.name) not in {"adam", "adamw"}:
-        msg = (
-            f"{recipe.source}: optimizer.name {name} cannot be compared: only Adam's updates are computed again.\n"
+    """Check that a side's tensors can be compared with those of another layout, and its updates computed again."""
+    dtype, fp8, optimizer = recipe.precision.dtype, recipe.precision.fp8, recipe.optimizer.name
+    why = ""
+    if recipe.model.num_experts is not None and dtype != "fp32":
+        why = (
+            f"precision.dtype {dtype} with model.num_experts cannot be compared: where rounding lets a token choose "
+            "another expert, its gradients differ by right.\nCompare in fp32: --set precision.dtype=fp32."
+        )
+    elif fp8 is not None:
+        why = (
+            f"precision.fp8 {fp8} cannot be compared: where rounding moves a value to the next one of fp8, the matmul "
+            "after it differs by right.\nCompare without: --set precision.fp8=null."
+        )
+    elif optimizer not in {"adam", "adamw"}:
+        why = (
+            f"optimizer.name {optimizer} cannot be compared: only Adam's updates are computed again.\n"
             "Compare with --set optimizer.name=adamw: the gradients are the same."
         )
-        raise RunError(msg)
-
-
-def _require_comparable_experts(recipe: Recipe) -> None:
-    if recipe.model.num_experts is not None and recipe.precision.dtype != "fp32":
-        msg = (
-            f"{recipe.source}: precision.dtype {recipe.precision.dtype} with model.num_experts cannot be compared: "
-            "where rounding lets a token choose another expert, its gradients differ by right.\n"
-            "Compare in fp32: --set precision.dtype=fp32."
-        )
+    if why:
+        msg = f"{recipe.source}: {why}"
         raise RunError(msg)
 
 

@@ -11,8 +11,9 @@ from pretrain.engine.kernels import Negotiation
 from pretrain.model.requests import attention_requests, kernel_requests
 from pretrain.plugins.negotiation.kernels import negotiate
 from pretrain.plugins.requests import AttentionRequest, CrossEntropyRequest, OptimizerRequest
+from pretrain.recipe.linears import linear_shapes
 from pretrain.tools.doctor.finding import Finding, Verdict, guarded
-from pretrain.tools.doctor.trials import TooLargeError, dropout_fault, linear_shapes, make_trial, optimizer_deviations
+from pretrain.tools.doctor.trials import TooLargeError, dropout_fault, make_trial, optimizer_deviations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

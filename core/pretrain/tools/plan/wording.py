@@ -34,6 +34,8 @@ def assumptions(plan: Plan) -> list[str]:
         lines.append("no other program uses the devices")
     if plan.layout.expert_model_parallel_size is not None:
         lines.append(_of_experts(plan))
+    if plan.recipe.precision.fp8 is not None:
+        lines.append(f"matmuls in fp8 take as long as those in {plan.recipe.precision.dtype}")
     return lines if plan.time is None else [*lines, *_of_time(plan.device, plan.time)]
 
 

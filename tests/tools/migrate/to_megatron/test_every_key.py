@@ -47,6 +47,7 @@ CIRCUMSTANCES = (
     ),
     ("precision.dtype=fp16",),
     ("precision.dtype=bf16",),
+    ("precision.fp8=tensorwise",),
     ("train.train_iters=null", "train.train_samples=900", "train.manual_gc=true"),
     ("schedule={lr_decay_style: WSD, lr_wsd_decay_iters: 5}",),
     (
@@ -104,7 +105,7 @@ VALUES = (
         "bf16",
     ),
     *("cosine", "full", "block", "native", "forbid", "layer", "deepspeed", "torch", "gpt2", "bytes", "adam", "1,1,1"),
-    *("position", "dynamic", "shape_scaling"),
+    *("position", "dynamic", "shape_scaling", "rowwise"),
     *([3, 5], [2, 2, 100], [{"weight": 1, "path": "other"}], {"gradient_clipping": 0.5}),
 )
 """Values of which every key takes some."""

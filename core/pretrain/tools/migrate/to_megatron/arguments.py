@@ -106,6 +106,7 @@ _STARTS = (
 _KERNEL = "Megatron-LM and Transformer Engine choose their kernels themselves"
 _DEEPSPEED = "it is DeepSpeed's: memory and speed can differ, the results do not"
 _SPIKE = "nothing happens when the loss rises suddenly"
+_FP8 = "matmuls are in precision.dtype: Megatron-LM's --fp8-format has other scales, and needs Transformer Engine"
 _DEVICE = "it stays on the device and takes more of its memory"
 
 WITHOUT_FLAG: Mapping[str, str] = {
@@ -119,6 +120,8 @@ WITHOUT_FLAG: Mapping[str, str] = {
     "data.corpus": "no token file is built: make it first, with pretrain data build",
     "data.index": "samples come in another order, that of Megatron-LM's index files",
     "train.kill_switch_path": "no file ends the training; --exit-signal-handler saves and exits at SIGTERM",
+    "precision.fp8": _FP8,
+    "precision.fp8_wgrad": _FP8,
     "train.loss_spike.threshold": _SPIKE,
     "train.loss_spike.action": _SPIKE,
     "train.loss_spike.leave_out": _SPIKE,
