@@ -51,6 +51,7 @@ def test_its_options_reach_it():
     [
         ("engine.name=deepspeed", "lion needs engine.name: megatron"),
         ("optimizer.name=lio", "lio is neither of adam, adamw, muon nor installed; installed: lion"),
+        ("parallel.use_distributed_optimizer=true", "adam and adamw alone"),
     ],
 )
 def test_what_cannot_be_is_refused(override, message):
@@ -59,12 +60,16 @@ def test_what_cannot_be_is_refused(override, message):
 
 
 @pytest.mark.usefixtures("installed")
-def test_its_state_is_not_divided():
-    with (
-        pytest.raises(RecipeError, match="lion does not update each entry by itself"),
-        tiny.engine_of(tiny.tiny(*LION, "parallel.use_distributed_optimizer=true")),
-    ):
-        pass
+def test_a_misspelt_option_is_refused():
+    with pytest.raises(RecipeError, match=r"lion has no betta1\.\nAllowed: beta1, beta2"):
+        optimizer_of(tiny.tiny(*LION, "optimizer.options={betta1: 0.5}").optimizer)
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_name_that_two_distributions_register_is_refused(site):
+    site.install("other-lion", "1.0", "pretrain.optimizers", lion="other_lion:Lion")
+    with pytest.raises(RecipeError, match="lion is registered by other-lion and pretrain-lion"):
+        tiny.tiny(*LION)
 
 
 def test_options_of_an_optimizer_of_ours_have_no_effect():

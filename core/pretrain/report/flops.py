@@ -17,9 +17,9 @@ def flops_per_sequence(model: ModelSection, vocab_size: int) -> int:
     Matmuls only, a multiply-add counted as two, the backward pass as twice the forward pass. Equation 3 of Narayanan et
     al. 2021 ("Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM") without its factor 4/3
     for recompute, which is not progress, for any feed-forward size, gated MLPs and grouped-query attention. Of
-    attention it counts the keys that each token sees, under the causal mask and the window, as Megatron-LM does since
-    (`num_floating_point_operations` of megatron/training/training.py); the equation has the full square. A sequence
-    counts as one document. `vocab_size` includes the padding.
+    attention it counts the keys that each token sees, where the equation has the full square: under the causal mask,
+    as Megatron-LM does since (`num_floating_point_operations` of megatron/training/training.py, half the square), and
+    in the window. A sequence counts as one document. `vocab_size` includes the padding.
     """
     hidden, heads, head_size = model.hidden_size, model.num_attention_heads, model.kv_channels
     # For each layer and token: query, key, value and the output's projection; scores and context; the MLP, or a

@@ -17,7 +17,7 @@ from pretrain.errors import BackendError, CheckpointError, RecipeError, RunError
 from pretrain.plugins.backend import Unavailable
 from pretrain.recipe import make_recipe
 from pretrain.tools.align.command import _is_recording
-from pretrain.tools.align.run import Side, _require_no_fp8, require_ready, require_writable
+from pretrain.tools.align.run import Side, _require_comparable, require_ready, require_writable
 from recipe.smallest import SMALLEST
 
 TWO_STAGES = "parallel.pipeline_model_parallel_size=2"
@@ -235,6 +235,8 @@ def test_experts_are_compared_in_fp32_alone(tmp_path):
         require_ready([Side(recipe=recipe, overrides=experts)], None)
 
 
-def test_fp8_is_not_compared():
-    with pytest.raises(RunError, match=r"precision\.fp8 rowwise cannot be compared: .*\n.*--set precision\.fp8=null"):
-        _require_no_fp8(make_recipe(SMALLEST, ["precision.fp8=rowwise"]))
+@pytest.mark.parametrize("override", ["precision.fp8=rowwise", "optimizer.name=muon"])
+def test_what_is_not_compared_is_said_with_a_way_out(override):
+    key, _, value = override.partition("=")
+    with pytest.raises(RunError, match=rf"{key} {value} cannot be compared: .*\n.*--set {key}="):
+        _require_comparable(make_recipe(SMALLEST, [override]))

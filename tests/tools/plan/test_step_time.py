@@ -134,6 +134,15 @@ def test_model_flops_leave_recompute_out():
     assert time.peak_share == time.flops_per_second
 
 
+def test_muons_matmuls_in_fp32_are_said_to_count_as_others_where_their_speed_is_unknown():
+    for name, known, said in (("muon", None, 1), ("muon", 1.0, 0), ("adamw", None, 0)):
+        recipe = make_recipe(RECIPE, ["precision.dtype=bf16", f"optimizer.name={name}"])
+        time = step_time(
+            recipe, replace(DEVICE, peak_flops_fp32=known), lay_out(recipe, 4), [stage(0), stage(1), stage(3)]
+        )
+        assert sum("Muon's matmuls are in fp32" in line for line in time.left_out) == said
+
+
 def test_without_a_peak_or_a_memory_bandwidth_there_is_no_estimate():
     assert result(replace(DEVICE, peak_flops=None)) is None
     assert result(replace(DEVICE, figures=Figures(link_bandwidth=1.0))) is None

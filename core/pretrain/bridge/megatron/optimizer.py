@@ -38,7 +38,7 @@ def install(adam: type[Any], gradient_norm: GradientNormFn, overflow: Overflow |
       which are added up on the host.
     * optimizer/optimizer.py `_multi_tensor_copy_this_to_that`: a Python loop of copies for bf16.
     * optimizer/optimizer.py `param_group_identifier_keys`: `load_state_dict` would take groups that only `KIND` tells
-      apart for one.
+      apart for one. The distributed optimizer keeps its own: it updates for Adam alone, whose weights are of one kind.
     """
     import megatron.core.optimizer as package  # noqa: PLC0415  after the bridge
     from megatron.core.optimizer import distrib_optimizer, optimizer  # noqa: PLC0415

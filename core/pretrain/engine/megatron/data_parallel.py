@@ -14,7 +14,6 @@ from megatron.core.transformer.module import Float16Module
 
 from pretrain.bridge.megatron.optimizer import KIND
 from pretrain.engine.optimizers.choice import optimizer_of
-from pretrain.errors import RecipeError
 from pretrain.model.requests import compute_dtype
 
 if TYPE_CHECKING:
@@ -63,12 +62,6 @@ def in_compute_dtype(recipe: Recipe, chunk: GPT) -> Any:
 
 def optimizer_config(recipe: Recipe) -> OptimizerConfig:
     """Return megatron-core's configuration of the optimizer."""
-    if recipe.parallel.use_distributed_optimizer and not optimizer_of(recipe.optimizer).is_elementwise:
-        msg = (
-            f"optimizer.name: {recipe.optimizer.name} does not update each entry by itself, with Adam's state.\n"
-            "Give parallel.use_distributed_optimizer: false."
-        )
-        raise RecipeError(msg)
     optimizer, precision, dtype = recipe.optimizer, recipe.precision, compute_dtype(recipe)
     return OptimizerConfig(
         **optimizer_of(optimizer).megatron_config(optimizer),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, assert_never
 from pretrain.engine.optimizers.adam import AdamOptimizer
 from pretrain.engine.optimizers.muon import MuonOptimizer
 from pretrain.engine.optimizers.optimizer import Optimizer
-from pretrain.errors import BackendError
+from pretrain.errors import BackendError, RecipeError
 from pretrain.plugins.host.discovery import cause
 from pretrain.recipe.sections.optimizer import installed_optimizers
 
@@ -25,7 +25,12 @@ def optimizer_of(section: OptimizerSection) -> Optimizer:
         case "muon":
             return MuonOptimizer()
         case None:
-            return _installed(section.name)
+            optimizer = _installed(section.name)
+            if unknown := section.options.keys() - set(optimizer.options):
+                allowed = ", ".join(optimizer.options) or "none"
+                msg = f"optimizer.options: {section.name} has no {', '.join(sorted(unknown))}.\nAllowed: {allowed}."
+                raise RecipeError(msg)
+            return optimizer
         case _:
             assert_never(own)
 
@@ -47,7 +52,18 @@ def _installed(name: str) -> Optimizer:
 
 
 def state_bytes(section: OptimizerSection) -> int:
-    """Return the bytes of optimizer state for each parameter of the layers, without main weights."""
-    # Of matrices, which nearly all of the layers' parameters are in; other weights may have more states.
+    """Return the bytes of optimizer state for each parameter of the layers' matrices, without main weights.
+
+    Of the vocabulary's rows there may be more: `most_state_bytes`.
+    """
+    return min(_state_bytes(section))
+
+
+def most_state_bytes(section: OptimizerSection) -> int:
+    """Return the same for parameters of the kind that has most."""
+    return max(_state_bytes(section))
+
+
+def _state_bytes(section: OptimizerSection) -> list[int]:
     optimizer = optimizer_of(section)
-    return 4 * len(optimizer.states_of(optimizer.of_matrices))
+    return [4 * len(optimizer.states_of(kind)) for kind in optimizer.kinds]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from torch import Tensor
+    from torch.distributed import ProcessGroup
 
     from pretrain.engine.optimizers.optimizer import WeightRanks
     from pretrain.plugins.signatures import OptimizerKernels, OrthogonalizeFn
@@ -29,15 +30,15 @@ KINDS = ("whole", "gated", "qkv")
 MOMENTUM = "momentum_buffer"
 """State of a matrix, as torch.optim.Muon calls it: a checkpoint of Adam's is not taken for it, nor the other way."""
 MOST_ENTRIES = 1 << 26
-"""Of the matrices that are made orthogonal together, a quarter of a GiB: more would only take memory."""
+"""Of the weights that are made orthogonal together, a quarter of a GiB, unless one alone has more, such as a rank's
+experts: several times as much is taken in passing."""
 
 
 class MuonOptimizer(Optimizer):
     """See `Optimizer`."""
 
     states = (MOMENTUM, *STATES)
-    is_elementwise = False  # an update needs the whole matrix
-    of_matrices = "whole"
+    kinds = ("", *KINDS)
 
     def for_megatron(self, recipe: Recipe, kernels: OptimizerKernels, ranks: WeightRanks) -> type[Any]:
         """Return the negotiated Adam, with Muon's step for groups of matrices."""
@@ -85,12 +86,17 @@ class _Muon:
             loss: float | None = super().step(closure)  # type: ignore[misc]  # the Adam's
         finally:
             self.param_groups = groups
-        for group in groups:
-            if group["kind"] in KINDS:
-                group["step"] = group.get("step", 0) + 1
-                for weights in _alike(group):
-                    self.matrices.update(group, weights, [self.state[weight] for weight in weights])
+        self.matrices.update([group for group in groups if group["kind"] in KINDS], self.state)
         return loss
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """Weights of one shape and division, [rows, columns] or of experts [e, rows, columns]: one rank's updates."""
+
+    group: Mapping[str, Any]
+    weights: list[Tensor]
+    momenta: list[Tensor]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,53 +111,65 @@ class MatrixStep:
     orthogonalize: OrthogonalizeFn
     ranks: WeightRanks
 
-    def update(self, group: Mapping[str, Any], weights: list[Tensor], states: list[dict[str, Tensor]]) -> None:
-        """Update weights of one shape and division, [rows, columns] or [experts, rows, columns]."""
+    def update(self, groups: list[dict[str, Any]], state: Mapping[Any, dict[str, Tensor]]) -> None:
+        """Update the weights of parameter groups of matrices, which have all been given a gradient or none."""
         import torch  # noqa: PLC0415  see `Optimizer`
 
-        copies = self.ranks.copies(is_expert=group["is_expert_parallel"])
-        share = max(1, min(MOST_ENTRIES // weights[0].numel(), -(-len(weights) // copies.size())))
         with torch.no_grad():
-            for weight, state in zip(weights, states, strict=True):
-                if not state:
-                    state[MOMENTUM] = torch.zeros_like(weight)
-            means = [state[MOMENTUM] for state in states]
-            torch._foreach_lerp_(means, _grads(weights), 1 - self.section.muon_momentum)
-            parts = [slice(first, first + share) for first in range(0, len(weights), share)]
-            for first in range(0, len(parts), copies.size()):
-                self._together(group, [(weights[part], means[part]) for part in parts[first : first + copies.size()]])
+            for is_expert in sorted({group["is_expert_parallel"] for group in groups}):
+                copies = self.ranks.copies(is_expert=is_expert)
+                own = [group for group in groups if group["is_expert_parallel"] == is_expert]
+                jobs = [job for group in own for job in self._jobs(group, state, copies.size())]
+                jobs.sort(key=lambda job: -job.weights[0].numel())  # those of a round take about as long
+                for first in range(0, len(jobs), copies.size()):
+                    self._together(jobs[first : first + copies.size()], copies)
 
-    def _together(self, group: Mapping[str, Any], parts: list[tuple[list[Tensor], list[Tensor]]]) -> None:
-        """Update as many parts as ranks have copies, or fewer: each of these computes one."""
+    def _jobs(self, group: dict[str, Any], state: Mapping[Any, dict[str, Tensor]], ranks: int) -> Iterator[_Job]:
+        """Move the momenta of a group, and yield what so many ranks have to do."""
+        import torch  # noqa: PLC0415
+
+        group["step"] = group.get("step", 0) + 1
+        for weights in _alike(group):
+            for weight in weights:
+                if not state[weight]:
+                    state[weight][MOMENTUM] = torch.zeros_like(weight)
+            momenta = [state[weight][MOMENTUM] for weight in weights]
+            torch._foreach_lerp_(momenta, _grads(weights), 1 - self.section.muon_momentum)
+            count = max(1, min(MOST_ENTRIES // weights[0].numel(), -(-len(weights) // ranks)))
+            for first in range(0, len(weights), count):
+                yield _Job(group, weights[first : first + count], momenta[first : first + count])
+
+    def _together(self, jobs: list[_Job], copies: ProcessGroup) -> None:
+        """Do at most as many jobs as ranks hold the same weights: each computes one, and broadcasts it."""
         import torch  # noqa: PLC0415
         import torch.distributed as dist  # noqa: PLC0415
 
-        copies = self.ranks.copies(is_expert=group["is_expert_parallel"])
         own = copies.rank()
-        computed = self._orthogonal(group, *parts[own]) if own < len(parts) else None
-        for rank, (weights, _) in enumerate(parts):
+        computed = self._orthogonal(jobs[own]) if own < len(jobs) else None
+        for rank, job in enumerate(jobs):
             update = computed if rank == own else None
             if update is None:
-                update = weights[0].new_empty(len(weights), *weights[0].shape)
+                update = job.weights[0].new_empty(len(job.weights), *job.weights[0].shape)
             if copies.size() > 1:
                 dist.broadcast(update, group_src=rank, group=copies)
-            torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
-            torch._foreach_add_(weights, update.unbind(), alpha=-group["lr"])
+            torch._foreach_mul_(job.weights, 1 - job.group["lr"] * job.group["weight_decay"])
+            torch._foreach_add_(job.weights, update.unbind(), alpha=-job.group["lr"])
 
-    def _orthogonal(self, group: Mapping[str, Any], weights: list[Tensor], means: list[Tensor]) -> Tensor:
+    def _orthogonal(self, job: _Job) -> Tensor:
         """Return the scaled updates of the weights' matrices, stacked."""
         import torch  # noqa: PLC0415
 
-        momentum = torch.stack(means)
+        stacked = torch.stack(job.momenta)
         if self.section.muon_use_nesterov:
-            momentum.lerp_(torch.stack(_grads(weights)), 1 - self.section.muon_momentum)
-        rows, columns = momentum.shape[-2:]
-        sizes = self._sizes(group["kind"], rows)
-        cut = momentum.view(-1, rows // sum(sizes), sum(sizes), columns)
-        parts = [part.flatten(1, 2) for part in cut.split(sizes, dim=2)]  # type: ignore[no-untyped-call]
-        done = [self._of_part(part, weights[0], is_expert=group["is_expert_parallel"]) for part in parts]
-        repeated = [part.view(len(cut), -1, size, columns) for part, size in zip(done, sizes, strict=True)]
-        return torch.cat(repeated, dim=2).view_as(momentum)
+            stacked.lerp_(torch.stack(_grads(job.weights)), 1 - self.section.muon_momentum)
+        rows, columns = stacked.shape[-2:]
+        sizes = self._sizes(job.group["kind"], rows)
+        repeated = stacked.view(-1, rows // sum(sizes), sum(sizes), columns)
+        cut = [each.flatten(1, 2) for each in repeated.split(sizes, dim=2)]  # type: ignore[no-untyped-call]
+        is_expert = job.group["is_expert_parallel"]
+        done = [self._of_matrices(each, job.weights[0], is_expert=is_expert) for each in cut]
+        put_back = [each.view(len(repeated), -1, size, columns) for each, size in zip(done, sizes, strict=True)]
+        return torch.cat(put_back, dim=2).view_as(stacked)
 
     def _sizes(self, kind: str, rows: int) -> tuple[int, ...]:
         """Return the rows of each matrix in a repeated pattern of a weight's rows."""
@@ -165,11 +183,15 @@ class MatrixStep:
             case _:
                 raise ValueError(kind)
 
-    def _of_part(self, part: Tensor, weight: Tensor, *, is_expert: bool) -> Tensor:
-        """Return this rank's part of the scaled update, for its part [k, m, n] of matrices."""
+    def _of_matrices(self, part: Tensor, weight: Tensor, *, is_expert: bool) -> Tensor:
+        """Return this rank's part of the scaled update, for its part [k, m, n] of matrices.
+
+        All tensor-parallel ranks gather the same whole matrices, and compute the same.
+        """
         ranks = self.ranks.parts(is_expert=is_expert)
-        is_divided = getattr(weight, "tensor_model_parallel", False) and ranks.size() > 1
-        dim = getattr(weight, "partition_dim", 0) + 3 - weight.dim()
+        divided = _division(weight)
+        is_divided = divided is not None and ranks.size() > 1
+        dim = (divided or 0) + 3 - weight.dim()
         whole = _gathered(part, dim, ranks) if is_divided else part
         result = self.orthogonalize(whole, self.section.muon_num_ns_steps) * self._scale(*whole.shape[1:])
         return result.chunk(ranks.size(), dim)[ranks.rank()].contiguous() if is_divided else result
@@ -193,9 +215,13 @@ def _alike(group: Mapping[str, Any]) -> Iterator[list[Tensor]]:
     alike = defaultdict(list)
     for weight in group["params"]:
         if weight.grad is not None:
-            divided = getattr(weight, "tensor_model_parallel", False) and getattr(weight, "partition_dim", 0)
-            alike[weight.shape, divided].append(weight)
+            alike[weight.shape, _division(weight)].append(weight)
     yield from alike.values()
+
+
+def _division(weight: Tensor) -> int | None:
+    """Return the dimension along which tensor-parallel ranks have parts of a weight; None: all have the same."""
+    return getattr(weight, "partition_dim", 0) if getattr(weight, "tensor_model_parallel", False) else None
 
 
 def _grads(weights: list[Tensor]) -> list[Tensor]:

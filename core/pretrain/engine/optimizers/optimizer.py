@@ -31,18 +31,16 @@ class WeightRanks(Protocol):
 class Optimizer:
     """An optimizer; its file imports neither an engine nor torch at import, so that every tool may ask for its state.
 
-    An engine that does not have it is refused before a run starts, in `pretrain.recipe.checks`.
+    An engine that does not have it is refused before a run starts, in `pretrain.recipe.checks`, and so is the
+    distributed optimizer with any but Adam: it cuts weights anywhere, and has Adam's states alone.
     """
 
     states: tuple[str, ...] = STATES
     """Names of a weight's tensors of state, fp32 and shaped as it, in the optimizer and in checkpoints."""
-    is_elementwise: bool = True
-    """Whether an entry of a weight is updated from its own gradient and state alone, which are Adam's `STATES`.
-
-    Only then can parts of a weight be updated on several data-parallel ranks: `parallel.use_distributed_optimizer`."""
-
-    of_matrices: str = ""
-    """`kind_of` of a layer's matrices."""
+    options: tuple[str, ...] = ()
+    """Names in `optimizer.options` that an installed optimizer reads; any other is refused."""
+    kinds: tuple[str, ...] = ("",)
+    """All that `kind_of` returns."""
 
     def for_megatron(self, recipe: Recipe, kernels: OptimizerKernels, ranks: WeightRanks) -> type[Any]:
         """Return the class that megatron-core builds, called as apex's FusedAdam; see `OptimizerKernels.adam`.

@@ -125,16 +125,26 @@ def _recomputed(recipe: Recipe, layers: tuple[int, ...]) -> Iterator[Problem]:
 
 def optimizer_problems(recipe: Recipe) -> Iterator[Problem]:
     """Yield an optimizer that is not there, and what it cannot do."""
-    own, installed = get_args(OptimizerName), sorted(installed_optimizers().names)
-    if (name := recipe.optimizer.name) not in {*own, *installed}:
+    if recipe.optimizer.own is None:
+        yield from _installed(recipe.optimizer.name)
+    if recipe.optimizer.own not in {"adam", "adamw"} and recipe.parallel.use_distributed_optimizer:
+        yield Problem(
+            "parallel.use_distributed_optimizer",
+            "true cuts weights anywhere over data-parallel ranks, which adam and adamw alone can update so; "
+            f"optimizer.name is {recipe.optimizer.name}. Give false.",
+        )
+
+
+def _installed(name: str) -> Iterator[Problem]:
+    own, found = get_args(OptimizerName), installed_optimizers()
+    installed = sorted(found.names)
+    if name not in installed:
         others = f"installed: {', '.join(installed)}" if installed else f"none is installed as {OPTIMIZERS}"
         hint = did_you_mean(name, [*own, *installed])
         yield Problem("optimizer.name", f"{name} is neither of {', '.join(own)} nor installed; {others}.{hint}")
-    if recipe.optimizer.name == "muon" and recipe.parallel.use_distributed_optimizer:
-        yield Problem(
-            "parallel.use_distributed_optimizer",
-            "true divides weights over data-parallel ranks; optimizer.name: muon needs its matrices whole. Give false.",
-        )
+    elif len(several := found.select(name=name)) > 1:
+        who = " and ".join(sorted(entry.dist.name if entry.dist else entry.value for entry in several))
+        yield Problem("optimizer.name", f"{name} is registered by {who}. Keep one: pip uninstall the other.")
 
 
 def batch_problems(recipe: Recipe) -> Iterator[Problem]:

@@ -347,7 +347,7 @@ def _require_comparable(recipe: Recipe) -> None:
     elif optimizer not in {"adam", "adamw"}:
         why = (
             f"optimizer.name {optimizer} cannot be compared: only Adam's updates are computed again.\n"
-            "Compare with --set optimizer.name=adamw: the gradients are the same."
+            "Compare with --set optimizer.name=adamw: the gradients of the first step are the same."
         )
     if why:
         msg = f"{recipe.source}: {why}"

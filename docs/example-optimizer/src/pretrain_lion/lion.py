@@ -11,7 +11,7 @@ class LionOptimizer(Optimizer):
     """One running mean for each weight; the update is the sign of it and the gradient."""
 
     states = ("exp_avg",)
-    is_elementwise = False  # `parallel.use_distributed_optimizer` wants Adam's two states
+    options = ("beta1", "beta2")
 
     def for_megatron(self, recipe: Any, kernels: Any, ranks: Any) -> type[Any]:
         """Return the class of the optimizer, with the recipe's options."""

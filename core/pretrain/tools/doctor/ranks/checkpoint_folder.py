@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pretrain.atomic_files import existing_folder
 from pretrain.data.tokenizers import load_tokenizer
-from pretrain.engine.optimizers.choice import state_bytes
+from pretrain.engine.optimizers.choice import most_state_bytes, state_bytes
 from pretrain.errors import DataError
 from pretrain.launch.run_directory import RUNS
 from pretrain.report.flops import parameter_count
@@ -253,5 +253,6 @@ def checkpoint_bytes(recipe: Recipe) -> int | None:
         tokens = recipe.tokenizer.vocab_size or load_tokenizer(recipe.tokenizer).vocab_size
     except DataError:
         return None
-    parameters = parameter_count(recipe.model, recipe.padded_vocab_size(tokens))
-    return parameters * (_OF_WEIGHTS[recipe.precision.dtype] + state_bytes(recipe.optimizer))
+    parameters, of_layers = (parameter_count(recipe.model, rows) for rows in (recipe.padded_vocab_size(tokens), 0))
+    state = of_layers * state_bytes(recipe.optimizer) + (parameters - of_layers) * most_state_bytes(recipe.optimizer)
+    return parameters * _OF_WEIGHTS[recipe.precision.dtype] + state
