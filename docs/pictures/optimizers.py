@@ -17,7 +17,7 @@ from pretrain.recipe.load import load_recipe
 
 FOLDER = Path(__file__).parent
 TOP, BOTTOM = 48, 320
-EXTENT, TICKS = (4.0, 9.5), (4, 5, 6, 7, 8, 9)
+EXTENT, TICKS = (3.7, 9.5), (4, 5, 6, 7, 8, 9)
 
 
 class Curve(TypedDict):
