@@ -6,7 +6,7 @@ bf16, sequence 2048, gradients added up in fp32 as in a training, no recompute, 
 one of 8 tensor-parallel ranks computes, without the communication: 12 of 96 heads, an eighth of the MLP, all of the
 hidden size. A sample is the mean of ten passes in a row.
 
-Utilisation is the layer's model FLOPs (pretrain/report/flops.py: attention as the full square) over the datasheet's.
+Utilisation is the layer's model FLOPs (pretrain/report/flops.py: the keys that are seen) over the datasheet's.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ pretrain with kernels.compile: layer. compiled: systems/compiled.py. megatron: G
 Where that is not installed megatron-core has only its local spec, which stores the scores and takes torch's AdamW
 parameter by parameter: it is run and named, but no ratio is made of it.
 
-Utilisation is model FLOPs (pretrain/report/flops.py: attention as the full square, no recompute) over the datasheet's.
+Utilisation is model FLOPs (pretrain/report/flops.py: the keys that are seen, no recompute) over the datasheet's.
 The exit code is 1 if a system failed otherwise, or pretrain did.
 """
 

@@ -79,8 +79,10 @@ def test_utilisation_is_model_flops_over_the_peak(root_on_path):
     from benchmarks.training.setting import Setting
 
     setting = Setting("bf16", 1, "cuda", tuple(GPT2_345M.items()), 16, 4)
-    # Narayanan et al. 2021, equation 3, with 3 passes instead of 4: 72 s l h^2 (1 + s / 6h + V / 12lh) a sequence.
+    # Narayanan et al. 2021, equation 3, with 3 passes instead of 4 and the k keys that a token sees, (s + 1) / 2 in the
+    # mean, instead of s: 72 s l h^2 (1 + k / 6h + V / 12lh) a sequence.
     length, layers, hidden, vocab = 1024, 24, 1024, 50304
-    flops = 64 * 72 * length * layers * hidden**2 * (1 + length / (6 * hidden) + vocab / (12 * layers * hidden))
+    keys = (length + 1) / 2
+    flops = 64 * 72 * length * layers * hidden**2 * (1 + keys / (6 * hidden) + vocab / (12 * layers * hidden))
     assert utilisation(setting, [0.1, 0.25, 9.0], 989.4e12) == pytest.approx(flops / 0.25 / 989.4e12, abs=1e-4)
     assert utilisation(setting, [0.25], None) is None
