@@ -11,12 +11,12 @@ import sys
 from pathlib import Path
 from typing import TypedDict
 
-from loss_curves import COLOURS, LEFT, RIGHT, WIDTH, text, y_of
+from drawing import COLOURS, LEFT, curve, entry, height_line, picture, text, x_of, y_of
 
 from pretrain.recipe.load import load_recipe
 
 FOLDER = Path(__file__).parent
-TOP, BOTTOM = 48, 320
+PANEL = (48, 320)
 EXTENT, TICKS = (3.7, 9.5), (4, 5, 6, 7, 8, 9)
 
 
@@ -51,30 +51,22 @@ def best(curves: dict[str, Curve]) -> str:
 
 def draw(curves: Curves) -> str:
     """Return the picture as SVG: the best learning rate of each optimizer drawn out, the others dashed."""
-    drawn = [text(LEFT, TOP - 22, "training loss of the quickstart over 500 iterations")]
+    (top, bottom), drawn = PANEL, []
+    drawn.append(text(LEFT, top - 22, "training loss of the quickstart over 500 iterations"))
     for tick in TICKS:
-        y = y_of(tick, EXTENT, (TOP, BOTTOM))
-        drawn.append(f'<line x1="{LEFT}" y1="{y:.1f}" x2="{RIGHT}" y2="{y:.1f}" stroke="#dddddd"/>')
-        drawn.append(text(LEFT - 8, y + 4, str(tick), "end"))
-    last = max(point[0] for of_rate in curves.values() for curve in of_rate.values() for point in curve["train"])
-    drawn += [text(LEFT + (RIGHT - LEFT) * tick / 5, BOTTOM + 18, str(tick * last // 5), "middle") for tick in range(6)]
+        drawn += height_line(y_of(tick, EXTENT, PANEL), str(tick))
+    last = max(point[0] for of_rate in curves.values() for each in of_rate.values() for point in each["train"])
+    drawn += [text(x_of(tick / 5), bottom + 18, str(tick * last // 5), "middle") for tick in range(6)]
     entries = [(name, rate) for name, of_rate in curves.items() for rate in sorted(of_rate, key=float)]
     for number, (name, rate) in enumerate(entries):
-        curve, is_best = curves[name][rate], rate == best(curves[name])
+        found, is_best = curves[name][rate], rate == best(curves[name])
         style = f'stroke="{COLOURS[1 + 2 * list(curves).index(name)]}" stroke-width="{3 if is_best else 1}"'
         style += "" if is_best else f' stroke-dasharray="{2 + 4 * (number % 3)} 4"'
-        places = (
-            f"{LEFT + (RIGHT - LEFT) * iteration / last:.1f},{y_of(loss, EXTENT, (TOP, BOTTOM)):.1f}"
-            for iteration, loss in curve["train"]
-        )
-        drawn.append(f'<polyline fill="none" {style} points="{" ".join(places)}"/>')
-        y = TOP + 8 + 20 * number
-        drawn.append(f'<line x1="470" y1="{y}" x2="496" y2="{y}" {style}/>')
-        drawn.append(text(504, y + 4, f"{name}, lr {rate}: validation {curve['valid'][-1][1]:.3f}"))
-    height = BOTTOM + 36
-    size = f'width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}"'
-    background = '<rect width="100%" height="100%" fill="white"/>'
-    return "\n".join([f'<svg xmlns="http://www.w3.org/2000/svg" {size}>', background, *drawn, "</svg>"]) + "\n"
+        points = ((x_of(iteration / last), y_of(loss, EXTENT, PANEL)) for iteration, loss in found["train"])
+        drawn.append(curve(points, style))
+        words = f"{name}, lr {rate}: validation {found['valid'][-1][1]:.3f}"
+        drawn += entry(470, top + 8 + 20 * number, style, words)
+    return picture(bottom + 36, drawn)
 
 
 def main() -> None:

@@ -6,13 +6,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import get_args
 
-from loss_curves import COLOURS, LEFT, RIGHT, WIDTH, text
+from drawing import COLOURS, LEFT, curve, entry, height_line, picture, text, x_of, y_of
 
 from pretrain.recipe import make_recipe
 from pretrain.recipe.sections.optimizer import ScheduleSection
 
 FOLDER = Path(__file__).parent
-TOP, BOTTOM, LAST = 48, 300, 1000
+PANEL, LAST = (48, 300), 1000
 RECIPE = {
     "model": {"num_layers": 1, "hidden_size": 8, "num_attention_heads": 1, "seq_length": 8},
     "tokenizer": {"type": "bytes"},
@@ -53,34 +53,19 @@ def rates(schedule: dict[str, object]) -> list[float]:
 
 def draw() -> str:
     """Return the picture as SVG."""
-    drawn = [text(LEFT, TOP - 22, "learning rate, as a part of optimizer.lr; 100 of 1000 iterations warm up")]
+    (top, bottom), drawn = PANEL, []
+    drawn.append(text(LEFT, top - 22, "learning rate, as a part of optimizer.lr; 100 of 1000 iterations warm up"))
     for tick in (0.0, 0.5, 1.0):
-        y = BOTTOM - tick * (BOTTOM - TOP)
-        drawn.append(f'<line x1="{LEFT}" y1="{y:.1f}" x2="{RIGHT}" y2="{y:.1f}" stroke="#dddddd"/>')
-        drawn.append(text(LEFT - 8, y + 4, str(tick), "end"))
+        drawn += height_line(y_of(tick, (0, 1), PANEL), str(tick))
     for number, (name, schedule) in enumerate(schedules().items()):
         style = f'stroke="{COLOURS[number % len(COLOURS)]}" stroke-width="2"'
         style += ' stroke-dasharray="6 4"' * name.startswith("WSD")
         values = rates(schedule)
-        places = (
-            f"{LEFT + (RIGHT - LEFT) * place / (len(values) - 1):.1f},{BOTTOM - rate * (BOTTOM - TOP):.1f}"
-            for place, rate in enumerate(values)
-        )
-        drawn.append(f'<polyline fill="none" {style} points="{" ".join(places)}"/>')
-        x, y = LEFT + 190 * (number % 4), BOTTOM + 44 + 20 * (number // 4)
-        drawn.append(f'<line x1="{x}" y1="{y - 4}" x2="{x + 26}" y2="{y - 4}" {style}/>')
-        drawn.append(text(x + 34, y, name))
-    drawn += [text(LEFT + (RIGHT - LEFT) * tick / 4, BOTTOM + 18, str(tick * LAST // 4), "middle") for tick in range(5)]
-    height = BOTTOM + 84
-    size = f'width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}"'
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" {size}>',
-            '<rect width="100%" height="100%" fill="white"/>',
-            *drawn,
-            "</svg>\n",
-        ]
-    )
+        points = ((x_of(10 * place / LAST), y_of(rate, (0, 1), PANEL)) for place, rate in enumerate(values))
+        drawn.append(curve(points, style))
+        drawn += entry(LEFT + 190 * (number % 4), bottom + 40 + 20 * (number // 4), style, name)
+    drawn += [text(x_of(tick / 4), bottom + 18, str(tick * LAST // 4), "middle") for tick in range(5)]
+    return picture(bottom + 84, drawn)
 
 
 if __name__ == "__main__":
