@@ -321,7 +321,7 @@ def settings(recipe):
     return {
         MODEL: transformer_config(recipe, PointToPoint(batched=True, overlapped=True)),
         DDP: data_parallel_config(recipe),
-        OPTIMIZER: optimizer_config(recipe),
+        OPTIMIZER: optimizer_config(recipe, optimizer_of(recipe.optimizer)),
         DEEPSPEED: deepspeed_config(recipe, 1),
         ADAM: optimizer_of(recipe.optimizer).arguments(recipe.optimizer),
     }

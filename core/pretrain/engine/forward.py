@@ -49,16 +49,15 @@ def prompt_batch(recipe: Recipe, tokens: Sequence[int]) -> tuple[Batch, int | No
     """
     length = recipe.model.seq_length  # what the kernels were negotiated for
     window = list(tokens)[-length:]
-    positions = torch.arange(length)[None]
     batch: dict[str, Tensor | None] = {
         "tokens": torch.tensor([window + [0] * (length - len(window))]),
-        "position_ids": positions,
+        "position_ids": torch.arange(length)[None],
         "loss_mask": torch.ones(1, length),
     }
     has_documents = recipe.data.reset_attention_mask  # then the negotiated attention is given some: here one
     context = context_rank()
     part = context.part(batch, torch.tensor([0, length], dtype=torch.int32) if has_documents else None)
-    own = context.own(positions, 1)[0].tolist()
+    own = context.positions(length).tolist()
     last = len(window) - 1
     return part, own.index(last) if last in own else None
 

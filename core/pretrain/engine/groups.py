@@ -108,8 +108,8 @@ def expert_data_parallel_group() -> dist.ProcessGroup:
     return group
 
 
-class WeightRanks:
-    """See `pretrain.engine.optimizers.optimizer.WeightRanks`."""
+class GroupsOfWeights:
+    """The `WeightRanks` of an optimizer, which are megatron-core's groups."""
 
     def parts(self, *, is_expert: bool) -> dist.ProcessGroup:
         """Return the tensor-parallel ranks, of experts those that share each."""

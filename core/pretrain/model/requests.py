@@ -21,7 +21,7 @@ from pretrain.plugins.requests import (
     RotaryRequest,
     RouterRequest,
 )
-from pretrain.recipe.linears import linear_shapes
+from pretrain.recipe.layout import linear_shapes
 
 if TYPE_CHECKING:
     from pretrain.plugins.requests import Request, SoftmaxRequest

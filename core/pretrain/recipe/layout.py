@@ -1,4 +1,4 @@
-"""Division of the ranks among tensor, pipeline and data parallelism."""
+"""Division of the ranks among tensor, pipeline and data parallelism, and the sizes of a rank's linears."""
 
 from __future__ import annotations
 
@@ -180,3 +180,18 @@ def _check_accumulation(recipe: Recipe, layout: Layout) -> None:
             "Delete the key, which follows from these, or change one of them."
         )
         raise RecipeError(msg)
+
+
+def linear_shapes(recipe: Recipe) -> list[tuple[int, int]]:
+    """Return inputs and outputs of a rank's linears, each pair once: into the MLP first, then out, QKV, projection.
+
+    The MLP is that of layers without experts, and that of shared experts.
+    """
+    model, tensor = recipe.model, recipe.parallel.tensor_model_parallel_size
+    hidden, gates = model.hidden_size, 2 if model.activation == "swiglu" else 1
+    dense = None if all(model.layers_with_experts) else model.ffn_hidden_size
+    widths = [width // tensor for width in (dense, model.moe_shared_expert_intermediate_size) if width]
+    heads = model.num_attention_heads * model.head_size // tensor
+    groups = model.num_query_groups * model.head_size // tensor
+    mlp = [shape for width in widths for shape in ((hidden, gates * width), (width, hidden))]
+    return list(dict.fromkeys([*mlp, (hidden, heads + 2 * groups), (heads, hidden)]))

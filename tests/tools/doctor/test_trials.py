@@ -12,7 +12,7 @@ from pretrain.conformance.comparison import oracle, random
 from pretrain.conformance.example_calls import OPERATIONS
 from pretrain.plugins.signatures import SIGNATURES
 from pretrain.recipe import make_recipe
-from pretrain.recipe.linears import linear_shapes
+from pretrain.recipe.layout import linear_shapes
 from pretrain.tools.doctor import kernels, trials
 from pretrain.tools.doctor.finding import Verdict
 from pretrain.tools.doctor.trials import (

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 KIND = "kind"
 """Entry of every parameter group; see `pretrain.engine.optimizers.optimizer.Optimizer.kind_of`."""
-_GROUP_KEYS = ("wd_mult", "lr_mult", "is_expert_parallel", "is_decoupled_lr")  # megatron-core's
 
 
 def install(adam: type[Any], gradient_norm: GradientNormFn, overflow: Overflow | None) -> None:
@@ -52,7 +51,7 @@ def install(adam: type[Any], gradient_norm: GradientNormFn, overflow: Overflow |
     optimizer.get_grad_norm_fp32 = _GradientNorm(gradient_norm)
     optimizer.clip_grad_by_total_norm_fp32 = clip_by_norm
     optimizer.ChainedOptimizer.get_grad_norm = chained_norm
-    optimizer.param_group_identifier_keys = (*_GROUP_KEYS, KIND)
+    optimizer.param_group_identifier_keys = tuple(dict.fromkeys((*optimizer.param_group_identifier_keys, KIND)))
     optimizer._multi_tensor_copy_this_to_that = copy_tensors  # noqa: SLF001
     if overflow is not None:
         _watch(optimizer.MixedPrecisionOptimizer, overflow)

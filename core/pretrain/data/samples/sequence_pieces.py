@@ -38,6 +38,10 @@ class ContextRank:
         cut = x.chunk(2 * self.size, dim)
         return torch.cat([cut[piece] for piece in self.pieces], dim)
 
+    def positions(self, length: int) -> Tensor:
+        """Return the positions that this rank has of a sequence, int64 [s / c], in its order."""
+        return self.own(torch.arange(length), 0)
+
     def part(self, batch: Batch, ends: Tensor | None) -> Batch:
         """Return this rank's part of a micro-batch: of its [b, s] tensors, and the documents of each piece.
 

@@ -13,7 +13,6 @@ from megatron.core.optimizer.optimizer_config import ParamKey, ParamWithNamePred
 from megatron.core.transformer.module import Float16Module
 
 from pretrain.bridge.megatron.optimizer import KIND
-from pretrain.engine.optimizers.choice import optimizer_of
 from pretrain.model.requests import compute_dtype
 
 if TYPE_CHECKING:
@@ -60,15 +59,15 @@ def in_compute_dtype(recipe: Recipe, chunk: GPT) -> Any:
     return Float16Module(chunk.config, chunk) if compute_dtype(recipe) != torch.float32 else chunk
 
 
-def optimizer_config(recipe: Recipe) -> OptimizerConfig:
+def optimizer_config(recipe: Recipe, optimizer: Optimizer) -> OptimizerConfig:
     """Return megatron-core's configuration of the optimizer."""
-    optimizer, precision, dtype = recipe.optimizer, recipe.precision, compute_dtype(recipe)
+    section, precision, dtype = recipe.optimizer, recipe.precision, compute_dtype(recipe)
     return OptimizerConfig(
-        **optimizer_of(optimizer).megatron_config(optimizer),
-        lr=optimizer.lr,
+        **optimizer.megatron_config(section),
+        lr=section.lr,
         min_lr=recipe.schedule.min_lr,
-        weight_decay=optimizer.weight_decay,
-        clip_grad=optimizer.clip_grad,
+        weight_decay=section.weight_decay,
+        clip_grad=section.clip_grad,
         fp16=dtype == torch.float16,
         bf16=dtype == torch.bfloat16,
         params_dtype=dtype,

@@ -45,12 +45,12 @@ class MegatronEngine(ForwardPass):
         self._norm = parts.kernels.optimizer.gradient_norm
         self._overflow = parts.overflow
         optimizer = optimizer_of(recipe.optimizer)
-        adam = optimizer.for_megatron(recipe, parts.kernels.optimizer, groups.WeightRanks())
+        adam = optimizer.for_megatron(recipe, parts.kernels.optimizer, groups.GroupsOfWeights())
         bridge_optimizer.install(adam, self._norm, self._overflow)
         bridge_optimizer.keep_local_sums()
         bridge_optimizer.sum_over_tensor_ranks(partial_gradients)
         super().__init__(parts, data_parallel.distribute(recipe, parts.chunks()))
-        config = data_parallel.optimizer_config(recipe)
+        config = data_parallel.optimizer_config(recipe, optimizer)
         self.optimizer = get_megatron_optimizer(
             config,
             self.chunks,

@@ -11,7 +11,7 @@ from pretrain.engine.kernels import Negotiation
 from pretrain.model.requests import attention_requests, kernel_requests
 from pretrain.plugins.negotiation.kernels import negotiate
 from pretrain.plugins.requests import AttentionRequest, CrossEntropyRequest, OptimizerRequest
-from pretrain.recipe.linears import linear_shapes
+from pretrain.recipe.layout import linear_shapes
 from pretrain.tools.doctor.finding import Finding, Verdict, guarded
 from pretrain.tools.doctor.trials import TooLargeError, dropout_fault, make_trial, optimizer_deviations
 

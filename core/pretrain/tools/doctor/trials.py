@@ -14,7 +14,7 @@ from pretrain.conformance.example_calls import Sizes, as_function, example_call,
 from pretrain.conformance.tensor_error import INEXACT, TOLERANCE, relative_error
 from pretrain.plugins.requests import AttentionRequest, GroupedLinearRequest, SoftmaxRequest
 from pretrain.plugins.signatures import Documents
-from pretrain.recipe.linears import linear_shapes
+from pretrain.recipe.layout import linear_shapes
 from pretrain.tools.doctor.finding import Verdict
 
 if TYPE_CHECKING:

@@ -128,7 +128,7 @@ class Recording:
         """Where each recorded position is among those of all context-parallel ranks, one rank after the other."""
         length, size = self.manifest["recipe"]["model"]["seq_length"], self.ranks[0]["context"]["size"]
         positions, ranks = evenly(length, self.manifest["positions"]), [ContextRank(rank, size) for rank in range(size)]
-        own = [each.own(torch.arange(length), 0)[recorded_places(each, length, positions)] for each in ranks]
+        own = [each.positions(length)[recorded_places(each, length, positions)] for each in ranks]
         return torch.cat(own).argsort()
 
     @property

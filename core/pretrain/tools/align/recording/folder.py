@@ -197,7 +197,7 @@ class Sink:
 
 def recorded_places(context: ContextRank, length: int, positions: Tensor) -> Tensor:
     """Return where the recorded positions are among those that a rank has of a sequence, in its order."""
-    return torch.isin(context.own(torch.arange(length), 0), positions).nonzero().flatten()
+    return torch.isin(context.positions(length), positions).nonzero().flatten()
 
 
 SAME, PARTIAL = "same", "partial"  # every rank has it whole, or has a term of the sum that it is
@@ -239,7 +239,7 @@ class Samples:
 
     def __init__(self, batches: Iterator[Batch], place: RankPlace) -> None:
         self._batches, self._place = batches, place
-        self._positions = place.context.own(torch.arange(place.seq_length), 0)
+        self._positions = place.context.positions(place.seq_length)
         self._micro_batch = 0
         self.digests: dict[str, int] = {}
         self.step = 0
