@@ -80,5 +80,6 @@ def kernels(request):
 
 def _kernel(kind, request, wrong):
     kernel = kind(request)
-    kernel.operands = wrong(request.quantization, quantized_wgrad=request.quantized_wgrad)
+    holder = kernel.matmuls if kind is Linear else kernel
+    holder.operands = wrong(request.quantization, quantized_wgrad=request.quantized_wgrad)
     return kernel

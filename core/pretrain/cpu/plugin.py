@@ -26,6 +26,7 @@ from pretrain.plugins.offer import Absent, Decline, Offer, offer_unless
 from pretrain.plugins.signatures import OptimizerKernels
 from pretrain.reference.adam import FusedAdam, gradient_norm
 from pretrain.reference.linear import Linear
+from pretrain.reference.matmuls import Matmuls
 from pretrain.reference.norm import TorchNorm
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def pretrain_linear(request: requests.LinearRequest) -> Answer:
     dtype = matmul_dtype(request.dtype)
     absent = Absent("this CPU has matmuls in fp16" if dtype is request.dtype else "")
     reason = f"quantization {request.quantization}; only without" if request.quantization else absent
-    return offer_unless(reason, name="fp32_matmul", build=lambda _: Linear(request, matmul_dtype=dtype))
+    return offer_unless(reason, name="fp32_matmul", build=lambda _: Linear(request, Matmuls(request, dtype=dtype)))
 
 
 @hookimpl

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch.nn import functional as F  # noqa: N812  torch's own alias
 
-from pretrain.reference.accumulation import add_matmul
-from pretrain.reference.quantization import Operands
+from pretrain.reference.matmuls import Matmuls
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torch import Tensor
     from torch.distributed import ProcessGroup, Work
 
     from pretrain.plugins.requests import LinearRequest
-
-
-Accumulate: TypeAlias = "Callable[[Tensor, Tensor, Tensor], None]"
 
 
 class Linear:
@@ -30,18 +24,11 @@ class Linear:
     See LinearWithGradAccumulationAndAsyncCommunication.backward.
     """
 
-    def __init__(
-        self, request: LinearRequest, *, matmul_dtype: torch.dtype | None = None, accumulate: Accumulate | None = None
-    ) -> None:
-        """Make a kernel; matmuls are in the dtype of the matrices unless another is given.
-
-        `accumulate` adds grad^T x to a main gradient, for grad [rows, out], x [rows, in]; None: see `accumulation`.
-        """
-        self.matmul_dtype = matmul_dtype
-        self.accumulate = accumulate or (lambda main_grad, grad, x: add_matmul(main_grad, grad.t(), x))
+    def __init__(self, request: LinearRequest, matmuls: Matmuls | None = None) -> None:
+        """Make a kernel that multiplies with plain torch, or with a device's matmuls."""
+        self.matmuls = matmuls or Matmuls(request)
         self.sequence_parallel = request.sequence_parallel
         self.adds_to_main_grad = request.main_grad_dtype is not None
-        self.operands = Operands(request.quantization, quantized_wgrad=request.quantized_wgrad)
 
     def __call__(
         self, x: Tensor, weight: Tensor, bias: Tensor | None = None, group: ProcessGroup | None = None
@@ -53,17 +40,9 @@ class Linear:
         # ZeRO-3 gathers a weight for its forward pass and again for its backward pass. torch's linear would keep a view
         # of the first in its graph, and so all gathered weights; _Linear keeps only the parameter.
         is_gathered = hasattr(weight, "ds_tensor")
-        is_plain = self.matmul_dtype is None and not self.operands.kind
-        if group is None and main_grad is None and is_plain and not is_gathered:
+        if group is None and main_grad is None and self.matmuls.is_plain and not is_gathered:
             return F.linear(x, weight, bias)
-        options = _Options(
-            group=group,
-            is_split=is_split,
-            main_grad=main_grad,
-            dtype=self.matmul_dtype,
-            accumulate=self.accumulate,
-            operands=self.operands,
-        )
+        options = _Options(group=group, is_split=is_split, main_grad=main_grad, matmuls=self.matmuls)
         y: Tensor = _Linear.apply(x, weight, bias, options)  # type: ignore[no-untyped-call]
         return y
 
@@ -73,13 +52,7 @@ class _Options:
     group: ProcessGroup | None
     is_split: bool
     main_grad: Tensor | None
-    dtype: torch.dtype | None
-    accumulate: Accumulate
-    operands: Operands
-
-    def cast(self, x: Tensor) -> Tensor:
-        """Return the tensor in the dtype of the matmuls."""
-        return x if self.dtype is None else x.to(self.dtype)
+    matmuls: Matmuls
 
 
 def _main_grad(weight: Tensor) -> Tensor | None:
@@ -96,22 +69,17 @@ class _Linear(torch.autograd.Function):
         ctx.options, ctx.has_bias = options, bias is not None
         if options.is_split and options.group is not None:
             x, _ = _gather(x, options.group, wait=True)
-        of_x, of_weight = options.operands.forward(x, weight)
-        of_bias = None if bias is None else options.cast(bias)
-        return F.linear(options.cast(of_x), options.cast(of_weight), of_bias).to(x.dtype)
+        return options.matmuls.output(x, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         options: _Options = ctx.options
         x, weight = ctx.saved_tensors
-        grad = options.cast(grads[0])
+        grad = options.matmuls.cast(grads[0])
         gathering: Work | None = None
         if options.is_split and options.group is not None and ctx.needs_input_grad[1]:
             x, gathering = _gather(x, options.group, wait=False)  # overlaps the next matmul
-        grad_x = None
-        if ctx.needs_input_grad[0]:
-            of_grad, of_weight = options.operands.of_input(grad, weight)
-            grad_x = of_grad.matmul(options.cast(of_weight)).to(x.dtype)
+        grad_x = options.matmuls.input_gradient(grad, weight) if ctx.needs_input_grad[0] else None
         if gathering is not None:
             gathering.wait()
         grad_x, reducing = _reduce(grad_x, options)
@@ -138,11 +106,10 @@ def _reduce(grad_x: Tensor | None, options: _Options) -> tuple[Tensor | None, Wo
 
 
 def _weight_gradient(grad: Tensor, x: Tensor, weight: Tensor, options: _Options) -> Tensor | None:
-    grad, x = options.operands.of_weight(grad, x.reshape(-1, x.shape[-1]))
-    x = options.cast(x)
+    x = x.reshape(-1, x.shape[-1])
     if options.main_grad is None:
-        return grad.t().matmul(x).to(weight.dtype)
-    options.accumulate(options.main_grad, grad, x)
+        return options.matmuls.weight_gradient(grad, x)
+    options.matmuls.add_weight_gradient(options.main_grad, grad, x)
     if not hasattr(weight, "grad_added_to_main_grad"):
         return None
     weight.grad_added_to_main_grad = True

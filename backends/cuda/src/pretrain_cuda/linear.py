@@ -14,6 +14,7 @@ import torch
 from pretrain.plugins import installed
 from pretrain.plugins.offer import Absent, offer_unless
 from pretrain.reference.linear import Linear
+from pretrain.reference.matmuls import Matmuls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,7 +57,8 @@ def _unsupported_reason(request: LinearRequest) -> str:
 
 
 def _fake(request: LinearRequest) -> Linear:
-    return Linear(request, accumulate=import_module("pretrain_cuda.kernels.stand_ins.linear").accumulate)
+    accumulate = import_module("pretrain_cuda.kernels.stand_ins.linear").accumulate
+    return Linear(request, Matmuls(request, accumulate=accumulate))
 
 
 def _build(request: LinearRequest) -> Linear:
@@ -66,4 +68,8 @@ def _build(request: LinearRequest) -> Linear:
     matmul: Callable[[Tensor, Tensor, Tensor], None] = (
         extension.wgrad_gemm_accum_fp32 if in_fp32 else extension.wgrad_gemm_accum_fp16
     )
-    return Linear(request, accumulate=lambda main_grad, grad, x: matmul(x.contiguous(), grad.contiguous(), main_grad))
+
+    def accumulate(main_grad: Tensor, grad: Tensor, x: Tensor) -> None:
+        matmul(x.contiguous(), grad.contiguous(), main_grad)
+
+    return Linear(request, Matmuls(request, accumulate=accumulate))
