@@ -27,6 +27,7 @@ class Architecture(NamedTuple):
 
 VOLTA = Architecture(7, 0)
 AMPERE = Architecture(8, 0)
+ADA = Architecture(8, 9)
 HOPPER = Architecture(9, 0)
 BLACKWELL = Architecture(10, 0)
 

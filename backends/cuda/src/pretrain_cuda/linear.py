@@ -1,4 +1,4 @@
-"""The column-parallel linear: gradient accumulation fusion where apex's extension is there.
+"""The column-parallel linear: fp8 by torch's `scaled_mm`, gradient accumulation fusion where apex's extension is there.
 
 The order of communication and matmuls is the reference's, which suits NCCL too: the all-reduce of the input's gradient
 is issued on a stream of its own before the matmul of the weight's gradient, and waited for after it.
@@ -15,13 +15,14 @@ from pretrain.plugins import installed
 from pretrain.plugins.offer import Absent, offer_unless
 from pretrain.reference.linear import Linear
 from pretrain.reference.matmuls import Matmuls
+from pretrain_cuda.kernels import scaled_mm_limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor
 
-    from pretrain.plugins.offer import Answer
+    from pretrain.plugins.offer import Decline, Offer
     from pretrain.plugins.requests import LinearRequest
 
 NAME = "apex"
@@ -29,8 +30,21 @@ EXTENSION = "fused_weight_gradient_mlp_cuda"
 _HALF = (torch.float16, torch.bfloat16)
 
 
-def answers(request: LinearRequest) -> Answer:
-    """Return apex's matmul that adds into the main gradient, or the reason against it; the reference comes after."""
+def answers(request: LinearRequest) -> list[Offer | Decline]:
+    """Return matmuls in fp8, and apex's that adds into the main gradient, or reasons; the reference comes after."""
+    return [_scaled(request), _apex(request)]
+
+
+def _scaled(request: LinearRequest) -> Offer | Decline:
+    def build(_: object) -> Linear:
+        return Linear(request, import_module("pretrain_cuda.kernels.scaled_mm").ScaledMatmuls(request))
+
+    # On fake tensors torch's scaled_mm allocates what it does on a GPU, and so do the operations that quantize.
+    reason, provider = scaled_mm_limits.unsupported_reason(request), installed.provider("torch")
+    return offer_unless(reason, name="scaled_mm", build=build, provider=provider, fake=build)
+
+
+def _apex(request: LinearRequest) -> Offer | Decline:
     reason = _unsupported_reason(request)
     return offer_unless(
         reason,

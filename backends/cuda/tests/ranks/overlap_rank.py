@@ -76,7 +76,7 @@ def apex(request):
     module = ModuleType(linear.EXTENSION)
     module.wgrad_gemm_accum_fp32, module.__spec__ = accumulate, sys.__spec__  # without a spec it would not be found
     sys.modules[linear.EXTENSION] = module
-    return linear.answers(request).build({})
+    return linear.answers(request)[-1].build({})
 
 
 def run(rank, *, is_split, main, is_apexs):
