@@ -146,6 +146,11 @@ class TestNamed:
         ("Tesla V100-SXM2-16GB", torch.float16, 125),
         ("Tesla V100-SXM2-16GB", torch.bfloat16, None),
         (A100, torch.float64, None),
+        ("NVIDIA H100 80GB HBM3", torch.float8_e4m3fn, 1978.8),
+        ("NVIDIA H100 80GB HBM3", torch.float8_e5m2, 1978.8),
+        ("NVIDIA H100 PCIe", torch.float8_e4m3fn, 1512),
+        ("NVIDIA B200", torch.float8_e4m3fn, 4500),
+        (A100, torch.float8_e4m3fn, None),
         ("NVIDIA GeForce RTX 4090", torch.bfloat16, None),
     ],
 )

@@ -181,7 +181,11 @@ class Backend(ABC):
         return Available()
 
     def peak_flops(self, dtype: torch.dtype) -> float | None:
-        """Return dense FLOP/s of matmuls from the datasheet: the denominator of MFU. None: not reported."""
+        """Return dense FLOP/s of matmuls from the datasheet; None: the datasheet, or the device, has none of the dtype.
+
+        That of `precision.dtype` is the denominator of MFU, also of a training in fp8. That of torch.float8_e4m3fn, of
+        fp8 operands and any output, is the speed at which `pretrain plan` counts matmuls in fp8.
+        """
         return None
 
     def figures(self) -> Figures:

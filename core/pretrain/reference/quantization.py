@@ -73,7 +73,8 @@ def quantize(x: Tensor, kind: str, dim: int, *, is_gradient: bool = False) -> tu
         scale = scales(groups.amax(dim + 1), dtype)
     else:
         scale = scales(magnitude.amax(dim if kind == "rowwise" else (0, 1), keepdim=True), dtype)
-    return (x * of_entries(scale.reciprocal(), x, kind, dim)).to(dtype), scale
+    # In x's dtype, whose exponents are fp32's or more: the product is exact there, or too small for fp8 by far.
+    return (x * of_entries(scale.reciprocal().to(x.dtype), x, kind, dim)).to(dtype), scale
 
 
 def of_entries(scale: Tensor, x: Tensor, kind: str, dim: int) -> Tensor:

@@ -34,6 +34,12 @@ def test_what_the_user_says_of_a_device_replaces_its_table():
     assert figures.memory_bandwidth == find_device(recipe(), DeviceOptions(name=A100)).figures.memory_bandwidth
 
 
+def test_speeds_of_other_dtypes_than_the_recipes_are_those_of_the_device():
+    device = find_device(recipe(["precision.dtype=bf16"]), DeviceOptions(name="NVIDIA H100 80GB HBM3"))
+    assert (device.peak_flops, device.peak_flops_fp8, device.peak_flops_fp32) == (989.4e12, 2 * 989.4e12, 67e12)
+    assert find_device(recipe(), DeviceOptions(name=A100)).peak_flops_fp8 is None
+
+
 def test_a_node_of_unknown_size_has_eight_devices():
     """Else all devices would be in one node, and no message would pass the network."""
     device = find_device(recipe(), DeviceOptions(name="NVIDIA A800-SXM4-80GB"))

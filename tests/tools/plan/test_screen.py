@@ -15,7 +15,7 @@ from pretrain.plugins.backend import Figures
 from pretrain.plugins.negotiation.kernel_table import KernelTable
 from pretrain.tools.plan.device import Efficiencies
 from pretrain.tools.plan.plan_views import COLOURS, LETTERS, bar, module_text, nested, plan_text
-from pretrain.tools.plan.stage_plan import PARTS
+from pretrain.tools.plan.stage_plan import PARTS, Costs, Operation
 from pretrain.tools.plan.step_time import Range, figure
 from pretrain.tools.plan.wording import gib, span
 from tools.plan.made_plan import GIB, ROWS, TIME, kernel, plan, recipe, stage
@@ -240,6 +240,37 @@ def test_kernels_of_one_operation_are_named_once():
     assert "kernels: norm fast\n" in text_of(kernels=table)
 
 
-def test_matmuls_in_fp8_are_not_counted_as_faster():
-    text = words(text_of(recipe=recipe(["precision.fp8=rowwise"])))
-    assert "matmuls in fp8 take as long as those in fp32" in text
+IN_FP8 = Costs(
+    forward={Operation(300.0, 8, "fp8"): 2, Operation(400.0, 8, "bf16"): 1},
+    backward={},
+    once={},
+    messages={},
+    messages_once={},
+)
+
+
+@pytest.mark.parametrize(
+    ("costs", "names", "peak", "line"),
+    [
+        (None, ("reference",), 2e15, "fp8 is emulated: matmuls take as long as in bf16, and rounding their operands"),
+        (IN_FP8, ("scaled",), 2e15, "matmuls in fp8, 60 % of all FLOPs: 2,000 TFLOP/s; rounding to fp8 reads"),
+        (
+            IN_FP8,
+            ("scaled",),
+            None,
+            "matmuls in fp8, 60 % of all FLOPs: as long as in bf16, since their speed is unknown",
+        ),
+        (IN_FP8, ("scaled", "reference"), 2e15, "unfused; grouped_linear: emulated, in bf16"),
+    ],
+)
+def test_it_says_which_matmuls_are_in_fp8_and_how_fast_they_are(costs, names, peak, line):
+    planned = stage(0, 12)
+    planned = planned if costs is None else replace(planned, costs=costs)
+    rows = tuple(map(kernel, ("linear", "grouped_linear"), names))
+    text = text_of(
+        planned,
+        recipe=recipe(["precision.fp8=rowwise", "precision.dtype=bf16"]),
+        device=replace(plan().device, peak_flops_fp8=peak),
+        kernels=KernelTable(backend="acme", provider="acme 1.0", rows=rows),
+    )
+    assert line in words(text)

@@ -76,7 +76,11 @@ def test_a_link_of_unknown_speed_takes_no_time_and_is_known_as_such():
 
 
 ROOFLINE = Roofline(
-    peak_flops=100.0, peak_flops_fp32=25.0, memory_bandwidth=10.0, efficiencies=Efficiencies(0.5, 0.8, 1.0)
+    peak_flops=100.0,
+    peak_flops_fp32=25.0,
+    peak_flops_fp8=200.0,
+    memory_bandwidth=10.0,
+    efficiencies=Efficiencies(0.5, 0.8, 1.0),
 )
 
 
@@ -84,8 +88,9 @@ def test_a_large_matmul_takes_its_flops():
     assert ROOFLINE.seconds({Operation(1000.0, 8, "fp16"): 1}) == pytest.approx(1000 / 50)
 
 
-def test_a_matmul_in_fp32_is_as_slow_as_that():
-    assert ROOFLINE.seconds({Operation(1000.0, 8, "fp32"): 1}) == pytest.approx(1000 / 12.5)
+@pytest.mark.parametrize(("dtype", "reached"), [("fp32", 12.5), ("bf16", 50), ("fp8", 100)])
+def test_a_matmul_is_as_fast_as_its_dtype(dtype, reached):
+    assert ROOFLINE.seconds({Operation(1000.0, 8, dtype): 1}) == pytest.approx(1000 / reached)
 
 
 def test_other_operations_take_their_traffic():

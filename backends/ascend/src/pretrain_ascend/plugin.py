@@ -1,6 +1,6 @@
 """Hooks of the ascend backend. Each operation has a file of its own, which is imported on its first request.
 
-linear, bias_dropout_add and router have no hook: the reference serves, and their files say why.
+bias_dropout_add and router have no hook: the reference serves, and their files say why.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         CollectivesRequest,
         CrossEntropyRequest,
         GroupedLinearRequest,
+        LinearRequest,
         MoePermuteRequest,
         NormRequest,
         OptimizerRequest,
@@ -69,6 +70,12 @@ def pretrain_activation(request: ActivationRequest) -> Answer:
 @hookimpl
 def pretrain_cross_entropy(request: CrossEntropyRequest) -> Answer:
     """CANN's kernel, for a vocabulary that is not split."""
+    return _answers(request)
+
+
+@hookimpl
+def pretrain_linear(request: LinearRequest) -> Answer:
+    """None: the reference serves; in fp8 with the reason."""
     return _answers(request)
 
 

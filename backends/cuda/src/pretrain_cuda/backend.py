@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pretrain.plugins.collective_record import CalledCollective
     from pretrain.recipe import Recipe
 
-_HALF = (torch.float16, torch.bfloat16)
+_HALF, _FP8 = (torch.float16, torch.bfloat16), (torch.float8_e4m3fn, torch.float8_e5m2)
 
 CONTEXT = 512 * 2**20
 """Bytes of a CUDA context with torch's kernels: an assumption, in the middle of what nvidia-smi shows for a process
@@ -199,4 +199,6 @@ def _peak(device_name: str, dtype: torch.dtype) -> float | None:
         return None
     if dtype in _HALF:
         return device.half
+    if dtype in _FP8:
+        return device.fp8
     return device.single if dtype == torch.float32 else None

@@ -66,6 +66,11 @@ class Device:
     link: float | None = None
     server: Server | None = None
 
+    @property
+    def fp8(self) -> float | None:
+        """Dense FLOP/s in fp8: twice those in half precision, in every datasheet since NVIDIA's GPUs multiply in it."""
+        return None if self.half is None or self.architecture < ADA else 2 * self.half
+
 
 # Datasheets of DGX-1 and DGX-2 (EDR InfiniBand, 4 ports for 8 GPUs and 8 for 16), DGX A100 (a 200 Gb/s port each), and
 # of DGX H100, H200, B200 and GB200 (400 Gb/s each). The 72 GPUs of a GB200 NVL72 share one NVLink.

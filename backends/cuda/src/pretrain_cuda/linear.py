@@ -39,9 +39,8 @@ def _scaled(request: LinearRequest) -> Offer | Decline:
     def build(_: object) -> Linear:
         return Linear(request, import_module("pretrain_cuda.kernels.scaled_mm").ScaledMatmuls(request))
 
-    # On fake tensors torch's scaled_mm allocates what it does on a GPU, and so do the operations that quantize.
     reason, provider = scaled_mm_limits.unsupported_reason(request), installed.provider("torch")
-    return offer_unless(reason, name="scaled_mm", build=build, provider=provider, fake=build)
+    return offer_unless(reason, name="scaled_mm", build=build, provider=provider)  # torch's, also on fake tensors
 
 
 def _apex(request: LinearRequest) -> Offer | Decline:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from pretrain.errors import BackendError
 from pretrain.model.requests import DTYPES, compute_dtype
 from pretrain.plugins.backend import Backend, Unavailable
@@ -77,6 +79,7 @@ class PlanDevice:
     figures: Figures  # of the datasheet, or of the user; devices of a node are always known, or assumed
     sources: Mapping[str, str] = field(default_factory=dict)  # of other figures than the backend's: option or "assumed"
     peak_flops_fp32: float | None = None  # as `peak_flops`, in fp32; None: not known, and counted as that
+    peak_flops_fp8: float | None = None  # as `peak_flops`, in fp8; None: not known, and counted as that
     reached: ReachedShares = ASSUMED  # shares of the figures that a training reaches
     is_named: bool = True  # the backend answers for this name whether or not the device is there
     is_shared: bool = False  # the memory is a part of one that ranks share: more ranks have no more of it
@@ -127,6 +130,7 @@ def find_device(recipe: Recipe, wanted: DeviceOptions, *, ranks: int = 1) -> Pla
         memory=total,
         peak_flops=plugins.backend.peak_flops(compute_dtype(recipe)),
         peak_flops_fp32=plugins.backend.peak_flops(DTYPES["fp32"]),
+        peak_flops_fp8=plugins.backend.peak_flops(torch.float8_e4m3fn),
         figures=replace(figures, **given),
         sources=sources,
     )

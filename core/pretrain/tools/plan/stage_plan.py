@@ -75,7 +75,7 @@ class Operation:
 
     flops: float  # of its matmuls; 0 for all others
     moved: int  # bytes read and written
-    dtype: str = ""  # of the matmuls, as a recipe names it ("fp16"); "" for others
+    dtype: str = ""  # of the operands of matmuls, as a recipe names it ("fp16"), or "fp8"; "" for others
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,7 @@ def step_parts(
     roofline = Roofline(
         peak_flops=device.peak_flops or math.inf,
         peak_flops_fp32=device.peak_flops_fp32 or device.peak_flops or math.inf,
+        peak_flops_fp8=device.peak_flops_fp8 or device.peak_flops or math.inf,
         memory_bandwidth=device.figures.memory_bandwidth or math.inf,
         efficiencies=efficiencies,
     )
@@ -190,6 +191,7 @@ class Roofline:
 
     peak_flops: float  # FLOP/s of matmuls in the recipe's dtype
     peak_flops_fp32: float  # of those in fp32: a router's, and Muon's iteration
+    peak_flops_fp8: float  # of those whose kernel multiplies in fp8
     memory_bandwidth: float  # bytes/s
     efficiencies: Efficiencies  # shares of both that are reached
 
@@ -198,7 +200,7 @@ class Roofline:
         return math.fsum(self._of_one(operation) * count for operation, count in operations.items())
 
     def _of_one(self, operation: Operation) -> float:
-        peak = self.peak_flops_fp32 if operation.dtype == "fp32" else self.peak_flops
+        peak = {"fp32": self.peak_flops_fp32, "fp8": self.peak_flops_fp8}.get(operation.dtype, self.peak_flops)
         computing = operation.flops / (peak * self.efficiencies.matmul)
         moving = operation.moved / (self.memory_bandwidth * self.efficiencies.memory)
         return max(computing, moving)
@@ -244,7 +246,7 @@ class StepTime:
     seconds: Range  # of a step; low with `best` efficiencies, high with `worst`
     tokens_per_second: Range
     flops_per_second: Range  # model FLOP/s of one device, by `pretrain.report.flops`; recompute is not counted
-    peak_share: Range  # model FLOP/s in the device's peak, 0 to 1
+    peak_share: Range  # model FLOP/s in the device's peak of `precision.dtype`, as MFU is, 0 to 1 and in fp8 more
     days: Range | None  # of the recipe's whole training; None if the recipe does not say its length
     device_hours: Range | None  # of the recipe's whole training, all devices together; None as above
     tokens: int | None  # of the recipe's whole training; None as above

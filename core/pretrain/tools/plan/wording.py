@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from math import fsum
 from typing import TYPE_CHECKING, Any
 
 from pretrain.tools.plan.step_time import Range, figure
@@ -35,8 +36,31 @@ def assumptions(plan: Plan) -> list[str]:
     if plan.layout.expert_model_parallel_size is not None:
         lines.append(_of_experts(plan))
     if plan.recipe.precision.fp8 is not None:
-        lines.append(f"matmuls in fp8 take as long as those in {plan.recipe.precision.dtype}")
+        lines.append(_of_fp8(plan))
     return lines if plan.time is None else [*lines, *_of_time(plan.device, plan.time)]
+
+
+def _of_fp8(plan: Plan) -> str:
+    """Return the line about the speed of matmuls in fp8, and which of them are."""
+    dtype, peak = plan.recipe.precision.dtype, plan.device.peak_flops_fp8
+    kernels = kernels_by_operation(plan)
+    emulated = [name for name in ("linear", "grouped_linear") if EMULATES in kernels.get(name, ())]
+    share = _share_in_fp8(plan)
+    if not share:
+        return f"fp8 is emulated: matmuls take as long as in {dtype}, and rounding their operands comes on top"
+    speed = f"as long as in {dtype}, since their speed is unknown" if peak is None else f"{figure(peak / 1e12)} TFLOP/s"
+    text = f"matmuls in fp8, {100 * share:.0f} % of all FLOPs: {speed}; rounding to fp8 reads and writes memory unfused"
+    return f"{text}; {' and '.join(emulated)}: emulated, in {dtype}" if emulated else text
+
+
+EMULATES = "reference"  # the kernel that rounds to fp8 and multiplies in the training's dtype
+
+
+def _share_in_fp8(plan: Plan) -> float:
+    """Return the share of the FLOPs of forward and backward passes that kernels in fp8 have, 0 to 1."""
+    costs = [each for stage in plan.stages for each in (stage.costs.forward, stage.costs.backward)]
+    flops = [(operation.dtype, operation.flops * number) for each in costs for operation, number in each.items()]
+    return fsum(each for dtype, each in flops if dtype == "fp8") / (fsum(each for _, each in flops) or 1.0)
 
 
 def _of_experts(plan: Plan) -> str:
@@ -135,13 +159,14 @@ def plan_json(plan: Plan) -> dict[str, Any]:
     """Return the plan; sizes in bytes, times in seconds, days and hours, ranges as {"low": ..., "high": ...}."""
     layout, device = plan.layout, plan.device
     names = ("memory_bandwidth", "link_bandwidth", "node_bandwidth", "devices_per_node")
-    figures = {name: getattr(device.figures, name) for name in names}
+    peaks = {"peak_flops": device.peak_flops, "peak_flops_fp8": device.peak_flops_fp8}
+    figures = {**peaks, **{name: getattr(device.figures, name) for name in names}}
     return {
         "recipe": plan.recipe.source,
         "backend": device.backend_name,
         "device": device.name,
         "memory_bytes": device.memory,
-        "figures": {"peak_flops": device.peak_flops, **figures, "sources": dict(device.sources)},
+        "figures": {**figures, "sources": dict(device.sources)},
         "peak_bytes": plan.peak_bytes,
         "fits": plan.fits,
         "enough_devices": plan.enough_devices,

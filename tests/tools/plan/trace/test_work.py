@@ -36,6 +36,13 @@ def test_a_matmul_has_two_flops_for_each_product(work):
     assert operations(work) == {Operation(2.0 * 3 * 4 * 5, 2 * (12 + 20 + 15), "bf16"): 2}
 
 
+def test_a_matmul_in_fp8_is_one_of_a_byte_an_entry(work):
+    a, b = (torch.empty(16, 32, dtype=torch.float8_e4m3fn) for _ in range(2))
+    scales, recipe = (torch.empty(1, 1), torch.empty(1, 1)), torch.nn.functional.ScalingType.TensorWise
+    torch.nn.functional.scaled_mm(a, b.t(), scales[0], recipe, scales[1], recipe)
+    assert operations(work) == {Operation(2.0 * 16 * 32 * 16, 2 * 16 * 32 + 2 * 4 + 2 * 16 * 16, "fp8"): 1}
+
+
 def test_other_operations_have_bytes_alone(work):
     torch.empty(8).exp()
     assert operations(work) == {Operation(0.0, 2 * 8 * 4): 1}

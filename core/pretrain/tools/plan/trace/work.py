@@ -35,7 +35,13 @@ _KINDS = {
     "send": "send",
     "recv_": "receive",
 }
-_DTYPES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
+_DTYPES = {
+    torch.float16: "fp16",
+    torch.bfloat16: "bf16",
+    torch.float32: "fp32",
+    torch.float8_e4m3fn: "fp8",
+    torch.float8_e5m2: "fp8",
+}
 _ALLOCATES = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_"}
 
 
@@ -98,11 +104,21 @@ def _only_views(read: list[torch.Tensor], made: list[torch.Tensor]) -> bool:
 
 
 def _flop_counter(function: Any) -> Any:
-    """Return torch's formula for an operation's FLOPs, or that of its form that is not in place."""
+    """Return torch's formula for an operation's FLOPs, or that of its form that is not in place.
+
+    torch 2.13 has none for what torch.nn.functional.scaled_mm calls.
+    """
+    if function._opname == "_scaled_mm_v2":  # noqa: SLF001
+        return _scaled_mm_flops
     count = flop_registry.get(function.overloadpacket)
     if count is None and function.namespace == "aten" and function._opname.endswith("mm_"):  # noqa: SLF001
         count = flop_registry.get(getattr(torch.ops.aten, function._opname.removesuffix("_")))  # noqa: SLF001
     return count
+
+
+def _scaled_mm_flops(a: torch.Tensor, b: torch.Tensor, *_: Any, out_val: torch.Tensor) -> int:
+    del out_val
+    return 2 * a.numel() * b.shape[1]
 
 
 def _flops(operation: str, inputs: list[torch.Tensor], keys: float, *, is_backward: bool) -> float:
