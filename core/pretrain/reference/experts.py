@@ -191,9 +191,9 @@ class _GroupedLinear(torch.autograd.Function):
         ctx.save_for_backward(x, weight)
         ctx.counts, ctx.main_grad, ctx.operands = counts, main_grad, operands
         y = x.new_empty(x.shape[0], weight.shape[1])
-        for result, rows, matrix in zip(torch.split(y, counts), torch.split(x, counts), weight, strict=True):
-            of_rows, of_matrix = operands.forward(rows, matrix)
-            torch.mm(of_rows, of_matrix.t(), out=result)
+        matrices = operands.rounded_weight(weight, 1)
+        for result, rows, matrix in zip(torch.split(y, counts), torch.split(x, counts), matrices, strict=True):
+            torch.mm(operands.rounded(rows, 1), matrix.t(), out=result)
         return y
 
     @staticmethod
@@ -203,9 +203,9 @@ class _GroupedLinear(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             grad_x = x.new_empty(x.shape)
             results, parts = (torch.split(each, ctx.counts) for each in (grad_x, grad))
-            for result, rows, matrix in zip(results, parts, weight, strict=True):
-                of_rows, of_matrix = ctx.operands.of_input(rows, matrix)
-                torch.mm(of_rows, of_matrix, out=result)
+            matrices = ctx.operands.rounded_weight(weight, 0)
+            for result, rows, matrix in zip(results, parts, matrices, strict=True):
+                torch.mm(ctx.operands.rounded(rows, 1, is_gradient=True), matrix, out=result)
         if ctx.needs_input_grad[1]:
             pairs = zip(torch.split(grad, ctx.counts), torch.split(x, ctx.counts), strict=True)
             grad_weight = _weight_gradient([ctx.operands.of_weight(*pair) for pair in pairs], weight, ctx.main_grad)

@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn import functional as F  # noqa: N812  torch's own alias
 
+from pretrain.plugins.constant_weights import made_once
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -104,18 +106,34 @@ class Operands:
 
     def forward(self, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Return x and weight of x weight^T, which sums over in."""
-        return (self.rounded(x, 1), self.rounded(weight, 1)) if self.kind else (x, weight)
+        return self.rounded(x, 1), self.rounded_weight(weight, 1)
 
     def of_input(self, grad: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Return grad and weight of grad weight, the gradient of x, which sums over out."""
-        return (self.rounded(grad, 1, is_gradient=True), self.rounded(weight, 0)) if self.kind else (grad, weight)
+        return self.rounded(grad, 1, is_gradient=True), self.rounded_weight(weight, 0)
 
     def of_weight(self, grad: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return grad and x, [rows, out] and [rows, in], of grad^T x, the gradient of weight, which sums over rows."""
-        if not self.kind or not self.quantized_wgrad:
+        if not self.quantized_wgrad:
             return grad, x
         return self.rounded(grad, 0, is_gradient=True), self.rounded(x, 0)
 
     def rounded(self, x: Tensor, dim: int, *, is_gradient: bool = False) -> Tensor:
         """Return x, whose leading dimensions count as one of rows, rounded along dimension 0 or 1 of that matrix."""
+        if not self.kind:
+            return x
         return quantized(x.reshape(-1, x.shape[-1]), self.kind, dim, is_gradient=is_gradient).view(x.shape)
+
+    def rounded_weight(self, weight: Tensor, dim: int) -> Tensor:
+        """Return a weight [out, in], or each of [experts, out, in], rounded along out (0) or in (1) of a matrix.
+
+        It is made once while the weight does not change.
+        """
+        if not self.kind:
+            return weight
+        return made_once(weight, (self.kind, dim), lambda: self._rounded_matrices(weight, dim))
+
+    def _rounded_matrices(self, weight: Tensor, dim: int) -> Tensor:
+        if weight.dim() == 2:
+            return self.rounded(weight, dim)
+        return torch.stack([self.rounded(matrix, dim) for matrix in weight])

@@ -35,6 +35,7 @@ from pretrain.engine.optimizers.choice import optimizer_of
 from pretrain.engine.protocol import Step
 from pretrain.engine.schedule import build_schedule
 from pretrain.model.weights import named_weights, partial_gradients
+from pretrain.plugins.constant_weights import constant_weights
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -125,7 +126,7 @@ class DeepSpeedEngine:
         if self._overflow is not None:
             self._overflow.clear()
         self._own.zero_()
-        with phase("forward-backward"):
+        with phase("forward-backward"), constant_weights(uses=num_microbatches):
             loss = self._forward_backward(batches, num_microbatches)
         if keep_update is not None and not keep_update(loss):
             drop_gradients(self.optimizer, self._stage)
@@ -183,10 +184,11 @@ class DeepSpeedEngine:
         """Return the mean loss over all ranks' tokens."""
         self.model.eval()
         reports = []
-        for _ in range(iters * num_microbatches):
-            output, summed = forward_loss(batches, self._engine, device=self._device)
-            reports.append(summed(output)[2])
-            self._release_gathered()
+        with constant_weights(uses=iters * num_microbatches):
+            for _ in range(iters * num_microbatches):
+                output, summed = forward_loss(batches, self._engine, device=self._device)
+                reports.append(summed(output)[2])
+                self._release_gathered()
         return mean_over_ranks(reports, self._device)
 
     @torch.no_grad()

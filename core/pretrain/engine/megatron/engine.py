@@ -24,6 +24,7 @@ from pretrain.engine.optimizers.choice import optimizer_of
 from pretrain.engine.protocol import Step
 from pretrain.engine.schedule import build_schedule
 from pretrain.model.weights import is_replicated, named_weights, partial_gradients
+from pretrain.plugins.constant_weights import constant_weights
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -105,7 +106,7 @@ class MegatronEngine(ForwardPass):
         self.optimizer.zero_grad()
         if self._overflow is not None:
             self._overflow.clear()
-        with phase("forward-backward"):
+        with phase("forward-backward"), constant_weights(uses=num_microbatches):
             reports = self._run(forward_loss, batches, num_microbatches, forward_only=False)
         loss = None
         if reports:

@@ -15,6 +15,7 @@ from pretrain.checkpoint.megatron_state import MegatronState
 from pretrain.engine.forward import forward_logits, forward_loss, mean_over_ranks, prompt_batch
 from pretrain.engine.megatron.data_parallel import in_compute_dtype
 from pretrain.engine.schedule import build_schedule
+from pretrain.plugins.constant_weights import constant_weights
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -47,7 +48,7 @@ class ForwardPass:
     @torch.no_grad()
     def evaluate(self, batches: Iterator[Batch] | None, num_microbatches: int, iters: int = 1) -> Tensor:
         """Return the mean loss over all ranks' tokens."""
-        with self._gathered():
+        with self._gathered(), constant_weights(uses=iters * num_microbatches):
             for chunk in self.chunks:
                 chunk.eval()
             reports = [

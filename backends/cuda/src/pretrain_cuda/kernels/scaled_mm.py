@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch.nn import functional as F  # noqa: N812  torch's own alias
 
+from pretrain.plugins.constant_weights import made_once
 from pretrain.reference.matmuls import Matmuls
 from pretrain.reference.quantization import quantize
 from pretrain_cuda.kernels.scaled_mm_limits import multiple, sum_dtype
@@ -50,8 +51,11 @@ class ScaledMatmuls(Matmuls):
         self.sum_dtype = sum_dtype(request)
 
     def of_weight(self, weight: Tensor, dim: int) -> Operand:
-        """Return the operand of weight [out, in] for the output, dim 1, or for the gradient of x, dim 0."""
-        return operand(weight, self.kind, dim)
+        """Return the operand of weight [out, in] for the output, dim 1, or for the gradient of x, dim 0.
+
+        It is made once while the weight does not change.
+        """
+        return made_once(weight, (self.kind, dim), lambda: operand(weight, self.kind, dim))
 
     def output(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """As `Matmuls.output`; the bias is added to the rounded product."""
