@@ -6,8 +6,10 @@ from contextlib import closing
 from itertools import chain
 from typing import TYPE_CHECKING
 
+import orjson
 import torch
 import torch.distributed as dist
+from safetensors.torch import load_file, save_file
 
 from engine.tiny import VOCAB_SIZE, engine_world, micro_batches, num_microbatches, tiny
 from pretrain.engine.build import build_engine
@@ -21,7 +23,10 @@ from pretrain.tools.align.recording.taps import Taps
 from tools.align.wrong_kernels import with_mistake
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from torch import Tensor
 
     from pretrain.tools.align.comparing.outcome import AlignResult
     from tools.align.wrong_kernels import Mistake
@@ -70,3 +75,18 @@ def record(folder: Path, *overrides: str, steps: int = 1, mistake: Mistake | Non
 def outcome_of(first: Path, second: Path) -> AlignResult:
     """Compare two recordings."""
     return compare(Recording.open(first), Recording.open(second))
+
+
+def change_tensor(folder: Path, change: Callable[[Tensor], Tensor], **wanted: object) -> None:
+    """Change the first tensor of a recording's rank 0 whose line has these values."""
+    lines = [orjson.loads(line) for line in (folder / "rank0" / "points.jsonl").read_bytes().splitlines()]
+    line = next(each for each in lines if all(each[key] == value for key, value in wanted.items()))
+    file = folder / "rank0" / f"tensors{line['file']}.safetensors"
+    tensors = load_file(file)
+    tensors[line["key"]] = change(tensors[line["key"]])
+    file.unlink()  # the other one may be read
+    save_file(tensors, file)
+
+
+QKV: dict[str, object] = {"position": 2, "module": "self_attention.linear_qkv", "name": "output", "backward": False}
+"""The output of a linear in layer 2, for `change_tensor`."""

@@ -5,10 +5,8 @@ import shutil
 from copy import deepcopy
 from dataclasses import replace
 
-import orjson
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 from engine.layouts import ACCUMULATED
 from pretrain.errors import RunError
@@ -18,7 +16,7 @@ from pretrain.tools.align.comparing.parameters import Parameters, StoredTensors
 from pretrain.tools.align.comparing.recording import Recording
 from pretrain.tools.align.outcome_views import headline, outcome_text
 from pretrain.tools.align.recording.folder import FORMAT
-from tools.align.recorded import outcome_of, record
+from tools.align.recorded import QKV, change_tensor, outcome_of, record
 
 
 @pytest.fixture(scope="module")
@@ -38,20 +36,6 @@ def test_a_recording_is_aligned_with_itself(usual):
 
     assert outcome.is_aligned
     assert {each.difference for each in outcome.compared} == {0.0}
-
-
-def change_tensor(folder, change, **wanted):
-    """Change a recorded tensor."""
-    lines = [orjson.loads(line) for line in (folder / "rank0" / "points.jsonl").read_bytes().splitlines()]
-    line = next(each for each in lines if all(each[key] == value for key, value in wanted.items()))
-    file = folder / "rank0" / f"tensors{line['file']}.safetensors"
-    tensors = load_file(file)
-    tensors[line["key"]] = change(tensors[line["key"]])
-    file.unlink()  # the other one may be read
-    save_file(tensors, file)
-
-
-QKV = {"position": 2, "module": "self_attention.linear_qkv", "name": "output", "backward": False}
 
 
 @pytest.mark.full

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.nn import functional as F  # noqa: N812  torch's own alias
 
 from pretrain.plugins.signatures import OptimizerKernels
 from pretrain.tools.align.recording.taps import ARGUMENTS
@@ -79,6 +80,8 @@ class WrongKernel:
         what, part = self._mistake.what, PARTS.get(self._mistake.part)
         if self._mistake.part == "epsilon":
             return self._kernel(*given, **options) * _with_twice_the_epsilon(options["x"])
+        if self._mistake.part == "unrounded":
+            return F.linear(options["x"], options["weight"], options["bias"])
         if self._mistake.part == "mask":
             return self._kernel(*given, **{**options, "scores": _without_the_first_key(options["scores"])})
         if what == "output":

@@ -66,7 +66,7 @@ def _verdict(outcome: AlignResult, sides: Sequence[Recording]) -> list[str]:
             whose = f"{_call(cause, sides)} {_off(cause)} of the {SIDES[cause.side]} side"
             lines.append(f"  later, {_where(cause, layers)}: {whose}")
         return [*lines, _consequence(outcome, layers)]
-    dtypes = " and ".join(dict.fromkeys(side.dtype for side in sides))
+    dtypes = " and ".join(dict.fromkeys(side.arithmetic for side in sides))
     lines = [f"aligned: nothing differs by more than {dtypes} explains"]
     nearest = max(outcome.compared, key=lambda each: each.share)
     if nearest.share:

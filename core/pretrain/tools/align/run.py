@@ -334,15 +334,16 @@ def _require_comparable(recipe: Recipe) -> None:
     """Check that a side's tensors can be compared with those of another layout, and its updates computed again."""
     dtype, fp8, optimizer = recipe.precision.dtype, recipe.precision.fp8, recipe.optimizer.name
     why = ""
-    if recipe.model.num_experts is not None and dtype != "fp32":
+    has_experts = recipe.model.num_experts is not None
+    if has_experts and dtype != "fp32":
         why = (
             f"precision.dtype {dtype} with model.num_experts cannot be compared: where rounding lets a token choose "
             "another expert, its gradients differ by right.\nCompare in fp32: --set precision.dtype=fp32."
         )
-    elif fp8 is not None:
+    elif has_experts and fp8 is not None:
         why = (
-            f"precision.fp8 {fp8} cannot be compared: where rounding moves a value to the next one of fp8, the matmul "
-            "after it differs by right.\nCompare without: --set precision.fp8=null."
+            f"precision.fp8 {fp8} with model.num_experts cannot be compared: where rounding lets a token choose "
+            "another expert, its gradients differ by right.\nCompare without: --set precision.fp8=null."
         )
     elif optimizer not in {"adam", "adamw"}:
         why = (

@@ -42,6 +42,23 @@ def test_positions_and_masks_of_documents_must_be_the_same(recipes):
     assert differing_keys(*recipes)[0] == ["data.reset_position_ids False and True"]
 
 
+@pytest.mark.parametrize(("key", "values"), [("fp8", ("rowwise", "block")), ("fp8_wgrad", (True, False))])
+def test_operands_must_be_rounded_alike(recipes, key, values):
+    for recipe, value in zip(recipes, values, strict=True):
+        recipe["precision"][key] = value
+
+    assert differing_keys(*recipes)[0] == [f"precision.{key} {values[0]} and {values[1]}"]
+
+
+def test_dtypes_may_differ_but_not_beside_fp8(recipes):
+    recipes[1]["precision"]["dtype"] = "bf16"
+    assert differing_keys(*recipes)[0] == []
+
+    for recipe in recipes:
+        recipe["precision"]["fp8"] = "rowwise"
+    assert differing_keys(*recipes)[0] == ["precision.dtype fp32 and bf16 with fp8"]
+
+
 def test_all_other_keys_that_differ_are_noted_in_one_line(recipes):
     assert other_keys(*recipes) == []
 

@@ -41,7 +41,7 @@ def compare(first: Recording, second: Recording) -> AlignResult:
     @cache
     def explained(step: int) -> Explained:
         drift, row_drift = parameters.drift(step) if step > 1 else (0.0, 0.0)
-        return Explained(dtype=dtype, layers=first.layers, drift=drift, row_drift=row_drift)
+        return Explained(dtype=dtype, layers=first.layers, drift=drift, row_drift=row_drift, fp8=first.fp8)
 
     points = Points(first), Points(second)
     overflowed = {step for step in range(1, first.steps + 1) if any(side.step(step)["skipped"] for side in sides)}
@@ -269,8 +269,10 @@ _KEYS = (
     ("train", "calculate_per_token_loss"),
     ("data", "reset_position_ids"),
     ("data", "reset_attention_mask"),
+    ("precision", "fp8"),
+    ("precision", "fp8_wgrad"),
 )
-"""Keys that must be the same besides; the last two are not in the samples' hash."""
+"""Keys that must be the same besides; those of `data` are not in the samples' hash."""
 _SHOWN = 4
 _UNKNOWN = object()
 _OF_BF16 = 2.0**-8  # relative difference of weights that one side has in bf16
@@ -295,7 +297,8 @@ def require_compatible(sides: Sequence[Recording]) -> list[str]:
 def different(differing: Sequence[str]) -> str:
     """Return the message about what differs."""
     shown = "; ".join(differing[:_SHOWN])
-    return f"the sides train different things: {shown}.\nGive both the same model, optimizer, data, batch and --steps."
+    wanted = "Give both the same model, optimizer, data, batch, fp8 and --steps."
+    return f"the sides train different things: {shown}.\n{wanted}"
 
 
 def differing_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> tuple[list[str], list[str]]:
@@ -307,6 +310,9 @@ def differing_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> tuple
             notes.append(f"{key} was not compared: only one side's version of pretrain knows it")
         elif ours != theirs:
             differing.append(f"{key} {ours} and {theirs}")
+    dtypes = [side["precision"]["dtype"] for side in (first, second)]
+    if first["precision"].get("fp8") and dtypes[0] != dtypes[1]:  # weights in bf16 are other numbers of fp8
+        differing.append(f"precision.dtype {dtypes[0]} and {dtypes[1]} with fp8")
     return differing, notes
 
 

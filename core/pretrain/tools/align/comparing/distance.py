@@ -99,6 +99,13 @@ CONSTANT = {"fp32": 64.0, "fp16": 2.5, "bf16": 2.5}
 """Factor of `UNIT`: twice the error of correct 16-bit kernels, whose sums are in fp32 and only results are rounded, and
 ten times that of fp32 ones, whose sums in fp32 have other orders (docs/align.md)."""
 ROWS = 4.0  # factor for the worst of many rows
+FP8_UNIT = {"tensorwise": (2.0**-4, 2.0**-3)} | dict.fromkeys(("rowwise", "block", "mxfp8"), (2.0**-4, 2.0**-4))
+"""`precision.fp8` -> unit roundoff of activations and weights, and of gradients (pretrain.reference.quantization)."""
+FP8 = 2.0
+"""Unit roundoffs of fp8 that two sides may differ by after a linear, at any depth: 0.85 where each side rounds both
+operands independently of the other, 1.2 in fp32 with what the layers before pass on (docs/align.md)."""
+FP8_ROWS = 3.0  # the same as `ROWS`: up to 4.8 unit roundoffs of fp8 were measured in a row of a gradient
+FP8_NORM = 4.0  # part of `FP8` that the gradient norm may differ by: up to 2.8 % was measured, in second steps
 DRIFT = 6.0  # factor of the relative difference of the weights before a step, four times what was measured
 SCALARS = 16.0  # part of the whole bound that a loss or the gradient norm may differ by: it is a mean over many numbers
 
@@ -114,15 +121,24 @@ class Explained:
     layers: int
     drift: float = 0.0  # relative difference of the weights before the step; 0 in the first
     row_drift: float = 0.0  # the largest one of a weight's row or column: what a neuron receives or passes on
+    fp8: str | None = None  # `precision.fp8`, by which operands of linears are rounded
 
     def at(self, position: int, *, is_backward: bool) -> float:
         """Return the explained difference of an activation at a position of the model, or of its gradient."""
         depth = 2 * (self.layers + 1) - position if is_backward else position
-        return CONSTANT[self.dtype] * UNIT[self.dtype] * math.sqrt(1 + depth) + DRIFT * self.drift
+        summed = CONSTANT[self.dtype] * UNIT[self.dtype] * math.sqrt(1 + depth) + DRIFT * self.drift
+        return summed + self._of_fp8(position, is_backward=is_backward)
 
     def of_row(self, position: int, *, is_backward: bool) -> float:
         """Return the explained difference of the worst row."""
-        return ROWS * self.at(position, is_backward=is_backward)
+        whole, of_fp8 = (each(position, is_backward=is_backward) for each in (self.at, self._of_fp8))
+        return ROWS * (whole - of_fp8) + FP8_ROWS * of_fp8
+
+    def _of_fp8(self, position: int, *, is_backward: bool) -> float:
+        """Return what operands in fp8 add: nothing before the first linear."""
+        if self.fp8 is None or (position == 0 and not is_backward):
+            return 0.0
+        return FP8 * FP8_UNIT[self.fp8][is_backward]
 
     @property
     def of_gradient(self) -> float:
@@ -132,13 +148,13 @@ class Explained:
     @property
     def of_gradient_row(self) -> float:
         """The explained difference of the worst row of a parameter's gradient."""
-        still = self.of_gradient - DRIFT * self.drift
-        return ROWS * still + DRIFT * max(ROWS * self.drift, self.row_drift)
+        return self.of_row(0, is_backward=True) + DRIFT * max(0.0, self.row_drift - ROWS * self.drift)
 
     @property
     def of_norm(self) -> float:
         """The explained relative difference of the gradient norm."""
-        return max(self.of_gradient / SCALARS, 8 * UNIT["fp32"])
+        of_fp8 = self._of_fp8(0, is_backward=True) / FP8_NORM
+        return max(self.of_gradient / SCALARS, 8 * UNIT["fp32"]) + of_fp8
 
     @property
     def of_loss(self) -> float:

@@ -87,6 +87,17 @@ class Recording:
         return str(self.manifest["recipe"]["precision"]["dtype"])
 
     @property
+    def fp8(self) -> str | None:
+        """The recipe's `precision.fp8`, which older versions do not have."""
+        kind: str | None = self.manifest["recipe"]["precision"].get("fp8")
+        return kind
+
+    @property
+    def arithmetic(self) -> str:
+        """The dtype, and that of matmuls if it is another: "bf16 with rowwise fp8"."""
+        return f"{self.dtype} with {self.fp8} fp8" if self.fp8 else self.dtype
+
+    @property
     def steps(self) -> int:
         """Number of recorded steps."""
         return len(self.ranks[0]["steps"])
@@ -160,7 +171,7 @@ class Recording:
         engine = str(recipe["engine"]["name"])
         if engine == "deepspeed":
             engine += f" ZeRO {recipe['engine']['zero']['stage']}"
-        return ", ".join([f"backend {self.manifest['kernels']['backend']}", engine, self.dtype, *shown])
+        return ", ".join([f"backend {self.manifest['kernels']['backend']}", engine, self.arithmetic, *shown])
 
     @property
     def versions(self) -> str:
