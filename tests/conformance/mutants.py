@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch.nn import functional as F  # noqa: N812
 
 from conformance import wrong_experts as experts
-from conformance import wrong_quantization
+from conformance import wrong_quantization, wrong_states
 from pretrain.cpu.backend import CpuBackend
 from pretrain.plugins import CONTRACT, hookimpl
 from pretrain.plugins.backend import Memory, PointToPoint
@@ -211,6 +211,7 @@ class WrongKernels:
             )
 
         return [
+            *wrong_states.adams(request),
             offer("stops_early", iterating(lambda matrices, steps: orthogonalize(matrices, steps - 1))),
             offer(
                 "iterates_in_16_bits",

@@ -32,11 +32,12 @@ def main() -> None:
     import torch.distributed as dist
 
     from engine import context_layouts, expert_layouts, fp8_layouts, layouts, tiny
-    from engine.optimizers import muon_layouts
+    from engine.optimizers import muon_layouts, rate_layouts, state_layouts
     from pretrain.engine import groups
 
     name, folder = sys.argv[1], Path(sys.argv[2])
-    tables = vars(layouts) | vars(expert_layouts) | vars(context_layouts) | vars(fp8_layouts) | vars(muon_layouts)
+    modules = (layouts, expert_layouts, context_layouts, fp8_layouts, muon_layouts, rate_layouts, state_layouts)
+    tables = {table: cases for module in modules for table, cases in vars(module).items()}
     rank = int(os.environ["RANK"])
     groups.join_world(CpuBackend(), rank, int(os.environ["WORLD_SIZE"]), timeout_minutes=10)
     results = {case: tiny.run(of, folder) for case, of in tables[name].items()}

@@ -28,6 +28,7 @@ EXPERTS = ("model.num_experts=4", "model.add_bias_linear=false")
 BF16, FP16 = ("precision.dtype=bf16",), ("precision.dtype=fp16",)
 SHARDED = ("parallel.use_distributed_optimizer=true",)
 STAGES = ("model.num_layers=8", "parallel.pipeline_model_parallel_size=2")
+FASTER, APART = ("optimizer.adam_beta2=0.95",), ("optimizer.decoupled_lr=0.25",)
 FULL = ("recompute.granularity=full",)
 
 
@@ -66,6 +67,10 @@ ROWS = [
     ("optimizer.adam_beta1=0.5", (), {OPTIMIZER: {"adam_beta1": 0.5}, ADAM: {"betas": (0.5, 0.999)}}),
     ("optimizer.adam_beta2=0.5", (), {OPTIMIZER: {"adam_beta2": 0.5}, ADAM: {"betas": (0.9, 0.5)}}),
     ("optimizer.adam_eps=0.5", (), {OPTIMIZER: {"adam_eps": 0.5}, ADAM: {"eps": 0.5}}),
+    ("optimizer.exp_avg_dtype=bf16", (), {OPTIMIZER: {"exp_avg_dtype": torch.bfloat16}}),
+    ("optimizer.exp_avg_sq_dtype=bf16", FASTER, {OPTIMIZER: {"exp_avg_sq_dtype": torch.bfloat16}}),
+    ("optimizer.decoupled_lr=0.25", (), {OPTIMIZER: {"decoupled_lr": 0.25}}),
+    ("schedule.decoupled_min_lr=0.125", APART, {OPTIMIZER: {"decoupled_min_lr": 0.125}}),
     ("optimizer.weight_decay=0.25", (), {OPTIMIZER: {"weight_decay": 0.25}, ADAM: {"weight_decay": 0.25}}),
     ("optimizer.clip_grad=0.25", (), {OPTIMIZER: {"clip_grad": 0.25}}),
     ("optimizer.clip_grad=0.25", zero(2), {DEEPSPEED: {"gradient_clipping": 0.25}}),

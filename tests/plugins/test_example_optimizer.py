@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from engine import tiny
 from pretrain.checkpoint import storage
 from pretrain.engine.optimizers.choice import optimizer_of, state_bytes
 from pretrain.errors import BackendError, RecipeError
+from pretrain.recipe.sections.optimizer import OptimizerName
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "example-optimizer"
 LION = ("optimizer.name=lion", "optimizer.lr=1e-3", "schedule.lr_warmup_iters=0", "optimizer.weight_decay=0")
@@ -68,8 +70,22 @@ def test_a_misspelt_option_is_refused():
 @pytest.mark.usefixtures("installed")
 def test_a_name_that_two_distributions_register_is_refused(site):
     site.install("other-lion", "1.0", "pretrain.optimizers", lion="other_lion:Lion")
-    with pytest.raises(RecipeError, match="lion is registered by other-lion and pretrain-lion"):
+    with pytest.raises(RecipeError) as caught:
         tiny.tiny(*LION)
+    assert "optimizer 'lion' is registered by other-lion 1.0 and pretrain-lion 0.1.0. Keep one: pip" in str(
+        caught.value
+    )
+
+
+@pytest.mark.parametrize("name", get_args(OptimizerName))
+def test_a_name_of_ours_that_a_distribution_registers_too_is_refused(site, name):
+    site.install("other-names", "1.0", "pretrain.optimizers", **{name: "other_names:Other"})
+    with pytest.raises(RecipeError) as caught:
+        tiny.tiny(f"optimizer.name={name}")
+    assert f"{name} is pretrain's own, but other-names 1.0 has one of that name too" in str(caught.value)
+    assert "pip uninstall other-names, or have it registered under another name" in str(caught.value)
+    other = next(each for each in get_args(OptimizerName) if each != name)
+    assert tiny.tiny(f"optimizer.name={other}").optimizer.name == other
 
 
 def test_options_of_an_optimizer_of_ours_have_no_effect():
@@ -80,12 +96,12 @@ def test_options_of_an_optimizer_of_ours_have_no_effect():
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("value = 3", "is no pretrain.engine.optimizers.optimizer.Optimizer"),
-        ("1 / 0", "cannot be loaded: ZeroDivision"),
+        ("value = 3", ": odd_optimizer:value is no pretrain.engine.optimizers.optimizer.Optimizer"),
+        ("1 / 0", " failed to import: ZeroDivision"),
     ],
 )
 def test_an_entry_point_that_is_none_is_named(site, source, message):
     target = site.module("odd_optimizer", source)
     site.install("odd", "1.0", "pretrain.optimizers", odd=f"{target}:value")
-    with pytest.raises(BackendError, match=rf"optimizer 'odd' \(odd_optimizer:value of odd 1.0\) {message}"):
+    with pytest.raises(BackendError, match=rf"optimizer 'odd' \(odd 1.0\){message}"):
         optimizer_of(tiny.tiny("optimizer.name=odd").optimizer)

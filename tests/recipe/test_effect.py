@@ -33,6 +33,8 @@ VALUES = {
     "model.rope_scaling_type": "yarn",
     "train.loss_spike.action": "skip",
     "optimizer.options": "{beta: 2}",
+    "optimizer.exp_avg_dtype": "bf16",
+    "optimizer.exp_avg_sq_dtype": "bf16",
     "optimizer.muon_momentum": 0.5,
     "optimizer.muon_scale_mode": "shape_scaling",
 }
@@ -60,6 +62,8 @@ SWITCHES = {
 SWITCHED_OFF = {
     "model.init_method_std": ["model.init_method=small_init", "model.output_layer_init_method=wang_init"],
     "schedule.min_lr": ["schedule.lr_decay_style=constant"],
+    "optimizer.exp_avg_dtype": ["optimizer.name=muon"],
+    "optimizer.exp_avg_sq_dtype": ["optimizer.name=muon"],
     "schedule.lr_decay_iters": ["schedule.lr_decay_style=constant"],
     "schedule.lr_decay_samples": [
         "schedule.lr_decay_style=constant",

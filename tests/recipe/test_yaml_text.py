@@ -84,6 +84,8 @@ def test_every_default_that_has_an_effect_is_written_out(make):
         "adam_beta1": 0.9,
         "adam_beta2": 0.999,
         "adam_eps": 1e-08,
+        "exp_avg_dtype": "fp32",
+        "exp_avg_sq_dtype": "fp32",
         "weight_decay": 0.01,
         "clip_grad": 1.0,
     }

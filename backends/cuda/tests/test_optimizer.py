@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from types import ModuleType
 
 import pytest
@@ -36,6 +37,9 @@ def test_apexs_is_found_by_its_extension_and_its_class(monkeypatch):
     offered = optimizer.answers(REQUEST)[1]
     assert isinstance(offered, Offer)
     assert offered.build({}).adam is ForeachAdam
+    fused, declined = optimizer.answers(replace(REQUEST, exp_avg_sq_dtype=torch.bfloat16))
+    assert declined.reason == "exp_avg_sq_dtype bfloat16; apex's FusedAdam keeps its state in fp32"
+    assert issubclass(fused.build({}).adam, FusedAdam)
 
 
 def test_the_norm_is_a_tensor_on_the_device(device):

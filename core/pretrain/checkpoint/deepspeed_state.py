@@ -21,7 +21,7 @@ from pretrain.checkpoint.sharded_format import PREFIX
 from pretrain.model.weights import global_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pretrain.bridge.deepspeed.zero_step import DynamicLossScale
     from pretrain.checkpoint.contents import Counters
@@ -40,7 +40,7 @@ class DeepSpeedState:
         counted: Any,
         scale: DynamicLossScale | None,
         *,
-        states: tuple[str, ...],
+        states: Mapping[str, torch.dtype],
         stage: int,
         is_fp32: bool,
     ) -> None:
@@ -48,8 +48,9 @@ class DeepSpeedState:
         self._counted = counted
         self._scale = scale
         self._zero = zero_state(optimizer, stage, states)
-        self.optimizer_states = states
-        self._names = states if is_fp32 else (*states, MAIN)
+        self.optimizer_states = tuple(states)
+        self._dtypes = {**states, MAIN: torch.float32}
+        self._names = self.optimizer_states if is_fp32 else (*states, MAIN)
         self._zero.allocate()
         self._counted.taken = 0
 
@@ -65,9 +66,10 @@ class DeepSpeedState:
             if is_ours:
                 # After every step a weight is its main weight, rounded to fewer bits.
                 weights[name] = _main_replica(replace(part, data=values[MAIN].to(part.data.dtype, copy=True).cpu()))
+                states = {state: values[state].to("cpu", self._dtypes[state]) for state in self._names}
                 optimizer += [
-                    _main_replica(make_sharded_optimizer_tensor(part, values[state].cpu(), f"{PREFIX}.{state}"))
-                    for state in self._names
+                    _main_replica(make_sharded_optimizer_tensor(part, value, f"{PREFIX}.{state}"))
+                    for state, value in states.items()
                 ]
         self._zero.close()
         return {"model0": weights, "optimizer": dict(enumerate(optimizer))}

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from megatron.core import parallel_state
-from megatron.core.dist_checkpointing.mapping import LocalNonpersistentObject, ShardedBase
+from megatron.core.dist_checkpointing.mapping import LocalNonpersistentObject, ShardedBase, ShardedTensor
 from megatron.core.optimizer.grad_scaler import DynamicGradScaler
 
 from pretrain.checkpoint.sharded_format import MAIN, PREFIX
 from pretrain.model.weights import saved_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from megatron.core.optimizer import MegatronOptimizer
@@ -39,11 +39,12 @@ class MegatronState:
         optimizer: MegatronOptimizer,
         gathered: Callable[[], AbstractContextManager[None]],
         *,
-        states: tuple[str, ...],
+        states: Mapping[str, torch.dtype],
         is_fp32: bool,
     ) -> None:
         """In a block of `gathered` every rank has the weights of the last step."""
-        self.optimizer_states = states
+        self.optimizer_states = tuple(states)
+        self._dtypes = {f"{PREFIX}.{name}.": dtype for name, dtype in states.items()}
         self._gathered = gathered
         self._chunks = [_inner(chunk) for chunk in chunks]
         self._optimizer = optimizer
@@ -55,10 +56,18 @@ class MegatronState:
             self._allocate()
             models = self._models()
             optimizer = self._optimizer.sharded_state_dict(models, is_loading=False, metadata=sharding_metadata())
-            parts = [_renamed(part) for part in _sharded_in(optimizer)]
+            parts = [self._rounded(_renamed(part)) for part in _sharded_in(optimizer)]
         if self._is_fp32:  # the weights themselves are what the optimizer updates
             parts = [part for part in parts if not part.key.startswith(_MAIN)]
         return {**models, "optimizer": dict(enumerate(parts))}
+
+    def _rounded(self, part: Any) -> Any:
+        """Return a state in the dtype that it has in steps; the distributed optimizer gathers it in fp32."""
+        dtype = next((dtype for begin, dtype in self._dtypes.items() if part.key.startswith(begin)), torch.float32)
+        if dtype is torch.float32 or part.data is None or part.data.dtype is dtype:
+            return part
+        data = part.data.to(dtype)
+        return replace(part, data=data, dtype=dtype) if isinstance(part, ShardedTensor) else replace(part, data=data)
 
     def weight_names(self) -> set[str]:
         """Return the names of this rank's weights."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 from pretrain.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 _NAMES = {
     "max_lr": "optimizer.lr",
     "min_lr": "schedule.min_lr",
+    "decoupled_lr": "optimizer.decoupled_lr",
+    "decoupled_min_lr": "schedule.decoupled_min_lr",
     "lr_warmup_steps": "the warm-up in samples",
     "lr_decay_steps": "the decay in samples",
     "lr_decay_style": "schedule.lr_decay_style",
@@ -23,13 +25,26 @@ _NAMES = {
 }
 
 
+def schedule_state(schedule: OptimizerParamScheduler) -> dict[str, Any]:
+    """Return megatron-core's state, with the rates of embedding and output layer; None where they have none."""
+    apart: dict[str, Any] = next(_apart(schedule), {})
+    return {**schedule.state_dict(), "decoupled_lr": apart.get("max_lr"), "decoupled_min_lr": apart.get("min_lr")}
+
+
+def _apart(schedule: OptimizerParamScheduler) -> Iterator[dict[str, Any]]:
+    return (group for group in schedule.optimizer.param_groups if group.get("is_decoupled_lr"))
+
+
 def restore_schedule(schedule: OptimizerParamScheduler, saved: dict[str, Any], recipe: Recipe) -> list[str]:
     """Load a saved schedule; return a notice for each value that differs, as it may if the recipe chooses a side."""
-    ours, override = schedule.state_dict(), recipe.schedule.override_opt_param_scheduler
+    ours, override = schedule_state(schedule), recipe.schedule.override_opt_param_scheduler
+    saved = {"decoupled_lr": None, "decoupled_min_lr": None} | saved  # of a version without them
     if saved["lr_decay_style"] == ours["lr_decay_style"]:
         saved = saved | {key: ours[key] for key in _unused(recipe)}
     differing = {name: (ours[key], saved[key]) for key, name in _NAMES.items() if ours[key] != saved[key]}
-    if differing and not override and not recipe.schedule.use_checkpoint_opt_param_scheduler:
+    has_groups = (ours["decoupled_lr"] is None) == (saved["decoupled_lr"] is None)
+    may_use = recipe.schedule.use_checkpoint_opt_param_scheduler and has_groups
+    if differing and not override and not may_use:
         pairs = ", ".join(f"{name} {our} (checkpoint: {its})" for name, (our, its) in differing.items())
         msg = (
             f"the schedule differs from the checkpoint's: {pairs}. Without lr_decay_* the decay lasts for the whole "
@@ -42,6 +57,9 @@ def restore_schedule(schedule: OptimizerParamScheduler, saved: dict[str, Any], r
     schedule.load_state_dict(saved)
     for group in schedule.optimizer.param_groups:
         group |= {"max_lr": schedule.max_lr, "min_lr": schedule.min_lr}  # megatron-core keeps copies in its groups
+    chosen = ours if override else saved
+    for group in _apart(schedule):
+        group |= {"max_lr": chosen["decoupled_lr"], "min_lr": chosen["decoupled_min_lr"]}
     schedule.step(increment=0)
     if override:
         return [
@@ -54,7 +72,7 @@ def continue_schedule(
     schedule: OptimizerParamScheduler, told: Mapping[str, Any], consumed_samples: int, recipe: Recipe
 ) -> list[str]:
     """Load a schedule of which a checkpoint tells a part, by megatron-core's names; the rest is the recipe's."""
-    ours = schedule.state_dict()
+    ours = schedule_state(schedule)
     known = {name: value for name, value in told.items() if name in ours}
     return restore_schedule(schedule, ours | {"num_steps": consumed_samples} | known, recipe)
 
@@ -63,7 +81,7 @@ def _unused(recipe: Recipe) -> tuple[str, ...]:
     """Return the values that the style of the decay does not use (OptimizerParamScheduler.get_lr), and may differ."""
     match style := recipe.schedule.lr_decay_style:
         case "constant":
-            return ("lr_decay_steps", "min_lr")
+            return ("lr_decay_steps", "min_lr", "decoupled_min_lr")
         case "linear" | "cosine" | "inverse-square-root" | "WSD":
             return ()
         case _:

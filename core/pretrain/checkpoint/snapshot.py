@@ -19,6 +19,7 @@ from pretrain.checkpoint.agreement import first_of, gathered
 from pretrain.checkpoint.checksums import FileDigest, Recorder
 from pretrain.checkpoint.folder import FORMAT
 from pretrain.checkpoint.identity import identity
+from pretrain.checkpoint.saved_schedule import schedule_state
 from pretrain.errors import CheckpointError, OtherRankError
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ def _state(engine: Saved, progress: Mapping[str, Any]) -> dict[str, Any]:
         {
             "format": FORMAT,
             "progress": dict(progress),
-            "schedule": engine.schedule.state_dict(),
+            "schedule": schedule_state(engine.schedule),
             "counters": engine.state.counters(),
             "layout": generators.layout(),
             **identity(engine.recipe, engine.vocab_size),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pretrain.distributions import registered_twice
 from pretrain.errors import BackendError
 from pretrain.plugins.backend import Available
 from pretrain.plugins.host import discovery
@@ -16,7 +17,7 @@ from pretrain.plugins.host.members import availability
 from pretrain.report.plain_text import columns, indented
 
 if TYPE_CHECKING:
-    from pretrain.plugins.host.discovery import Installed
+    from pretrain.distributions import Installed
 
 
 @click.command(name="backends")
@@ -41,7 +42,7 @@ def command() -> None:
 
 def _backend(name: str, found: list[Installed]) -> tuple[str, str, str]:
     if len(found) > 1:
-        return name, "-", f"not usable: {discovery.registered_twice(found)}"
+        return name, "-", f"not usable: {registered_twice(found)}"
     return name, found[0].provider, _device(found[0])
 
 

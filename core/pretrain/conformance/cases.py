@@ -18,6 +18,8 @@ Test = TypeVar("Test", bound="Callable[..., None]")
 
 DTYPE_NAMES = {"torch.float32": "fp32", "torch.bfloat16": "bf16", "torch.float16": "fp16"}
 ABBREVIATIONS = {
+    "exp_avg_dtype": "exp_avg ",
+    "exp_avg_sq_dtype": "exp_avg_sq ",
     "experts": "e",
     "ffn_hidden_size": "f",
     "main_grad_dtype": "into ",

@@ -20,7 +20,7 @@ from pretrain.conformance.kernels.quantization import TestQuantization
 from pretrain.conformance.kernels.softmax import TestSoftmax
 from pretrain.conformance.subject import answers
 from pretrain.conformance.two_ranks import TestCollectives
-from pretrain.plugins.host.discovery import Role
+from pretrain.distributions import Role
 
 if TYPE_CHECKING:
     from pretrain.conformance.subject import Answers, Kernel, Subject

@@ -78,13 +78,35 @@ def adam_in_float64(
     """
     parameter = start.double()
     mean, square = torch.zeros_like(parameter), torch.zeros_like(parameter)
-    for step, given in enumerate(gradients, 1):
-        gradient = given.double() + (0 if adam_w_mode else weight_decay * parameter)
-        mean = betas[0] * mean + (1 - betas[0]) * gradient
-        square = betas[1] * square + (1 - betas[1]) * gradient**2
-        update = mean / (1 - betas[0] ** step) / ((square / (1 - betas[1] ** step)).sqrt() + eps)
-        parameter = parameter - lr * (update + (weight_decay * parameter if adam_w_mode else 0))
+    settings: dict[str, Any] = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+    for step, gradient in enumerate(gradients, 1):
+        parameter, mean, square = adam_step_in_float64(
+            parameter, mean, square, gradient, step=step, **settings, adam_w_mode=adam_w_mode
+        )
     return parameter
+
+
+def adam_step_in_float64(
+    parameter: Tensor,
+    mean: Tensor,
+    square: Tensor,
+    gradient: Tensor,
+    *,
+    step: int,
+    lr: float,
+    betas: tuple[float, float],
+    eps: float,
+    weight_decay: float,
+    adam_w_mode: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return parameter, exp_avg and exp_avg_sq after one step, counted from 1, in float64 from tensors of any dtype."""
+    parameter, mean, square, gradient = (each.double() for each in (parameter, mean, square, gradient))
+    if not adam_w_mode:
+        gradient = gradient + weight_decay * parameter
+    mean = betas[0] * mean + (1 - betas[0]) * gradient
+    square = betas[1] * square + (1 - betas[1]) * gradient**2
+    update = mean / (1 - betas[0] ** step) / ((square / (1 - betas[1] ** step)).sqrt() + eps)
+    return parameter - lr * (update + (weight_decay * parameter if adam_w_mode else 0)), mean, square
 
 
 aten = torch.ops.aten

@@ -144,9 +144,9 @@ def router(
     return requests.RouterRequest(device_type="cpu", dtype=FP32, **sizes, **fields)
 
 
-def optimizer(name: str = "adamw") -> requests.OptimizerRequest:
+def optimizer(name: str = "adamw", **fields: Any) -> requests.OptimizerRequest:
     """Return a request; main parameters in fp32."""
-    return requests.OptimizerRequest(device_type="cpu", dtype=FP32, name=name)
+    return requests.OptimizerRequest(device_type="cpu", dtype=FP32, name=name, **fields)
 
 
 def collectives(process_group: str = "gloo") -> requests.CollectivesRequest:

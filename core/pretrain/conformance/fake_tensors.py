@@ -66,7 +66,10 @@ FIRST = (
 """Requests that are compared; of a kernel that declines one, the first of the kit's that it takes."""
 
 CASES = [Case((first, *CATALOGUE[first.operation])) for first in FIRST]
-ADAMS = [Case((examples.optimizer("adamw"), examples.optimizer("adam")))]
+ADAMS = [
+    Case((examples.optimizer("adamw"), examples.optimizer("adam"))),
+    Case(tuple(examples.optimizer(name, exp_avg_dtype=BF16, exp_avg_sq_dtype=BF16) for name in ("adamw", "adam"))),
+]
 SETTINGS: dict[str, Any] = {"lr": 1e-2, "betas": (0.8, 0.95), "eps": 1e-6, "weight_decay": 0.1}
 
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pretrain.conformance.cases import label
+from pretrain.distributions import Installed, Role
 from pretrain.plugins.host import discovery, manager
-from pretrain.plugins.host.discovery import Installed, Role, load_plugin
+from pretrain.plugins.host.discovery import load_plugin
 from pretrain.plugins.host.members import take_device
 from pretrain.plugins.negotiation.choosing import ask
 from pretrain.plugins.offer import Absent, Decline, Offer

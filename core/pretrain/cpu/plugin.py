@@ -24,7 +24,7 @@ from pretrain.cpu.tiled import matmul_dtype
 from pretrain.plugins import hookimpl
 from pretrain.plugins.offer import Absent, Decline, Offer, offer_unless
 from pretrain.plugins.signatures import OptimizerKernels
-from pretrain.reference.adam import FusedAdam, gradient_norm
+from pretrain.reference.adam import FusedAdam, gradient_norm, keeping
 from pretrain.reference.linear import Linear
 from pretrain.reference.matmuls import Matmuls
 from pretrain.reference.norm import TorchNorm
@@ -93,5 +93,5 @@ def pretrain_linear(request: requests.LinearRequest) -> Answer:
 @hookimpl
 def pretrain_optimizer(request: requests.OptimizerRequest) -> Answer:
     """Offer torch's fused kernel for the CPU."""
-    kernels = OptimizerKernels(adam=FusedAdam, gradient_norm=gradient_norm(request.device_type))
+    kernels = OptimizerKernels(adam=keeping(FusedAdam, request), gradient_norm=gradient_norm(request.device_type))
     return Offer(name="fused", build=lambda _: kernels, provider=TORCH)

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from pretrain.distributions import Installed
     from pretrain.launch.nodes.nodes import Hosts
     from pretrain.launch.world import World
-    from pretrain.plugins.host.discovery import Installed
     from pretrain.plugins.host.manager import Plugins
     from pretrain.recipe import Recipe
     from pretrain.recipe.layout import Layout

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pretrain.recipe import Recipe
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-"""torch's dtype of a recipe's `precision.dtype`."""
+"""torch's dtype by its name in recipes."""
 
 
 def compute_dtype(recipe: Recipe) -> torch.dtype:
@@ -204,7 +204,13 @@ def _quantization(recipe: Recipe) -> dict[str, Any]:
 def _optimizer_request(recipe: Recipe, common: dict[str, Any]) -> OptimizerRequest:
     match name := recipe.optimizer.own:
         case "adam" | "adamw":
-            return OptimizerRequest(**common | {"dtype": torch.float32}, name=name)
+            section = recipe.optimizer
+            return OptimizerRequest(
+                **common | {"dtype": torch.float32},
+                name=name,
+                exp_avg_dtype=DTYPES[section.exp_avg_dtype],
+                exp_avg_sq_dtype=DTYPES[section.exp_avg_sq_dtype],
+            )
         case "muon" | None:  # Muon's other weights are AdamW's, and an installed one may build on it
             return OptimizerRequest(**common | {"dtype": torch.float32}, name="adamw")
         case _:

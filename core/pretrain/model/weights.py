@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
     from pretrain.recipe import Recipe
 
+IS_EMBEDDING = "is_embedding_or_output_parameter"
+"""megatron-core's mark on the weights of tokens' embedding and output layer (setup_embeddings_and_output_layer)."""
+
 
 def standard_deviation(recipe: Recipe, method: str) -> float:
     """Return the standard deviation of an initialization method.

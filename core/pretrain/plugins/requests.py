@@ -373,6 +373,10 @@ class OptimizerRequest(Request):
     operation: ClassVar[str] = "optimizer"
     name: str = "adam"
     """"adam" (weight decay added to the gradient) or "adamw" (decoupled weight decay)."""
+    exp_avg_dtype: torch.dtype = field(default=torch.float32, metadata={"since": (1, 4)})
+    """Dtype of the state exp_avg, fp32 or bf16; see `OptimizerKernels.adam`."""
+    exp_avg_sq_dtype: torch.dtype = field(default=torch.float32, metadata={"since": (1, 4)})
+    """Dtype of the state exp_avg_sq."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

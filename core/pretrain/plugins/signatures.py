@@ -221,7 +221,11 @@ class OptimizerKernels:
     adam: type[torch.optim.Optimizer]
     """A `torch.optim.Optimizer` class shaped like apex's FusedAdam: `adam(params, lr, betas, eps, weight_decay,
     adam_w_mode)`, `step` counted in the parameter group, state of `exp_avg` and `exp_avg_sq` only. This is what lets a
-    checkpoint change its data-parallel size."""
+    checkpoint change its data-parallel size.
+
+    The state has the request's dtypes. Where one is bf16, a step reads it, computes in fp32, updates the weights from
+    the fp32 state, and stores that rounded to nearest; `load_state_dict` rounds too, where torch's would make it fp32.
+    There is never a copy of the whole state in fp32."""
     gradient_norm: GradientNormFn
     """See `GradientNormFn`."""
     orthogonalize: OrthogonalizeFn | None = None

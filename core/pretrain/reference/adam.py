@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
 from pretrain.reference.accumulation import accumulation_dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from torch import Tensor
 
+    from pretrain.plugins.requests import OptimizerRequest
     from pretrain.plugins.signatures import GradientNormFn
 
     Group = dict[str, Any]
@@ -123,6 +124,88 @@ class FusedAdam(Adam):
             amsgrad=False,
             maximize=False,
         )
+
+
+AT_ONCE = 1 << 22
+"""Entries whose state is in fp32 at the same time: 16 MiB for each of the two, small beside any model's state. Seen on
+two CPU cores, 2^20 are about as fast, and 2^24 up to twice as slow: their buffers are new pages each time. Not seen: on
+a GPU some 50 bytes an entry are 0.06 ms of an H100's memory, more than the launches of a batch take."""
+
+
+def keeping(adam: type[Adam], request: OptimizerRequest) -> type[Adam]:
+    """Return the class with its state in the dtypes of the request; with fp32 alone the class itself."""
+    dtypes = {"exp_avg": request.exp_avg_dtype, "exp_avg_sq": request.exp_avg_sq_dtype}
+    if set(dtypes.values()) == {torch.float32}:
+        return adam
+    return type(adam.__name__, (_RoundedState, adam), {"dtypes": dtypes})
+
+
+class _RoundedState(Adam):
+    """Keeps the state in fewer bits than it is updated in: a batch of it is made fp32, updated, and rounded again.
+
+    The weights are updated from the state before it is rounded.
+    """
+
+    dtypes: ClassVar[Mapping[str, torch.dtype]]
+
+    def _update(
+        self, group: dict[str, Any], parameters: Tensors, grads: Tensors, means: Tensors, squares: Tensors
+    ) -> None:
+        adam: Any = super()
+        for batch in _batches(parameters, grads, means, squares):
+            *updated, kept_means, kept_squares = batch
+            in_fp32 = _in_fp32(kept_means), _in_fp32(kept_squares)
+            adam._update(group, *updated, *in_fp32)  # noqa: SLF001  of the class that is kept
+            for kept, state in zip((kept_means, kept_squares), in_fp32, strict=True):
+                if kept is not state:
+                    torch._foreach_copy_(kept, state)
+
+    def _state_of(self, parameter: Tensor) -> dict[str, Tensor]:
+        state: dict[str, Tensor] = self.state[parameter]
+        if not state:
+            state |= {name: torch.zeros_like(parameter, dtype=dtype) for name, dtype in self.dtypes.items()}
+        return state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a state and round it; torch would make it fp32 as the parameters are, all of it at once."""
+        super().load_state_dict({**state_dict, "state": {}})
+        saved = (number for group in state_dict["param_groups"] for number in group["params"])
+        parameters = (parameter for group in self.param_groups for parameter in group["params"])
+        for number, parameter in zip(saved, parameters, strict=True):
+            if given := state_dict["state"].get(number):
+                self.state[parameter] = {
+                    name: given[name].to(parameter.device, dtype) for name, dtype in self.dtypes.items()
+                }
+
+
+def _batches(*lists: Tensors) -> Iterator[list[Tensors]]:
+    """Yield the lists in batches of `AT_ONCE` entries; a longer tensor is cut along its first dimension."""
+    batch: list[tuple[Tensor, ...]] = []
+    entries = 0
+    for tensors in zip(*lists, strict=True):
+        for parts in zip(*map(_cut, tensors), strict=True):
+            if batch and entries + parts[0].numel() > AT_ONCE:
+                yield [list(each) for each in zip(*batch, strict=True)]
+                batch, entries = [], 0
+            batch.append(parts)
+            entries += parts[0].numel()
+    yield [list(each) for each in zip(*batch, strict=True)]
+
+
+def _cut(tensor: Tensor) -> Sequence[Tensor]:
+    if tensor.numel() <= AT_ONCE:
+        return (tensor,)
+    rows = max(1, AT_ONCE * len(tensor) // tensor.numel())
+    parts: Sequence[Tensor] = tensor.detach().split(rows)  # type: ignore[no-untyped-call]
+    return parts
+
+
+def _in_fp32(tensors: Tensors) -> Tensors:
+    if tensors[0].dtype is torch.float32:
+        return tensors
+    wide = [torch.empty_like(tensor, dtype=torch.float32) for tensor in tensors]
+    torch._foreach_copy_(wide, tensors)
+    return wide
 
 
 def gradient_norm(device_type: str) -> GradientNormFn:

@@ -109,7 +109,9 @@ def pretrain_router(request: requests.RouterRequest) -> Answer:
 def pretrain_optimizer(request: requests.OptimizerRequest) -> Answer:
     """Plain torch, lists of tensors."""
     norm = adam.gradient_norm(request.device_type)
-    kernels = OptimizerKernels(adam=adam.ForeachAdam, gradient_norm=norm, orthogonalize=orthogonalize)
+    kernels = OptimizerKernels(
+        adam=adam.keeping(adam.ForeachAdam, request), gradient_norm=norm, orthogonalize=orthogonalize
+    )
     return Offer(name=NAME, build=lambda _: kernels)
 
 

@@ -85,7 +85,8 @@ def test_weights_follow_torchs_muon(nesterov, mode, factor):
 def test_the_scale_of_each_mode_is_by_shape():
     def scale(mode):
         section = tiny.tiny(*MUON, f"optimizer.muon_scale_mode={mode}", "optimizer.muon_extra_scale_factor=3").optimizer
-        return MatrixStep(section=section, heads=(1, 1, 1), orthogonalize=orthogonalize, ranks=None)._scale(8, 2)
+        step = MatrixStep(section=section, heads=(1, 1, 1), orthogonalize=orthogonalize, ranks=None, new_state=None)
+        return step._scale(8, 2)
 
     expected = {"spectral": 3 * 8**0.5, "unit_rms_norm": 3 * 2, "shape_scaling": 3 * 2}
     assert {mode: scale(mode) for mode in expected} == pytest.approx(expected)

@@ -7,6 +7,7 @@ from importlib.metadata import EntryPoints
 
 import pytest
 
+from pretrain import distributions
 from pretrain.errors import BackendError
 from pretrain.plugins.host import discovery
 
@@ -45,7 +46,7 @@ def test_a_name_in_capitals_is_recognized():
 
 @pytest.mark.parametrize("name", discovery.FIRST_PARTY)
 def test_a_first_party_backend_that_is_missing_says_how_to_get_it_in_three_lines(name, monkeypatch):
-    monkeypatch.setattr(discovery, "_entry_points", lambda _: EntryPoints())
+    monkeypatch.setattr(distributions, "_entry_points", lambda _: EntryPoints())
     with pytest.raises(BackendError) as error:
         discovery.find_backend(name)
     lines = str(error.value).splitlines()

@@ -227,6 +227,15 @@ def test_a_page_that_cannot_be_written_is_found(tmp_path):
         require_writable(tmp_path / "file" / "page.html")
 
 
+@pytest.mark.parametrize(
+    "override", ["optimizer.exp_avg_dtype=bf16", "optimizer.exp_avg_sq_dtype=bf16", "optimizer.decoupled_lr=1"]
+)
+def test_what_updates_cannot_be_worked_out_of_is_refused_with_a_way_out(override):
+    recipe = make_recipe(SMALLEST, [override, "optimizer.adam_beta2=0.9"])
+    with pytest.raises(RunError, match=rf"cannot be compared: .*\n.*--set {override.partition('=')[0]}="):
+        _require_comparable(recipe)
+
+
 def test_experts_are_compared_in_fp32_alone(tmp_path):
     recipe = tmp_path / "experts.yml"
     recipe.write_text(json.dumps(SMALLEST))

@@ -132,12 +132,19 @@ def test_random_numbers_repeat_after_a_prime(monkeypatch):
     assert not torch.equal(x[0], x[1])
 
 
+STATES = {
+    "fp32": (),
+    "bf16": ("optimizer.exp_avg_dtype=bf16", "optimizer.exp_avg_sq_dtype=bf16", "optimizer.adam_beta2=0.95"),
+}
+
+
+@pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("name", ["adam", "adamw"])
-def test_the_optimizers_form_of_weight_decay_and_its_norm(name):
-    request, _ = request_of("optimizer", f"optimizer.name={name}")
+def test_the_optimizers_form_of_weight_decay_and_its_norm(name, state):
+    request, _ = request_of("optimizer", f"optimizer.name={name}", *STATES[state])
     kernels = reference(request)
     right = list(optimizer_deviations(request, kernels, (6, 5), CPU))
-    assert [found.name for found in right] == ["weight after 2 steps", "bias after 2 steps", "gradient norm"]
+    assert [found.name for found in right] == ["weight in 2 steps", "bias in 2 steps", "gradient norm"]
     assert {found.verdict for found in right} == {Verdict.OK}
 
     def other_form(parameters, adam_w_mode, **settings):

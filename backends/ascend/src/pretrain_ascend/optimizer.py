@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pretrain.plugins.offer import offer_unless
 from pretrain.plugins.signatures import OptimizerKernels
-from pretrain.reference.adam import FusedAdam, gradient_norm
+from pretrain.reference.adam import FusedAdam, gradient_norm, keeping
 from pretrain_ascend import software
 from pretrain_ascend.devices import Family
 from pretrain_ascend.kernels import chip_requirements
@@ -29,7 +29,7 @@ def answers(request: OptimizerRequest) -> Offer | Decline:
         reason = reason or f"name {request.name}; only adamw has a fused kernel in torch_npu"
 
     def kernels(device_type: str) -> OptimizerKernels:
-        return OptimizerKernels(adam=FusedAdam, gradient_norm=gradient_norm(device_type))
+        return OptimizerKernels(adam=keeping(FusedAdam, request), gradient_norm=gradient_norm(device_type))
 
     return offer_unless(
         reason,

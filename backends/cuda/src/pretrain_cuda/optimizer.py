@@ -10,7 +10,7 @@ import torch
 from pretrain.plugins import installed
 from pretrain.plugins.offer import Absent, Decline, Offer
 from pretrain.plugins.signatures import OptimizerKernels
-from pretrain.reference.adam import FusedAdam, gradient_norm
+from pretrain.reference.adam import FusedAdam, gradient_norm, keeping
 from pretrain_cuda.kernels.gradient_norm import foreach_norm
 
 if TYPE_CHECKING:
@@ -23,14 +23,20 @@ EXTENSION = "amp_C"
 
 def answers(request: OptimizerRequest) -> Answer:
     """Return torch's fused Adam, then apex's: both update all weights in one launch, and torch's is always there."""
-    kernels = OptimizerKernels(adam=FusedAdam, gradient_norm=_norm(request))
+    fused = keeping(FusedAdam, request)
+    kernels = OptimizerKernels(adam=fused, gradient_norm=_norm(request))
     torch_adam = Offer(
-        name="fused", build=lambda _: kernels, provider=f"torch {torch.__version__}", fake=lambda _: _fake(FusedAdam)
+        name="fused", build=lambda _: kernels, provider=f"torch {torch.__version__}", fake=lambda _: _fake(fused)
     )
+    reason: str | Absent
     missing = [module for module in (EXTENSION, "apex.optimizers") if not installed.has(module)]
     if missing:
         reason = Absent(f"{missing[0]} is not installed; apex brings it when it is built with --cpp_ext --cuda_ext")
         return [torch_adam, Decline(name="apex", reason=reason)]
+    for name in ("exp_avg_dtype", "exp_avg_sq_dtype"):
+        if (dtype := getattr(request, name)) is not torch.float32:
+            reason = f"{name} {str(dtype).removeprefix('torch.')}; apex's FusedAdam keeps its state in fp32"
+            return [torch_adam, Decline(name="apex", reason=reason)]
     apex_adam = Offer(
         name="apex",
         build=lambda _: _apex(request),

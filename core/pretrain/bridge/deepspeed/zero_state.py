@@ -19,7 +19,7 @@ import torch.distributed as dist
 from pretrain.errors import RecipeError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping
 
     from torch import Tensor
 
@@ -68,8 +68,8 @@ class ZeroState:
         parameter.data.copy_(value)
 
 
-def zero_state(optimizer: Any, stage: int, states: Sequence[str]) -> ZeroState:
-    """Return the access to an optimizer that `deepspeed.initialize` returned, whose state has these names."""
+def zero_state(optimizer: Any, stage: int, states: Mapping[str, torch.dtype]) -> ZeroState:
+    """Return the access to an optimizer that `deepspeed.initialize` returned, with names and dtypes of its state."""
     if stage == 3:
         return _Stage3(optimizer, states)
     if hasattr(optimizer, "_lazy_init_hp_params_optimizer_state"):  # ZeRO 1 and 2, BF16_Optimizer
@@ -80,7 +80,7 @@ def zero_state(optimizer: Any, stage: int, states: Sequence[str]) -> ZeroState:
 class _Unsplit(ZeroState):
     """Stage 0: every rank holds everything; fp16 and bf16 weights have an fp32 copy (FP16_UnfusedOptimizer)."""
 
-    def __init__(self, optimizer: Any, states: Sequence[str]) -> None:
+    def __init__(self, optimizer: Any, states: Mapping[str, torch.dtype]) -> None:
         self._states = states
         self._adam = getattr(optimizer, "optimizer", optimizer)
         self._main = {
@@ -109,7 +109,7 @@ class _Unsplit(ZeroState):
 class _Flat(ZeroState):
     """Stages 1 and 2: each rank holds a contiguous range of all weights, concatenated; `_hp_mapping` describes it."""
 
-    def __init__(self, optimizer: Any, states: Sequence[str]) -> None:
+    def __init__(self, optimizer: Any, states: Mapping[str, torch.dtype]) -> None:
         self._states = states
         self._optimizer = optimizer
 
@@ -132,7 +132,7 @@ class _Flat(ZeroState):
 class _Stage3(ZeroState):
     """Stage 3: each rank holds a part of every weight, the last one padded."""
 
-    def __init__(self, optimizer: Any, states: Sequence[str]) -> None:
+    def __init__(self, optimizer: Any, states: Mapping[str, torch.dtype]) -> None:
         self._states = states
         self._optimizer = optimizer
         self._groups = SubGroups(optimizer)
@@ -171,14 +171,16 @@ def _own(parameter: Any, value: Tensor) -> Tensor:
     return torch.nn.functional.pad(part, (0, size - part.numel()))
 
 
-def _allocate(adam: torch.optim.Optimizer, states: Sequence[str], tensors: list[Tensor] | None = None) -> None:
+def _allocate(
+    adam: torch.optim.Optimizer, states: Mapping[str, torch.dtype], tensors: list[Tensor] | None = None
+) -> None:
     """Allocate the state of these tensors, or of all."""
     if tensors is None:
         tensors = [tensor for group in adam.param_groups for tensor in group["params"]]
     for tensor in tensors:
         state = adam.state[tensor]
-        for name in states:
-            state.setdefault(name, torch.zeros_like(tensor, requires_grad=False))
+        for name, dtype in states.items():
+            state.setdefault(name, torch.zeros_like(tensor, dtype=dtype, requires_grad=False))
 
 
 _BUFFERS = "engine.zero.offload_param.buffer"

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pretrain.conformance.cases import Case, run_with
-from pretrain.conformance.comparison import NoSynchronization, adam_in_float64, random
+from pretrain.conformance.comparison import NoSynchronization, adam_in_float64, adam_step_in_float64, random
 from pretrain.conformance.examples import DTYPES, optimizer
 from pretrain.conformance.tensor_error import assert_near
 from pretrain.reference.muon import orthogonalize as newton_schulz
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from pretrain.conformance.subject import Kernel, Subject
-    from pretrain.plugins.requests import OptimizerRequest
+    from pretrain.plugins.requests import OptimizerRequest, Request
     from pretrain.plugins.signatures import GradientNormFn
 
 SHAPES = [(3, 5), (7,), (33, 17), (1,)]
@@ -26,11 +26,21 @@ SETTINGS: dict[str, Any] = {"lr": 1e-2, "betas": (0.8, 0.95), "eps": 1e-6, "weig
 
 ITERATED = [((3, 24, 40), 5), ((2, 40, 24), 5), ((1, 7, 7), 3), ((4, 128, 512), 5)]
 """Shapes of matrices, and steps."""
+IN_FP32 = 1e-6
+"""Error of a state in fp32, as a part of its largest entry: eight units of 2^-23, for a product and a sum."""
 LARGEST_ERROR = 1e-4
 """Of an entry of fp32 matrices whose largest singular values are about 1."""
 
 NAMES = [optimizer(name) for name in ("adam", "adamw")]
 ANY = [Case((optimizer("adamw"), optimizer("adam")))]
+BF16 = torch.bfloat16
+ROUNDED: list[Case | Request] = [
+    *(optimizer(name, exp_avg_dtype=BF16, exp_avg_sq_dtype=BF16) for name in ("adam", "adamw")),
+    Case((optimizer("adamw", exp_avg_dtype=BF16), optimizer("adam", exp_avg_dtype=BF16))),
+    Case((optimizer("adamw", exp_avg_sq_dtype=BF16), optimizer("adam", exp_avg_sq_dtype=BF16))),
+]
+SEEN = {**SETTINGS, "lr": 1.0}
+"""Updates are as large as the weights: an update by a state that was rounded before is 2^-9 off, which is seen."""
 
 
 class TestOptimizer:
@@ -52,7 +62,28 @@ class TestOptimizer:
             assert_near(parameter, expected, torch.float32, f"parameter {number}")
         assert torch.equal(parameters[-1], torch.ones_like(parameters[-1])), "a parameter without a gradient changed"
 
-    @run_with(ANY)
+    @run_with(ROUNDED)
+    def test_rounds_its_state(self, subject: Subject, kernel: Kernel, asked: OptimizerRequest) -> None:
+        """Five steps, each in float64 from the kernel's own state: weights as in fp32, the state rounded to nearest."""
+        adam = subject.build(kernel, asked).adam
+        parameters = _parameters(subject)
+        stepping = adam(parameters, **SEEN, adam_w_mode=asked.name == "adamw")
+        for step in range(1, 6):
+            before = [
+                [each.cpu().clone() for each in (parameter.detach(), *_kept(stepping, parameter))]
+                for parameter in parameters
+            ]
+            _step(stepping, parameters, step)
+            for number, (parameter, (start, mean, square)) in enumerate(zip(parameters, before, strict=True)):
+                gradient = _gradient(number, step)
+                weight, *states = adam_step_in_float64(
+                    start, mean, square, gradient, step=step, **SEEN, adam_w_mode=asked.name == "adamw"
+                )
+                assert_near(parameter, weight, torch.float32, f"parameter {number} after step {step}")
+                for name, kept, exact in zip(STATES, _kept(stepping, parameter), states, strict=True):
+                    _check_rounded(kept, exact, getattr(asked, f"{name}_dtype"), f"{name} {number} after step {step}")
+
+    @run_with([*ANY, *ROUNDED])
     def test_is_shaped_like_apex(self, subject: Subject, kernel: Kernel, asked: OptimizerRequest) -> None:
         """`step` is a number in the parameter group, the state exp_avg and exp_avg_sq and nothing else."""
         adam = subject.build(kernel, asked).adam
@@ -61,9 +92,11 @@ class TestOptimizer:
         for step in (1, 2):
             _step(stepping, parameters, step)
         assert [group["step"] for group in stepping.param_groups] == [2, 2]
-        assert {name for state in stepping.state.values() for name in state} == {"exp_avg", "exp_avg_sq"}
+        dtypes = {"exp_avg": asked.exp_avg_dtype, "exp_avg_sq": asked.exp_avg_sq_dtype}
+        for state in stepping.state.values():
+            assert {name: tensor.dtype for name, tensor in state.items()} == dtypes
 
-    @run_with(ANY)
+    @run_with([*ANY, *ROUNDED])
     def test_continues_from_a_checkpoint(self, subject: Subject, kernel: Kernel, asked: OptimizerRequest) -> None:
         """Two steps, saved and loaded into a new optimizer, and two more are four steps, bit for bit."""
         adam = subject.build(kernel, asked).adam
@@ -79,6 +112,9 @@ class TestOptimizer:
             _step(second, parameters, step)
         for ours, theirs in zip(parameters, straight, strict=True):
             assert torch.equal(ours, theirs), "a resumed run differs from an uninterrupted one"
+            for one, other in zip(_kept(second, ours), _kept(whole, theirs), strict=True):
+                assert one.dtype == other.dtype, f"a state was loaded as {one.dtype}"
+                assert torch.equal(one, other), "the state of a resumed run differs from an uninterrupted one's"
 
     @run_with(ANY)
     def test_orthogonalizes(self, subject: Subject, kernel: Kernel, asked: OptimizerRequest) -> None:
@@ -132,6 +168,27 @@ class TestOptimizer:
         assert_near(result, expected, torch.float32, f"norm of tensors in {tensors[0].dtype}")
         for before, after in zip(tensors, placed, strict=True):
             assert torch.equal(before, after.cpu()), "the norm overwrote a tensor"
+
+
+STATES = ("exp_avg", "exp_avg_sq")
+
+
+def _kept(stepping: Any, parameter: Tensor) -> list[Tensor]:
+    """Return exp_avg and exp_avg_sq of a parameter; zeros before the first step."""
+    state = stepping.state[parameter]
+    return [state.get(name, torch.zeros_like(parameter)).detach() for name in STATES]
+
+
+def _check_rounded(kept: Tensor, exact: Tensor, dtype: torch.dtype, what: str) -> None:
+    """Compare with the exact value: half a unit in the last place of bf16, and what fp32 adds; or fp32 alone."""
+    assert kept.dtype == dtype, f"{what}: kept in {kept.dtype}, asked for {dtype}"
+    if dtype is torch.float32:
+        assert_near(kept, exact, dtype, what)
+        return
+    half = torch.ldexp(torch.ones_like(exact), torch.frexp(exact).exponent - 9)  # 8 bits of the number, frexp < 1
+    excess = float(((kept.cpu().double() - exact).abs() - half).max())
+    allowed = IN_FP32 * float(exact.abs().max())
+    assert excess <= allowed, f"{what}: {excess:.3g} more than rounding to nearest, allowed {allowed:.3g}"
 
 
 def _parameters(subject: Subject) -> list[torch.nn.Parameter]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pretrain.bridge.deepspeed import mpu
 from pretrain.bridge.deepspeed.zero_state import full_shape, read_in_turn
 from pretrain.errors import RecipeError
+from pretrain.model.weights import IS_EMBEDDING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -102,13 +103,23 @@ def _whole(parameter: Any) -> Iterator[None]:
     parameter.partition(has_been_updated=True)
 
 
-def parameter_groups(model: nn.Module) -> list[dict[str, Any]]:
+def parameter_groups(model: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:
     """Return the groups that megatron-core makes: matrices with weight decay, vectors (biases, norms) without.
 
-    megatron.core.optimizer `_get_param_groups`, whose schedule reads `wd_mult` and `lr_mult`.
+    megatron.core.optimizer `_get_param_groups`, whose schedule reads `wd_mult`, `max_lr` and `min_lr`. Embedding and
+    output layer are apart where they have a learning rate of their own; the first group never has.
     """
-    parameters = list(model.parameters())
-    matrices = [parameter for parameter in parameters if len(full_shape(parameter)) > 1]
-    vectors = [parameter for parameter in parameters if len(full_shape(parameter)) <= 1]
-    groups = ((matrices, 1.0), (vectors, 0.0))
-    return [{"params": chosen, "wd_mult": decay, "lr_mult": 1.0} for chosen, decay in groups if chosen]
+    schedule, rate = recipe.schedule, recipe.optimizer.decoupled_lr
+    least = schedule.min_lr if schedule.decoupled_min_lr is None else schedule.decoupled_min_lr
+    matrices, vectors, apart = list[Any](), list[Any](), list[Any]()
+    for parameter in model.parameters():
+        if rate is not None and getattr(parameter, IS_EMBEDDING, False):
+            apart.append(parameter)
+        else:
+            (matrices if len(full_shape(parameter)) > 1 else vectors).append(parameter)
+    groups: tuple[tuple[list[Any], dict[str, Any]], ...] = (
+        (matrices, {"wd_mult": 1.0}),
+        (vectors, {"wd_mult": 0.0}),
+        (apart, {"wd_mult": 1.0, "max_lr": rate, "min_lr": least, "is_decoupled_lr": True}),
+    )
+    return [{"params": chosen, **settings} for chosen, settings in groups if chosen]

@@ -34,6 +34,7 @@ from pretrain.engine.forward import (
 from pretrain.engine.optimizers.choice import optimizer_of
 from pretrain.engine.protocol import Step
 from pretrain.engine.schedule import build_schedule
+from pretrain.model.requests import DTYPES
 from pretrain.model.weights import named_weights, partial_gradients
 from pretrain.plugins.constant_weights import constant_weights
 
@@ -72,7 +73,7 @@ class DeepSpeedEngine:
         _sum_partial_gradients(self.model)
         self._own = torch.zeros((), device=self._device)
         self.model.embedding.register_forward_hook(self._watch_gradient)
-        groups = parameter_groups(self.model)
+        groups = parameter_groups(self.model, recipe)
         swapping.require_room(recipe, groups)
         optimizer = optimizer_of(recipe.optimizer)
         stepping = partial(stepping_adam, recipe=recipe, notify=parts.notify, planned=parts.planned)
@@ -94,14 +95,14 @@ class DeepSpeedEngine:
             self.optimizer,
             self._counted,
             self._scale,
-            states=optimizer.states,
+            states={name: DTYPES[its] for name, its in optimizer.state_dtypes(recipe.optimizer).items()},
             stage=self._stage,
             is_fp32=recipe.precision.dtype == "fp32",
         )
 
     @property
     def learning_rate(self) -> float:
-        """Learning rate of the next step."""
+        """Learning rate of the next step, of weights without one of their own."""
         return float(self.optimizer.param_groups[0]["lr"])
 
     @property

@@ -13,7 +13,8 @@ from megatron.core.optimizer.optimizer_config import ParamKey, ParamWithNamePred
 from megatron.core.transformer.module import Float16Module
 
 from pretrain.bridge.megatron.optimizer import KIND
-from pretrain.model.requests import compute_dtype
+from pretrain.model.requests import DTYPES, compute_dtype
+from pretrain.model.weights import IS_EMBEDDING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,8 +26,11 @@ if TYPE_CHECKING:
     from pretrain.engine.optimizers.optimizer import Optimizer
     from pretrain.model.gpt import GPT
     from pretrain.recipe import Recipe
+    from pretrain.recipe.sections.optimizer import OptimizerSection
 
 
+EMBEDDINGS = ParamKey(attr=IS_EMBEDDING)
+"""Key of megatron-core's overrides for weights with `optimizer.decoupled_lr`."""
 _WRAPPERS = re.compile(r"^(module\.)+")  # before the name of a weight in the model
 
 
@@ -62,10 +66,12 @@ def in_compute_dtype(recipe: Recipe, chunk: GPT) -> Any:
 def optimizer_config(recipe: Recipe, optimizer: Optimizer) -> OptimizerConfig:
     """Return megatron-core's configuration of the optimizer."""
     section, precision, dtype = recipe.optimizer, recipe.precision, compute_dtype(recipe)
-    return OptimizerConfig(
+    config = OptimizerConfig(
         **optimizer.megatron_config(section),
         lr=section.lr,
         min_lr=recipe.schedule.min_lr,
+        decoupled_lr=section.decoupled_lr,
+        decoupled_min_lr=recipe.schedule.decoupled_min_lr,
         weight_decay=section.weight_decay,
         clip_grad=section.clip_grad,
         fp16=dtype == torch.float16,
@@ -80,12 +86,19 @@ def optimizer_config(recipe: Recipe, optimizer: Optimizer) -> OptimizerConfig:
         overlap_param_gather=recipe.parallel.overlap_param_gather,
         log_num_zeros_in_grad=recipe.logging.log_num_zeros_in_grad,
     )
+    # Not as arguments: it would ask for Transformer Engine's Adam. The distributed optimizer allocates by them to load.
+    config.exp_avg_dtype, config.exp_avg_sq_dtype = DTYPES[section.exp_avg_dtype], DTYPES[section.exp_avg_sq_dtype]
+    return config
 
 
 def group_overrides(
     optimizer: Optimizer, config: OptimizerConfig, chunks: Sequence[DistributedDataParallel]
 ) -> dict[ParamKey, ParamGroupOverride]:
-    """Return megatron-core's parameter groups: its own, cut by the optimizer's kinds of weights."""
+    """Return megatron-core's parameter groups: its own, cut by the optimizer's kinds of weights.
+
+    Those with another learning rate are marked: when it loads a state, it would take groups that only the rate tells
+    apart for one (param_group_identifier_keys).
+    """
 
     def kind(weight: Tensor, name: str) -> str:
         return optimizer.kind_of(_WRAPPERS.sub("", name), weight)
@@ -96,6 +109,8 @@ def group_overrides(
         for each in sorted(kinds - {""})
     }
     standard: dict[ParamKey, ParamGroupOverride] = get_standard_config_overrides(config)
+    if EMBEDDINGS in standard:
+        standard[EMBEDDINGS] = {**standard[EMBEDDINGS], "is_decoupled_lr": True}
     return standard | of_kind
 
 
@@ -103,15 +118,14 @@ def _is_kind(kind: Callable[[Tensor, str], str], wanted: str, weight: Tensor, na
     return kind(weight, name) == wanted
 
 
-def prepare_states(optimizer: Optimizer, built: MegatronOptimizer) -> None:
+def prepare_states(optimizer: Optimizer, section: OptimizerSection, built: MegatronOptimizer) -> None:
     """Tell every parameter group its kind, and megatron-core the states of that, where it allocates them by itself."""
 
     def allocate(adam: Any, _config: OptimizerConfig | None = None) -> None:
         for group in adam.param_groups:
             for weight in group["params"]:
                 if not adam.state[weight]:
-                    names = optimizer.states_of(group[KIND])
-                    adam.state[weight] = {name: torch.zeros_like(weight.detach()) for name in names}
+                    adam.state[weight] = optimizer.new_state(section, weight, group[KIND])
 
     for part in built.chained_optimizers:
         for group in part.param_groups:

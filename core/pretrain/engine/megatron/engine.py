@@ -10,6 +10,7 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.distributed import finalize_model_grads
 from megatron.core.optimizer import get_megatron_optimizer
+from megatron.core.optimizer_param_scheduler import get_canonical_lr_for_logging
 from megatron.core.tensor_parallel import param_is_not_tensor_parallel_duplicate
 from megatron.core.transformer.module import param_is_not_shared
 
@@ -23,6 +24,7 @@ from pretrain.engine.megatron.forward_pass import ForwardPass
 from pretrain.engine.optimizers.choice import optimizer_of
 from pretrain.engine.protocol import Step
 from pretrain.engine.schedule import build_schedule
+from pretrain.model.requests import DTYPES
 from pretrain.model.weights import is_replicated, named_weights, partial_gradients
 from pretrain.plugins.constant_weights import constant_weights
 
@@ -58,7 +60,7 @@ class MegatronEngine(ForwardPass):
             data_parallel.group_overrides(optimizer, config, self.chunks),
             use_gloo_process_groups=not parts.planned,
         )
-        data_parallel.prepare_states(optimizer, self.optimizer)
+        data_parallel.prepare_states(optimizer, recipe.optimizer, self.optimizer)
         self._config = self.chunks[0].config
         self._per_token = PerTokenGradients() if recipe.train.calculate_per_token_loss else None
         data_parallel.connect(
@@ -71,7 +73,7 @@ class MegatronEngine(ForwardPass):
             self.chunks,
             self.optimizer,
             self._gathered,
-            states=optimizer.states,
+            states={name: DTYPES[its] for name, its in optimizer.state_dtypes(recipe.optimizer).items()},
             is_fp32=recipe.precision.dtype == "fp32",
         )
 
@@ -81,9 +83,8 @@ class MegatronEngine(ForwardPass):
 
     @property
     def learning_rate(self) -> float:
-        """Learning rate of the next step."""
-        groups = self.optimizer.param_groups
-        return float(groups[0]["lr"]) if groups else 0.0
+        """Learning rate of the next step, of weights without one of their own."""
+        return float(get_canonical_lr_for_logging(self.optimizer.param_groups) or 0.0)
 
     @property
     def loss_scale(self) -> float:

@@ -133,7 +133,7 @@ class ForwardOnlyEngine(ForwardPass):
         nothing: Any = _NoOptimizer()
         self.schedule = build_schedule(parts.recipe, nothing)
         is_fp32 = parts.recipe.precision.dtype == "fp32"
-        self.state = MegatronState(self.chunks, nothing, self._gathered, states=(), is_fp32=is_fp32)
+        self.state = MegatronState(self.chunks, nothing, self._gathered, states={}, is_fp32=is_fp32)
 
 
 class _NoOptimizer:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from pretrain.engine.optimizers.optimizer import Optimizer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from pretrain.engine.optimizers.optimizer import WeightRanks
     from pretrain.plugins.signatures import OptimizerKernels
     from pretrain.recipe import Recipe
-    from pretrain.recipe.sections.optimizer import OptimizerSection
+    from pretrain.recipe.sections.optimizer import OptimizerSection, StateDtype
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,10 @@ class AdamOptimizer(Optimizer):
 
     is_decoupled: bool
     """AdamW: weight decay shrinks the weights beside Adam's step and is no part of the gradient."""
+
+    def state_dtypes(self, section: OptimizerSection) -> Mapping[str, StateDtype]:
+        """Return those of the section."""
+        return {"exp_avg": section.exp_avg_dtype, "exp_avg_sq": section.exp_avg_sq_dtype}
 
     def for_megatron(self, recipe: Recipe, kernels: OptimizerKernels, ranks: WeightRanks) -> type[Any]:  # noqa: ARG002
         """Return the negotiated Adam."""

@@ -8,11 +8,13 @@ from pretrain.engine.optimizers.adam import AdamOptimizer
 from pretrain.engine.optimizers.muon import MuonOptimizer
 from pretrain.engine.optimizers.optimizer import Optimizer
 from pretrain.errors import BackendError, RecipeError
-from pretrain.plugins.host.discovery import cause
+from pretrain.plugins.host.discovery import imported
 from pretrain.recipe.sections.optimizer import installed_optimizers
 
 if TYPE_CHECKING:
-    from pretrain.recipe.sections.optimizer import OptimizerSection
+    from collections.abc import Mapping
+
+    from pretrain.recipe.sections.optimizer import OptimizerSection, StateDtype
 
 
 def optimizer_of(section: OptimizerSection) -> Optimizer:
@@ -37,16 +39,13 @@ def optimizer_of(section: OptimizerSection) -> Optimizer:
 
 def _installed(name: str) -> Optimizer:
     """Return the optimizer that another distribution has registered; raises BackendError where it is none."""
-    entry = installed_optimizers()[name]
-    who = f"optimizer '{name}' ({entry.value}{f' of {entry.dist.name} {entry.dist.version}' if entry.dist else ''})"
-    try:
-        found = entry.load()
-        optimizer = found() if isinstance(found, type) else found
-    except Exception as error:
-        msg = f"{who} cannot be loaded: {cause(error)}\nPRETRAIN_TRACEBACK=1 shows where."
-        raise BackendError(msg) from error
+    installed = next(each for each in installed_optimizers() if each.name == name)  # checked with the recipe
+    optimizer = imported(installed)
     if not isinstance(optimizer, Optimizer):
-        msg = f"{who} is no {Optimizer.__module__}.{Optimizer.__name__}.\nSee docs/writing-an-optimizer.md."
+        msg = (
+            f"{installed.label}: {installed.target} is no {Optimizer.__module__}.{Optimizer.__name__}.\n"
+            "See docs/writing-an-optimizer.md."
+        )
         raise BackendError(msg)
     return optimizer
 
@@ -66,4 +65,8 @@ def most_state_bytes(section: OptimizerSection) -> int:
 
 def _state_bytes(section: OptimizerSection) -> list[int]:
     optimizer = optimizer_of(section)
-    return [4 * len(optimizer.states_of(kind)) for kind in optimizer.kinds]
+    dtypes = optimizer.state_dtypes(section)
+    return [sum(_BYTES[dtypes[name]] for name in optimizer.states_of(kind)) for kind in optimizer.kinds]
+
+
+_BYTES: Mapping[StateDtype, int] = {"fp32": 4, "bf16": 2}

@@ -49,6 +49,7 @@ class MuonOptimizer(Optimizer):
             heads=_rows_of_a_group(recipe),
             orthogonalize=kernels.orthogonalize or orthogonalize,
             ranks=ranks,
+            new_state=self.new_state,
         )
         return type("Muon", (_Muon, kernels.adam), {"matrices": matrices})
 
@@ -110,6 +111,7 @@ class MatrixStep:
     heads: tuple[int, int, int]  # rows of queries, keys and values in one query group
     orthogonalize: OrthogonalizeFn
     ranks: WeightRanks
+    new_state: Callable[[OptimizerSection, Tensor, str], dict[str, Tensor]]
 
     def update(self, groups: list[dict[str, Any]], state: Mapping[Any, dict[str, Tensor]]) -> None:
         """Update the weights of parameter groups of matrices, which have all been given a gradient or none."""
@@ -132,7 +134,7 @@ class MatrixStep:
         for weights in _alike(group):
             for weight in weights:
                 if not state[weight]:
-                    state[weight][MOMENTUM] = torch.zeros_like(weight)
+                    state[weight].update(self.new_state(self.section, weight, group["kind"]))
             momenta = [state[weight][MOMENTUM] for weight in weights]
             torch._foreach_lerp_(momenta, _grads(weights), 1 - self.section.muon_momentum)
             count = max(1, min(MOST_ENTRIES // weights[0].numel(), -(-len(weights) // ranks)))

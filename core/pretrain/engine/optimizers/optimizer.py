@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from torch import Tensor
     from torch.distributed import ProcessGroup
 
     from pretrain.plugins.signatures import OptimizerKernels
     from pretrain.recipe import Recipe
-    from pretrain.recipe.sections.optimizer import OptimizerSection
+    from pretrain.recipe.sections.optimizer import OptimizerSection, StateDtype
 
 STATES = ("exp_avg", "exp_avg_sq")
 """Adam's: running means of the gradient and of its square."""
@@ -36,7 +36,7 @@ class Optimizer:
     """
 
     states: tuple[str, ...] = STATES
-    """Names of a weight's tensors of state, fp32 and shaped as it, in the optimizer and in checkpoints."""
+    """Names of a weight's tensors of state, shaped as it, in the optimizer and in checkpoints."""
     options: tuple[str, ...] = ()
     """Names in `optimizer.options` that an installed optimizer reads; any other is refused."""
     kinds: tuple[str, ...] = ("",)
@@ -67,6 +67,19 @@ class Optimizer:
     def states_of(self, kind: str) -> tuple[str, ...]:  # noqa: ARG002
         """Return the names of the state of a weight of this kind: all of `states`, or some."""
         return self.states
+
+    def state_dtypes(self, section: OptimizerSection) -> Mapping[str, StateDtype]:  # noqa: ARG002
+        """Return the dtype of each of `states`; of another than fp32, the class that is built loads it as that."""
+        return dict.fromkeys(self.states, "fp32")
+
+    def new_state(self, section: OptimizerSection, weight: Tensor, kind: str) -> dict[str, Tensor]:
+        """Return the state of a weight of this kind before its first step: zeros."""
+        import torch  # noqa: PLC0415  see above
+
+        from pretrain.model.requests import DTYPES  # noqa: PLC0415  imports torch
+
+        dtypes = self.state_dtypes(section)
+        return {name: torch.zeros_like(weight.detach(), dtype=DTYPES[dtypes[name]]) for name in self.states_of(kind)}
 
     def for_deepspeed(
         self, section: OptimizerSection, kernels: OptimizerKernels, stepping: Callable[[type[Any]], type[Any]]

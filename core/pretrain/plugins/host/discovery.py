@@ -3,65 +3,25 @@
 from __future__ import annotations
 
 import inspect
-import re
-import sys
 from dataclasses import dataclass
-from enum import StrEnum
-from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from pretrain import __version__
+from pretrain.distributions import Installed, Role, described, registered, registered_twice
 from pretrain.errors import BackendError, did_you_mean
 from pretrain.plugins import BACKENDS, CONTRACT, PLUGINS
 from pretrain.plugins.backend import Backend
 from pretrain.recipe.sections.optimizer import OPTIMIZERS
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoints
-
     from pretrain.plugins.contract import Version
 
 FIRST_PARTY = ("ascend", "cuda")
 """Backends of this repository with a distribution of their own: `pretrain-<name>`, in `backends/<name>`."""
 
-_REQUIREMENT = re.compile(r"pretrain\s*(?:\[[^]]*\])?\s*\(?([<>=!~][^;()]*)\)?", re.IGNORECASE)
-"""A distribution's dependency on pretrain, with extras or without, but without a condition."""
-
-
 _READ = (BACKENDS, PLUGINS, OPTIMIZERS)
 """The entry-point groups that are read."""
-
-
-class Role(StrEnum):
-    """Purpose that a plugin was loaded for, as messages name it."""
-
-    KERNELS = "plugin"
-    BACKEND = "backend"
-    REFERENCE = "reference"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Installed:
-    """An installed plugin, not imported."""
-
-    role: Role
-    name: str  # of the entry point; for a backend the value of `--backend`
-    target: str  # "package.module" or "package.module:object"
-    distribution: str  # what pip calls it, "" where the entry point does not say
-    version: str
-    requires: str = ""  # versions of pretrain that the distribution allows, ">=1.2,<2"
-
-    @property
-    def provider(self) -> str:
-        """The distribution and its version: "pretrain-cuda 0.1.0"."""
-        return f"{self.distribution or 'unknown distribution'} {self.version}".rstrip()
-
-    @property
-    def label(self) -> str:
-        """Name in messages: "backend 'cuda' (pretrain-cuda 0.1.0)"."""
-        return f"{self.role} '{self.name}' ({self.provider})"
 
 
 REFERENCE = Installed(
@@ -76,12 +36,12 @@ REFERENCE = Installed(
 
 def installed_backends() -> list[Installed]:
     """Return every installed backend, sorted by name; a name that two distributions claim is there twice."""
-    return _installed(BACKENDS, Role.BACKEND)
+    return registered(BACKENDS, Role.BACKEND)
 
 
 def installed_plugins() -> list[Installed]:
     """Return every installed plugin of the group `pretrain.plugins`, sorted by name."""
-    return _installed(PLUGINS, Role.KERNELS)
+    return registered(PLUGINS, Role.KERNELS)
 
 
 def find_backend(name: str) -> Installed:
@@ -117,69 +77,16 @@ def how_to_get(name: str) -> tuple[str, str]:
     return f"pip install ./backends/{name}", f"pip install pretrain_{name}-*.whl"
 
 
-def registered_twice(found: list[Installed]) -> str:
-    """Return the error message for several backends of one name."""
-    providers = " and ".join(backend.provider for backend in found)
-    others = list(dict.fromkeys(backend.distribution for backend in found if backend.distribution != "pretrain"))
-    return (
-        f"backend '{found[0].name}' is registered by {providers}.\n"
-        f"Keep one: pip uninstall {' or '.join(filter(None, others)) or '<the other one>'}"
-    )
-
-
 def unread_groups() -> list[str]:
     """Return a line for each entry point in a group "pretrain..." that pretrain does not read."""
     groups = sorted(group for group in entry_points().groups if group.startswith("pretrain"))
     return [
-        f"{_describe(entry, Role.KERNELS).provider} registers '{entry.name}' in the entry-point group '{group}', "
+        f"{described(entry, Role.KERNELS).provider} registers '{entry.name}' in the entry-point group '{group}', "
         f"which pretrain does not read.{did_you_mean(group, _READ)}"
         for group in groups
         if group not in _READ
         for entry in entry_points(group=group)
     ]
-
-
-def _entry_points(group: str) -> EntryPoints:
-    """Return the group's entry points; they are read again where a package came or went in a folder of sys.path."""
-    return _read_entry_points(group, tuple((folder, _changed_at(folder)) for folder in sys.path))
-
-
-@lru_cache(maxsize=4)
-def _read_entry_points(group: str, folders: tuple[tuple[str, int], ...]) -> EntryPoints:  # noqa: ARG001  the cache's key
-    return entry_points(group=group)
-
-
-def _changed_at(folder: str) -> int:
-    try:
-        return Path(folder).stat().st_mtime_ns
-    except OSError:
-        return 0
-
-
-def _installed(group: str, role: Role) -> list[Installed]:
-    # Sorted, because the order of entry points follows directory listings: it would differ between nodes.
-    found = [_describe(entry, role) for entry in _entry_points(group)]
-    return sorted(found, key=lambda plugin: (plugin.name, plugin.provider))
-
-
-def _describe(entry: EntryPoint, role: Role) -> Installed:
-    allowed = [_REQUIREMENT.fullmatch(line.strip()) for line in _told(entry, "requires") or ()]
-    return Installed(
-        role=role,
-        name=entry.name,
-        target=entry.value,
-        distribution=_told(entry, "name") or "",
-        version=_told(entry, "version") or "",
-        requires=",".join(match[1].strip() for match in allowed if match),
-    )
-
-
-def _told(entry: EntryPoint, what: Literal["name", "version", "requires"]) -> Any:
-    """Return what the distribution tells of itself; None where there is none, or it has no METADATA."""
-    try:
-        return getattr(entry.dist, what)
-    except (AttributeError, FileNotFoundError, KeyError, TypeError):  # by the release, or of importlib_metadata
-        return None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -193,15 +100,7 @@ class Plugin:
 
 def load_plugin(installed: Installed) -> Plugin:
     """Import a plugin; raises BackendError, which names the provider, the cause and what to do."""
-    require_core(installed)
-    entry = EntryPoint(name=installed.name, value=installed.target, group="")
-    try:
-        hooks = entry.load()
-        if inspect.isclass(hooks) and not issubclass(hooks, Backend):
-            hooks = hooks()  # whose methods are the hooks
-    except (Exception, SystemExit) as exc:  # a third party's module may raise anything at import
-        msg = f"{installed.label} failed to import: {cause(exc)}\n{_remedy(installed, exc)}"
-        raise BackendError(msg) from exc
+    hooks = imported(installed)  # of an object its methods
     if inspect.isclass(hooks) or inspect.isroutine(hooks):
         what = "the class" if inspect.isclass(hooks) else "the function"
         msg = (
@@ -210,6 +109,18 @@ def load_plugin(installed: Installed) -> Plugin:
         )
         raise BackendError(msg)
     return Plugin(installed=installed, hooks=hooks, contract=contract_of(installed, hooks))
+
+
+def imported(installed: Installed) -> Any:
+    """Return what an entry point names, of a class an object; raises BackendError as `load_plugin`."""
+    require_core(installed)
+    entry = EntryPoint(name=installed.name, value=installed.target, group="")
+    try:
+        found = entry.load()
+        return found() if inspect.isclass(found) and not issubclass(found, Backend) else found
+    except (Exception, SystemExit) as exc:  # a third party's module may raise anything at import
+        msg = f"{installed.label} failed to import: {cause(exc)}\n{_remedy(installed, exc)}"
+        raise BackendError(msg) from exc
 
 
 def cause(exc: BaseException) -> str:
@@ -232,6 +143,7 @@ def _remedy(installed: Installed, exc: BaseException) -> str:
         Role.BACKEND: ", or pass another --backend (`pretrain backends` lists them).",
         Role.KERNELS: f", or remove the plugin: pip uninstall {distribution}",
         Role.REFERENCE: "",
+        Role.OPTIMIZER: ", or give another optimizer.name.",
     }
     return first + otherwise[installed.role]
 

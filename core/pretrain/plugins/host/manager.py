@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
+from pretrain.distributions import Role
 from pretrain.errors import BackendError, did_you_mean
 from pretrain.plugins import BACKENDS, CONTRACT, PROJECT, hookspecs
 from pretrain.plugins.backend import Backend
 from pretrain.plugins.contract import removal_of
 from pretrain.plugins.host import discovery
-from pretrain.plugins.host.discovery import Role, cause, load_plugin
+from pretrain.plugins.host.discovery import cause, load_plugin
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from pretrain.distributions import Installed
     from pretrain.plugins.host.discovery import Plugin
 
 
@@ -54,7 +56,7 @@ def load(backend_name: str) -> Plugins:
     return assemble(extras, backend, load_plugin(discovery.REFERENCE))
 
 
-def load_alone(installed: discovery.Installed) -> Plugins:
+def load_alone(installed: Installed) -> Plugins:
     """Import one backend without the kernel plugins and the reference, to ask about its device."""
     return assemble([], load_plugin(installed))
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pretrain.distributions import Role
 from pretrain.errors import BackendError, KernelError, did_you_mean
 from pretrain.plugins.contract import keep
-from pretrain.plugins.host.discovery import Role
 from pretrain.plugins.negotiation.kernel_table import KernelRow, Rejected
 from pretrain.plugins.offer import Decline, Offer
 

@@ -95,9 +95,15 @@ def _gradients(recipe: Recipe) -> Iterator[Problem]:
 
 
 def _offload(recipe: Recipe) -> Iterator[Problem]:
-    zero = recipe.engine.zero
+    zero, section = recipe.engine.zero, recipe.optimizer
     if zero.stage == 0:
         return
+    for key in ("exp_avg_dtype", "exp_avg_sq_dtype"):
+        if (dtype := getattr(section, key)) != "fp32" and zero.offload_optimizer.device != "none":
+            yield Problem(
+                f"optimizer.{key}",
+                f"{dtype} conflicts with engine.zero.offload_optimizer: the Adams of the host keep fp32. Give fp32.",
+            )
     if zero.offload_optimizer.device == "nvme" and zero.stage < 3:  # DeepSpeedEngine.zero_use_cpu_optimizer
         yield Problem(
             "engine.zero.offload_optimizer.device",

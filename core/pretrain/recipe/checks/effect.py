@@ -191,6 +191,7 @@ OTHER_RULES = (
         ("optimizer.name",),
         lambda r: r.optimizer.own is None,
     ),
+    only("optimizer.name: adam or adamw", "optimizer.exp_avg_dtype", "optimizer.exp_avg_sq_dtype"),
     only(
         "optimizer.name: muon",
         "optimizer.muon_momentum",
@@ -296,6 +297,12 @@ OTHER_RULES = (
         "recompute.granularity: full and parallel.tensor_model_parallel_size over 1 and "
         "parallel.sequence_parallel: false",
         "recompute.distribute_saved_activations",
+    ),
+    Rule(
+        ("schedule.decoupled_min_lr",),
+        "optimizer.decoupled_lr, and a schedule.lr_decay_style other than constant",
+        ("optimizer.decoupled_lr", "schedule.lr_decay_style"),
+        lambda r: r.optimizer.decoupled_lr is not None and _decays(r),
     ),
     Rule(("schedule.min_lr",), "a schedule.lr_decay_style other than constant", ("schedule.lr_decay_style",), _decays),
     Rule(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, get_args
 
+from pretrain.distributions import registered_twice
 from pretrain.errors import did_you_mean
 from pretrain.recipe.problem import Problem
 from pretrain.recipe.sections.optimizer import OPTIMIZERS, OptimizerName, installed_optimizers
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from pretrain.recipe.recipe import Recipe
     from pretrain.recipe.sections.model import ModelSection
+    from pretrain.recipe.sections.optimizer import OptimizerSection
 
 
 def model_problems(recipe: Recipe) -> Iterator[Problem]:
@@ -123,28 +125,47 @@ def _recomputed(recipe: Recipe, layers: tuple[int, ...]) -> Iterator[Problem]:
         )
 
 
+SLOWEST_IN_BF16 = 1 - 2**-8
+"""Decay from which on a running mean in bf16 stands still where nothing comes in: numbers differ by 2^-7 of the lower
+end of their power of two, and rounding to nearest takes back a step of less than half of that."""
+
+
 def optimizer_problems(recipe: Recipe) -> Iterator[Problem]:
     """Yield an optimizer that is not there, and what it cannot do."""
-    if recipe.optimizer.own is None:
-        yield from _installed(recipe.optimizer.name)
+    yield from _installed(recipe.optimizer)
     if recipe.optimizer.own not in {"adam", "adamw"} and recipe.parallel.use_distributed_optimizer:
         yield Problem(
             "parallel.use_distributed_optimizer",
             "true cuts weights anywhere over data-parallel ranks, which adam and adamw alone can update so; "
             f"optimizer.name is {recipe.optimizer.name}. Give false.",
         )
+    for state, decay in (("exp_avg", "adam_beta1"), ("exp_avg_sq", "adam_beta2")):
+        beta = getattr(recipe.optimizer, decay)
+        if getattr(recipe.optimizer, f"{state}_dtype") == "bf16" and beta >= SLOWEST_IN_BF16:
+            yield Problem(
+                f"optimizer.{state}_dtype",
+                f"bf16 with optimizer.{decay} {beta} would never fall: a step's part of it is rounded away. Give fp32, "
+                f"or a {decay} below {SLOWEST_IN_BF16} (1 - 2^-8).",
+            )
 
 
-def _installed(name: str) -> Iterator[Problem]:
-    own, found = get_args(OptimizerName), installed_optimizers()
-    installed = sorted(found.names)
-    if name not in installed:
-        others = f"installed: {', '.join(installed)}" if installed else f"none is installed as {OPTIMIZERS}"
-        hint = did_you_mean(name, [*own, *installed])
+def _installed(section: OptimizerSection) -> Iterator[Problem]:
+    """Yield a name that nothing has, or that several have: which one is meant is not guessed."""
+    name, own = section.name, get_args(OptimizerName)
+    installed = installed_optimizers()
+    found = [each for each in installed if each.name == name]
+    if section.own is None and not found:
+        names = [each.name for each in installed]
+        others = f"installed: {', '.join(names)}" if names else f"none is installed as {OPTIMIZERS}"
+        hint = did_you_mean(name, [*own, *names])
         yield Problem("optimizer.name", f"{name} is neither of {', '.join(own)} nor installed; {others}.{hint}")
-    elif len(several := found.select(name=name)) > 1:
-        who = " and ".join(sorted(entry.dist.name if entry.dist else entry.value for entry in several))
-        yield Problem("optimizer.name", f"{name} is registered by {who}. Keep one: pip uninstall the other.")
+    elif section.own is not None and found:
+        others = " and ".join(each.provider for each in found)
+        remove = " ".join(each.distribution or "<its distribution>" for each in found)
+        text = f"{name} is pretrain's own, but {others} has one of that name too, which would not be used."
+        yield Problem("optimizer.name", f"{text} pip uninstall {remove}, or have it registered under another name.")
+    elif len(found) > 1:
+        yield Problem("optimizer.name", registered_twice(found).replace("\n", " "))
 
 
 def batch_problems(recipe: Recipe) -> Iterator[Problem]:
@@ -207,6 +228,12 @@ def schedule_problems(recipe: Recipe) -> Iterator[Problem]:
     schedule = recipe.schedule
     if schedule.min_lr > recipe.optimizer.lr:
         yield Problem("schedule.min_lr", f"{schedule.min_lr} is more than optimizer.lr {recipe.optimizer.lr}.")
+    least, most = schedule.decoupled_min_lr, recipe.optimizer.decoupled_lr
+    if most is not None and (schedule.min_lr if least is None else least) > most:
+        default = " (schedule.min_lr, if not given)" if least is None else ""
+        least = schedule.min_lr if least is None else least
+        text = f"{least}{default} is more than optimizer.decoupled_lr {most}."
+        yield Problem("schedule.decoupled_min_lr", text)
     warmups = ("lr_warmup_iters", "lr_warmup_samples", "lr_warmup_fraction")
     for key in [key for key in warmups if getattr(schedule, key) is not None][1:]:
         yield Problem(f"schedule.{key}", "this gives the warm-up a second time; choose one key.")

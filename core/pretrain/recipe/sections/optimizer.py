@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from pydantic import Field
 
+from pretrain.distributions import Role, registered
 from pretrain.recipe.section import Bool, Float, Int, Section, Str
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoints
+    from pretrain.distributions import Installed
 
 OptimizerName = Literal["adam", "adamw", "muon"]
 """An optimizer has a file in pretrain.engine.optimizers; see CONTRIBUTING.md."""
+StateDtype = Literal["fp32", "bf16"]
 OPTIMIZERS = "pretrain.optimizers"
 """Entry-point group of other distributions' optimizers; see docs/writing-an-optimizer.md."""
 
 
-def installed_optimizers() -> EntryPoints:
-    """Return the optimizers that other distributions bring, by their names; reading them imports none."""
-    return entry_points(group=OPTIMIZERS)
+def installed_optimizers() -> list[Installed]:
+    """Return the optimizers that other distributions bring, sorted by name; reading them imports none."""
+    return registered(OPTIMIZERS, Role.OPTIMIZER)
 
 
 class OptimizerSection(Section):
@@ -33,12 +34,18 @@ class OptimizerSection(Section):
     """Settings of an installed optimizer, by its own names."""
     lr: Float = Field(gt=0)
     """Highest learning rate."""
+    decoupled_lr: Float | None = Field(default=None, gt=0)
+    """Highest learning rate of the embedding of tokens and of the output layer; by default that of other weights."""
     adam_beta1: Float = Field(default=0.9, ge=0, lt=1)
     """Decay of the mean of the gradient."""
     adam_beta2: Float = Field(default=0.999, ge=0, lt=1)
     """Decay of the mean of its square."""
     adam_eps: Float = Field(default=1e-8, gt=0)
     """Added to the denominator of the update."""
+    exp_avg_dtype: StateDtype = "fp32"
+    """How the mean of the gradient is kept; it is updated in fp32. bf16 rounds to nearest and takes half the memory."""
+    exp_avg_sq_dtype: StateDtype = "fp32"
+    """How the mean of its square is kept; bf16 needs an adam_beta2 below 1 - 2^-8."""
     muon_momentum: Float = Field(default=0.95, ge=0, lt=1)
     """Muon: decay of the mean of the gradient."""
     muon_use_nesterov: Bool = True
@@ -68,6 +75,8 @@ class ScheduleSection(Section):
     """How the learning rate falls; WSD is warm-up, stable, decay."""
     min_lr: Float = Field(default=0.0, ge=0)
     """Lowest learning rate, kept after the decay."""
+    decoupled_min_lr: Float | None = Field(default=None, ge=0)
+    """Lowest learning rate of the weights that have optimizer.decoupled_lr; by default min_lr."""
     lr_warmup_iters: Int | None = Field(default=None, ge=0)
     """Length of the warm-up in iterations; without any of the three there is none."""
     lr_warmup_samples: Int | None = Field(default=None, ge=0)

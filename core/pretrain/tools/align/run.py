@@ -31,6 +31,7 @@ from pretrain.recipe import load_recipe
 from pretrain.recipe.layout import lay_out
 from pretrain.recipe.recipe import keys_of_recipe
 from pretrain.report.html import write_page
+from pretrain.tools.align.comparing.adam_update import uncomparable_state
 from pretrain.tools.align.comparing.compare import compare, different, differing_keys
 from pretrain.tools.align.comparing.outcome import SIDES
 from pretrain.tools.align.comparing.recording import Recording
@@ -350,7 +351,7 @@ def _require_comparable(recipe: Recipe) -> None:
             f"optimizer.name {optimizer} cannot be compared: only Adam's updates are computed again.\n"
             "Compare with --set optimizer.name=adamw: the gradients of the first step are the same."
         )
-    if why:
+    if why := why or uncomparable_state(recipe.optimizer):
         msg = f"{recipe.source}: {why}"
         raise RunError(msg)
 

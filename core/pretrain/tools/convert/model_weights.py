@@ -94,7 +94,7 @@ class ModelWeights:
 class OptimizerState:
     """State of Adam."""
 
-    # in fp32: `exp_avg.WEIGHT`, `exp_avg_sq.WEIGHT` and, where weights have 16 bits, `fp32_param.WEIGHT`
+    # fp32 or bf16: `exp_avg.WEIGHT`, `exp_avg_sq.WEIGHT`; fp32, where weights have 16 bits: `fp32_param.WEIGHT`
     tensors: Mapping[str, LazyTensor]
     step: int
     loss_scaler: Mapping[str, float] | None  # scale, growth_tracker and hysteresis_tracker, where it is dynamic

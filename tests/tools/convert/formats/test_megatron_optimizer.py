@@ -9,6 +9,7 @@ from megatron.core import dist_checkpointing, parallel_state
 
 from engine import tiny
 from engine.layouts import BF16, FP16, STAGE, ZERO1
+from engine.optimizers.state_layouts import BF16_STATE
 from pretrain.errors import CheckpointError
 from pretrain.tools.convert.registry import read_weights
 from pretrain.tools.convert.trainer_calls import load
@@ -18,6 +19,7 @@ CASES = {
     "fp32": ((), (), 0),
     "fp16 with a loss scale": (FP16, FP16, 0),
     "bf16, distributed optimizer": ((*BF16, *ZERO1), BF16, 1e-3),
+    "state in bf16": (BF16_STATE, BF16_STATE, 0),
     "bf16, into DeepSpeed": (BF16, (*BF16, *STAGE[2]), 1e-3),
 }
 """Overrides there, here, and relative tolerance of the second norm: another optimizer sums the first in another order,
@@ -49,7 +51,7 @@ def save_as_megatron(engine, folder, kind="fully_reshardable"):
     (folder / "latest_checkpointed_iteration.txt").write_text("3")
 
 
-ON_A_COMMIT = {"fp16 with a loss scale", "bf16, distributed optimizer"}
+ON_A_COMMIT = {"state in bf16", "fp16 with a loss scale", "bf16, distributed optimizer"}
 
 
 @pytest.mark.parametrize(

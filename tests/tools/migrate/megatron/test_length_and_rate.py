@@ -109,3 +109,41 @@ def test_without_an_interval_nothing_is_evaluated():
 )
 def test_a_split_is_three_numbers_however_it_is_written(written, split):
     assert migrated(f"--train-iters 9 --split {written}").recipe.data.split == split
+
+
+AWARE = "--train-iters 10 --use-precision-aware-optimizer --use-distributed-optimizer"
+
+
+def dtypes_of(arguments):
+    found = migrated(f"{AWARE} {arguments}")
+    section = found.recipe.optimizer
+    return (section.exp_avg_dtype, section.exp_avg_sq_dtype), found
+
+
+def test_the_state_of_adam_is_kept_as_there():
+    both = "--exp-avg-dtype bf16 --exp-avg-sq-dtype bf16 --adam-beta2 0.95"
+    assert dtypes_of(both)[0] == ("bf16", "bf16")
+    assert dtypes_of("--exp-avg-dtype bf16")[0] == ("bf16", "fp32")
+    found = migrated(f"--train-iters 10 {both}")
+    assert found.recipe.optimizer.exp_avg_dtype == "fp32"
+    assert line_of(found, "--exp-avg-dtype") == ("no effect", "it belongs to use_precision_aware_optimizer")
+
+
+@pytest.mark.parametrize(
+    ("flags", "flag", "why"),
+    [
+        ("--exp-avg-dtype fp8", "--exp-avg-dtype", "fp8 would need scales"),
+        ("--exp-avg-sq-dtype fp16", "--exp-avg-sq-dtype", "fp16 would need scales"),
+        ("--exp-avg-sq-dtype bf16", "--exp-avg-sq-dtype", "with adam_beta2 0.999 one in bf16 would never fall"),
+    ],
+)
+def test_a_state_that_cannot_be_kept_so_is_fp32_and_that_is_said(flags, flag, why):
+    dtypes, found = dtypes_of(flags)
+    assert dtypes == ("fp32", "fp32")
+    fate, text = line_of(found, flag)
+    assert (fate, why in text) == ("not supported", True)
+
+
+def test_embedding_and_output_layer_keep_their_rate():
+    found = migrated("--train-iters 10 --lr 1e-3 --decoupled-lr 2e-3 --decoupled-min-lr 1e-4").recipe
+    assert (found.optimizer.decoupled_lr, found.schedule.decoupled_min_lr) == (2e-3, 1e-4)

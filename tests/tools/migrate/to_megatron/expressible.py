@@ -194,6 +194,7 @@ def _learning(draw: Draw, unit: str, train: Tree) -> Tree:
     schedule: Tree = {
         "lr_decay_style": style,
         "min_lr": lr * draw(_SHARE),
+        "decoupled_min_lr": draw(st.sampled_from([None, lr / 4])),
         f"lr_decay_{unit}": decay,
         "lr_wsd_decay_style": draw(st.sampled_from(["exponential", "linear", "cosine", "minus_sqrt"])),
         "override_opt_param_scheduler": wins[0],
@@ -206,6 +207,7 @@ def _learning(draw: Draw, unit: str, train: Tree) -> Tree:
         schedule[f"lr_warmup_{unit}"] = draw(st.integers(1, 30))
     optimizer = {
         "lr": lr,
+        "decoupled_lr": draw(st.sampled_from([None, lr, 2 * lr])),
         "adam_beta1": draw(_SHARE),
         "adam_beta2": draw(_SHARE),
         "adam_eps": draw(_SMALL),

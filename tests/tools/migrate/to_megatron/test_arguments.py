@@ -92,6 +92,19 @@ def test_words_of_a_value(override: str):
     assert added(override) == SAID[override]
 
 
+def test_a_state_in_bf16_takes_the_optimizer_that_may_keep_it():
+    sharded = ("parallel.use_distributed_optimizer=true", "optimizer.adam_beta2=0.95")
+    one = [*added(*sharded), "--use-precision-aware-optimizer", "--exp-avg-sq-dtype bf16"]
+    assert sorted(added(*sharded, "optimizer.exp_avg_sq_dtype=bf16")) == sorted(one)
+    both = ("optimizer.exp_avg_dtype=bf16", "optimizer.exp_avg_sq_dtype=bf16")
+    assert sorted(added(*sharded, *both)) == sorted([*one, "--exp-avg-dtype bf16"])
+
+
+def test_a_rate_of_the_embedding_is_a_flag():
+    rates = ("optimizer.decoupled_lr=0.5", "schedule.decoupled_min_lr=0.25")
+    assert added(*rates) == ["--decoupled-lr 0.5", "--decoupled-min-lr 0.25"]
+
+
 def test_token_files_of_a_blend_follow_their_weights():
     """A path that begins like a flag is written so that it is none."""
     words = written("data.path=null", "data.blend=[{weight: 0.5, path: one}, {weight: 2, path: -two}]").words
@@ -120,6 +133,7 @@ LEFT_OUT = {
     "model.parallel_residual=true": "model.parallel_residual=true: attention and MLP",
     "model.init_method=small_init": "model.init_method=small_init: weights start",
     "train.exit_duration_in_mins=0.5": "train.exit_duration_in_mins=0.5: --exit-duration-in-mins takes whole numbers",
+    "optimizer.exp_avg_dtype=bf16": "optimizer.exp_avg_dtype=bf16: it is fp32 without --use-distributed-optimizer",
     "optimizer.name=adam": "optimizer.name=adam: weight decay is decoupled",
     "kernels.attention=triangle": "kernels.attention=triangle: Transformer Engine",
     "kernels.norm=reference": "kernels.norm=reference: Megatron-LM",

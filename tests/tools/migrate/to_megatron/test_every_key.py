@@ -73,6 +73,8 @@ CIRCUMSTANCES = (
     ("checkpoint={save: out, save_interval: 5, load: in}",),
     ("evaluation.prompt=once",),
     ("logging.tensorboard=true",),
+    ("optimizer.adam_beta2=0.95",),
+    ("optimizer.decoupled_lr=1",),
     ("optimizer.name=muon",),
     ("train.loss_spike={threshold: 2, action: rollback}", "checkpoint={save: out, save_interval: 5}"),
 )

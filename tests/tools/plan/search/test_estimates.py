@@ -43,6 +43,8 @@ MIXED = replace(
 ONE_OF_EXPERTS = (*EXPERTS, "model.first_k_dense_replace=1", "model.moe_layer_freq=5")
 """Layer 5 of 8, of stage 2 of 4, alone has experts."""
 
+BF16_STATE = ("optimizer.adam_beta2=0.95", "optimizer.exp_avg_dtype=bf16", "optimizer.exp_avg_sq_dtype=bf16")
+
 
 def peak(stage, choice=CHOICE, micro_batches=16, pieces=PIECES, with_experts=0):
     """Return the bytes of a stage without parameters, and without half of `RESERVED`, which comes on top of them."""
@@ -116,6 +118,8 @@ def test_the_stage_with_most_experts_is_looked_at_wherever_it_is():
         (("precision.dtype=bf16",), 0, 1, 2 + 4 + 12),
         (("precision.dtype=bf16",), 1, 4, 2 + 4 + 12 / 4),
         ((), 0, 1, 4 + 4 + 8),
+        ((*BF16_STATE, "precision.dtype=bf16"), 1, 4, 2 + 4 + (4 + 2 + 2) / 4),
+        ((*BF16_STATE[:2],), 0, 1, 4 + 4 + 2 + 4),
     ],
 )
 def test_state_of_a_parameter(settings, zero, data, bytes_of_one):
@@ -123,6 +127,14 @@ def test_state_of_a_parameter(settings, zero, data, bytes_of_one):
     recipe = make_recipe(RECIPE, settings)
     state, _ = state_bytes(recipe, replace(CHOICE, zero=zero, data=data), 1000)
     assert state == bytes_of_one * 1000
+
+
+def test_muon_has_two_states_of_embeddings_and_head_and_one_of_the_layers():
+    recipe = make_recipe(RECIPE, ["optimizer.name=muon"])
+    load = stage_load(CHOICE.layout(recipe), PIECES, 0, 16, 0)
+    assert load.outside == PIECES.embedding.parameters + PIECES.head.parameters
+    state, _ = state_bytes(recipe, CHOICE, load.parameters, outside=load.outside)
+    assert state == (4 + 4 + 4) * load.parameters + 4 * load.outside
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from pretrain.recipe.sections.optimizer import OptimizerName
+    from pretrain.recipe.sections.optimizer import OptimizerName, OptimizerSection
     from pretrain.tools.align.comparing.parameters import Parameters
 
 TOLERANCE = 1e-4
@@ -23,6 +23,21 @@ _ROUNDINGS = 3 * 2.0**-24
 """Error of a weight in fp32, as a part of it: of 1 - rate * decay, of the product with it, and of the sum with the
 update. Equal weights round alike, so that it does not average out."""
 _ARITHMETIC = 8 * 2.0**-24  # error of Adam's arithmetic in fp32, as a part of a number
+
+
+def uncomparable_state(section: OptimizerSection) -> str:
+    """Return why updates cannot be computed again from the state, and what to do; "" where they can."""
+    if section.decoupled_lr is not None:
+        return (
+            "optimizer.decoupled_lr cannot be compared: updates are computed again with one learning rate.\n"
+            "Compare without: --set optimizer.decoupled_lr=null --set schedule.decoupled_min_lr=null."
+        )
+    if "bf16" in (section.exp_avg_dtype, section.exp_avg_sq_dtype):
+        return (
+            "a state in bf16 cannot be compared: gradients are worked out of it, and its rounding can be 4 % of them.\n"
+            "Compare in fp32: --set optimizer.exp_avg_dtype=fp32 --set optimizer.exp_avg_sq_dtype=fp32."
+        )
+    return ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

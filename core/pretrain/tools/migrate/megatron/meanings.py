@@ -39,7 +39,7 @@ READ_BY_FUNCTIONS = frozenset(
     (
         *("ds_sequence_parallel_size", "masked_softmax_fusion"),
         *("scaled_masked_softmax_fusion", "transformer_impl", "use_legacy_models", "use_mcore_models"),
-        *("weight_decay_incr_style", "num_experts"),
+        *("weight_decay_incr_style", "num_experts", "use_precision_aware_optimizer"),
     )
 )
 """Settings that the functions read beside those whose meaning is a key."""

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, get_args
 
 from pretrain.errors import MigrateError
+from pretrain.recipe.checks.training import SLOWEST_IN_BF16
+from pretrain.recipe.sections.optimizer import StateDtype
 from pretrain.tools.migrate.megatron.parallel import place_of
-from pretrain.tools.migrate.setting import Derived, in_place, taken, taken_if_on
+from pretrain.tools.migrate.setting import Derived, in_place, taken, taken_if_on, unused
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -211,6 +214,21 @@ def optimizer_name(settings: Settings) -> Derived:
     return Derived("adamw", ("optimizer",))
 
 
+def _state_dtype(settings: Settings, state: str, decay: str) -> Derived | None:
+    """Return how Adam keeps a state: bf16 where it can, else fp32."""
+    name = f"{state}_dtype"
+    given, beta = settings.value(name), settings.value(decay)
+    if given is None:
+        return None
+    if not settings.value("use_precision_aware_optimizer"):
+        return unused(name, "it belongs to use_precision_aware_optimizer")
+    if given not in get_args(StateDtype):
+        return in_place("fp32", name, f"the state is fp32: {given} would need scales, which it does not have here")
+    if given == "bf16" and beta is not None and beta >= SLOWEST_IN_BF16:
+        return in_place("fp32", name, f"the state is fp32: with {decay} {beta} one in bf16 would never fall")
+    return Derived(given, (name,))
+
+
 def weight_decay(settings: Settings) -> Derived | None:
     """Return the weight decay, which stays the same here."""
     style = settings.value("weight_decay_incr_style", "constant")
@@ -309,6 +327,8 @@ FUNCTIONS: Mapping[str, Function] = {
     "train.manual_gc_interval": manual_gc_interval,
     "optimizer.name": optimizer_name,
     "optimizer.weight_decay": weight_decay,
+    "optimizer.exp_avg_dtype": partial(_state_dtype, state="exp_avg", decay="adam_beta1"),
+    "optimizer.exp_avg_sq_dtype": partial(_state_dtype, state="exp_avg_sq", decay="adam_beta2"),
     "schedule.lr_decay_style": lr_decay_style,
     "schedule.lr_warmup_fraction": lr_warmup_fraction,
     "schedule.lr_warmup_iters": lr_warmup_iters,

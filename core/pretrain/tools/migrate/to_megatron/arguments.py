@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, assert_never
 
 from pretrain.recipe.checks.effect import without_effect
 from pretrain.recipe.recipe import Recipe, walk
 from pretrain.recipe.section import Section, shown
 from pretrain.tools.migrate.to_megatron import layout, model, rope
-from pretrain.tools.migrate.to_megatron.flags import NOTHING, Answer, answer_of, single_flags, value_of
+from pretrain.tools.migrate.to_megatron.flags import NOTHING, Answer, answer_of, given, single_flags, value_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -34,6 +35,18 @@ def _optimizer_name(recipe: Recipe) -> Answer:
             assert_never(name)
 
 
+def _state_dtype(recipe: Recipe, name: str) -> Answer:
+    """Return the dtype of a state; the first one that is not fp32 turns on the optimizer that may keep it."""
+    section = recipe.optimizer
+    dtype = getattr(section, name)
+    if dtype == "fp32":
+        return NOTHING
+    if not layout.use_distributed_optimizer(recipe).flags:
+        return Answer(change="it is fp32 without --use-distributed-optimizer, and takes more memory")
+    is_first = name == "exp_avg_dtype" or section.exp_avg_dtype == "fp32"
+    return Answer((*((given("use_precision_aware_optimizer"),) if is_first else ()), given(name, dtype)))
+
+
 _MUON = "Megatron-LM's --optimizer muon has flags and defaults of its own, to be set by hand"
 
 FUNCTIONS: Mapping[str, Function] = {
@@ -41,6 +54,7 @@ FUNCTIONS: Mapping[str, Function] = {
     **rope.FUNCTIONS,
     **layout.FUNCTIONS,
     "optimizer.name": _optimizer_name,
+    **{f"optimizer.{name}": partial(_state_dtype, name=name) for name in ("exp_avg_dtype", "exp_avg_sq_dtype")},
 }
 """Functions by the key whose flags they return, for keys that one flag alone does not give."""
 

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
+from pretrain.engine.optimizers.choice import most_state_bytes
 from pretrain.engine.optimizers.choice import state_bytes as optimizer_state_bytes
 from pretrain.model.requests import compute_dtype
 from pretrain.recipe.layout import layers_with_experts
@@ -38,6 +39,7 @@ class StageLoad:
     chunks: int
     parameters: int
     experts: int  # parameters of experts, among them
+    outside: int  # those outside of the layers: embeddings and what the head has
     is_first: bool
     is_last: bool
 
@@ -188,17 +190,18 @@ def stage_load(layout: Layout, pieces: Pieces, stage: int, micro_batches: int, w
     experts = (layers - dense) * layer.experts * pieces.expert_ranks // (layout.expert_model_parallel_size or 1)
     parameters = (layers - dense) * (layer.parameters - layer.experts) + experts
     parameters += dense * pieces.dense.layer.parameters if pieces.dense else 0
-    parameters += pieces.embedding.parameters if is_first else 0
-    parameters += pieces.head.parameters if is_last else 0
-    parameters += pieces.tied if is_last and not is_first else 0
+    outside = pieces.embedding.parameters if is_first else 0
+    outside += pieces.head.parameters if is_last else 0
+    outside += pieces.tied if is_last and not is_first else 0
     passes = size - stage if chunks == 1 else 2 * (size - stage - 1) + (chunks - 1) * size + 1
     return StageLoad(
         layers=layers,
         dense=dense,
         passes=min(passes, micro_batches * chunks),
         chunks=chunks,
-        parameters=parameters,
+        parameters=parameters + outside,
         experts=experts,
+        outside=outside,
         is_first=is_first,
         is_last=is_last,
     )
@@ -208,34 +211,39 @@ def stage_peak(recipe: Recipe, choice: LayoutChoice, pieces: Pieces, load: Stage
     """Estimate the bytes of the device's memory that a stage takes at its peak."""
     # The middle between an allocator that holds nothing beyond what it hands out, and one that holds `RESERVED`, where
     # the update finds no room between activations that were freed.
-    static, update = state_bytes(recipe, choice, load.parameters, load.experts)
+    static, update = state_bytes(recipe, choice, load.parameters, load.experts, load.outside)
     activations = _activations(choice, pieces, load)
     least, often = max(update, activations), activations + max(update, round(RESERVED * activations))
     return static + group_bytes + (least + often) // 2
 
 
-def state_bytes(recipe: Recipe, choice: LayoutChoice, parameters: int, experts: int = 0) -> tuple[int, int]:
+def state_bytes(
+    recipe: Recipe, choice: LayoutChoice, parameters: int, experts: int = 0, outside: int = 0
+) -> tuple[int, int]:
     """Return the bytes of weights, gradients and optimizer, and those that the update takes in passing.
 
-    `experts`: parameters among them that are divided over the ranks with equal experts alone.
+    `experts`: parameters among them that are divided over the ranks with equal experts alone. `outside`: those outside
+    of the layers, of which Muon keeps Adam's two states.
     """
-    others, of_experts = (_bytes_of_one(recipe, choice, replicas) for replicas in (choice.replicas, choice.expert_data))
-    static, passing = (
-        round(each * (parameters - experts) + of_expert * experts)
-        for each, of_expert in zip(others, of_experts, strict=True)
+    of_layers, most = optimizer_state_bytes(recipe.optimizer), most_state_bytes(recipe.optimizer)
+    counted = (
+        (parameters - experts - outside, _bytes_of_one(recipe, choice, choice.replicas, of_layers)),
+        (experts, _bytes_of_one(recipe, choice, choice.expert_data, of_layers)),
+        (outside, _bytes_of_one(recipe, choice, choice.replicas, most)),
     )
+    static, passing = (round(sum(count * each[part] for count, each in counted)) for part in (0, 1))
     return static, passing
 
 
-def _bytes_of_one(recipe: Recipe, choice: LayoutChoice, replicas: int) -> tuple[float, float]:
-    """Return the same for one parameter, with so many replicas."""
+def _bytes_of_one(recipe: Recipe, choice: LayoutChoice, replicas: int, state: int) -> tuple[float, float]:
+    """Return the same for one parameter, with so many replicas and bytes of the optimizer's state."""
     # Main weights in fp32 and Adam's moments are 12 bytes of a parameter beside weights of 2 bytes, 8 beside fp32 ones
     # (Rajbhandari et al. 2020, arXiv:1910.02054, section 3.1). The update makes fp32 gradients of fp16 and bf16 ones.
     zero = choice.zero
     weight = compute_dtype(recipe).itemsize
     is_megatron = recipe.engine.name == "megatron"
     gradient = FP32 if is_megatron and recipe.precision.grad_reduce_in_fp32 else weight
-    main = optimizer_state_bytes(recipe.optimizer) + (FP32 if weight < FP32 else 0)
+    main = state + (FP32 if weight < FP32 else 0)
     offload = recipe.engine.zero
     if offload.offload_param.device != "none":
         weight = 0
