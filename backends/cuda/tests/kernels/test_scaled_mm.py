@@ -18,8 +18,9 @@ from pretrain.plugins.requests import QUANTIZATIONS, LinearRequest
 from pretrain.reference.linear import Linear
 from pretrain.reference.quantization import quantize, quantized
 from pretrain_cuda import linear
-from pretrain_cuda.kernels import scaled_mm
-from pretrain_cuda.kernels.scaled_mm import Operand, ScaledMatmuls, multiply, operand, swizzled
+from pretrain_cuda.kernels.scaled_mm import Operand, ScaledMatmuls, multiply, swizzled
+from pretrain_cuda.kernels.stand_ins import scaled_mm as stand_ins
+from pretrain_cuda.kernels.triton.quantize import quantize as quantize_in_triton
 
 BF16, FP32 = torch.bfloat16, torch.float32
 A100, H100, B200 = "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3", "NVIDIA B200"
@@ -123,13 +124,43 @@ def test_views_of_any_strides_are_operands():
         torch.testing.assert_close(one, other, rtol=1e-2, atol=1e-2)
 
 
+FINITE = torch.arange(2**16, dtype=torch.int32).to(torch.int16).view(BF16)
+FINITE = FINITE[FINITE.isfinite()].view(-1, 255)
+"""Every number that bf16 has, in rows of one exponent and in columns of all."""
+
+
+@pytest.mark.parametrize("is_gradient", [False, True])
+@pytest.mark.parametrize("kind", QUANTIZATIONS)
+@pytest.mark.parametrize(
+    "x", [FINITE[:, :200], FINITE.t(), torch.zeros(16, 48, dtype=BF16)], ids=["rows", "view", "zeros"]
+)
+def test_triton_s_operands_are_the_reference_s(x, kind, is_gradient):
+    """Bit by bit, along both dimensions, and zeros beyond."""
+    for dim in (0, 1):
+        length = x.shape[dim] + 128
+        elements, scale = quantize_in_triton(x, kind, dim, length, is_gradient=is_gradient)
+        expected = [each if dim else each.t() for each in quantize(x, kind, dim, is_gradient=is_gradient)]
+        assert torch.equal(scale, expected[1])
+        assert torch.equal(elements[:, : x.shape[dim]].view(torch.uint8), expected[0].contiguous().view(torch.uint8))
+        assert not elements[:, x.shape[dim] :].float().any()
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize("kind", QUANTIZATIONS)
+def test_its_stand_in_makes_tensors_of_the_same_sizes(kind, dim):
+    x = random(100, 48, dtype=BF16)
+    for one, other in zip(quantize_in_triton(x, kind, dim, 128), stand_ins.quantize(x, kind, dim, 128), strict=True):
+        assert (one.shape, one.stride(), one.dtype) == (other.shape, other.stride(), other.dtype)
+
+
 @pytest.mark.parametrize("dim", [0, 1])
 @pytest.mark.parametrize(("kind", "is_gradient"), [("tensorwise", False), ("tensorwise", True), ("rowwise", False)])
 def test_torch_s_own_on_the_cpu_gives_the_reference_s_product(monkeypatch, kind, is_gradient, dim):
     """So that the stand-in and the specification are both torch's meaning of a scale. It has no other kinds there."""
     monkeypatch.setattr(F, "scaled_mm", fake_scaled_mm.ON_FAKE_TENSORS)
     x, other = (random(64, 96, dtype=BF16, seed=seed) * random(64, 1, dtype=BF16, seed=seed).exp() for seed in (0, 1))
-    a, b = operand(x, kind, dim, is_gradient=is_gradient), operand(other, kind, dim)
+    matmuls = ScaledMatmuls(request(kind))
+    a, b = matmuls.operand(x, dim, is_gradient=is_gradient), matmuls.operand(other, dim)
     rounded = quantized(x, kind, dim, is_gradient=is_gradient).double(), quantized(other, kind, dim).double()
     expected = rounded[0] @ rounded[1].t() if dim == 1 else rounded[0].t() @ rounded[1]
     found = multiply(a, b, kind, FP32).double()
@@ -149,39 +180,44 @@ def test_a_scale_of_nan_stays_one():
     assert swizzled(torch.full((128, 4), torch.nan)).float().isnan().all()
 
 
-def _by_the_other_dimension(x, kind, dim, *, is_gradient=False):
-    elements, scale = quantize(x, kind, 1 - dim, is_gradient=is_gradient)
-    return Operand(elements.contiguous() if dim else elements.t().contiguous(), scale.reshape(-1, 1))
+class ByTheOtherDimension(ScaledMatmuls):
+    def operand(self, x, dim, *, is_gradient=False):
+        elements, scale = quantize(x, self.kind, 1 - dim, is_gradient=is_gradient)
+        return Operand((elements if dim else elements.t()).contiguous(), scale.flatten().unsqueeze(1))
 
 
-def _not_transposed(x, kind, dim, *, is_gradient=False):
-    elements, scale = quantize(x, kind, dim, is_gradient=is_gradient)
-    return Operand(elements.contiguous(), scale.reshape(-1, 1))
+class NotTransposed(ScaledMatmuls):
+    def operand(self, x, dim, *, is_gradient=False):
+        elements, scale = quantize(x, self.kind, dim, is_gradient=is_gradient)
+        return Operand(elements.contiguous(), scale.flatten().unsqueeze(1))
 
 
-def _not_contiguous(x, kind, dim, *, is_gradient=False):
-    right = operand(x, kind, dim, is_gradient=is_gradient)
-    return Operand(right.elements.t().contiguous().t(), right.scale)
+class ByColumns(ScaledMatmuls):
+    def operand(self, x, dim, *, is_gradient=False):
+        right = super().operand(x, dim, is_gradient=is_gradient)
+        return Operand(right.elements.t().contiguous().t(), right.scale)
 
 
-def _scales_by_group(x, kind, dim, *, is_gradient=False):
-    right = operand(x, kind, dim, is_gradient=is_gradient)
-    return Operand(right.elements, right.scale.contiguous())
+class ScalesByRow(ScaledMatmuls):
+    def operand(self, x, dim, *, is_gradient=False):
+        right = super().operand(x, dim, is_gradient=is_gradient)
+        return Operand(right.elements, right.scale.contiguous())
 
 
-def _tiles_in_rows(x, kind, dim, *, is_gradient=False):
-    right = operand(x, kind, dim, is_gradient=is_gradient)
-    return Operand(right.elements, right.scale.view(-1, 32, 4, 4).transpose(1, 2).flatten())
+class TilesByRow(ScaledMatmuls):
+    def operand(self, x, dim, *, is_gradient=False):
+        right = super().operand(x, dim, is_gradient=is_gradient)
+        return Operand(right.elements, right.scale.view(-1, 32, 4, 4).transpose(1, 2).flatten())
 
 
 @pytest.mark.parametrize(
     ("kind", "wrong"),
     [
-        ("rowwise", _by_the_other_dimension),
-        ("rowwise", _not_transposed),
-        ("rowwise", _not_contiguous),
-        ("block", _scales_by_group),
-        ("mxfp8", _tiles_in_rows),
+        ("rowwise", ByTheOtherDimension),
+        ("rowwise", NotTransposed),
+        ("rowwise", ByColumns),
+        ("block", ScalesByRow),
+        ("mxfp8", TilesByRow),
     ],
 )
 def test_the_kit_finds_wrong_operands(monkeypatch, subject, kind, wrong):  # noqa: F811
@@ -189,7 +225,7 @@ def test_the_kit_finds_wrong_operands(monkeypatch, subject, kind, wrong):  # noq
     asked = replace(request(kind, shapes=((256, 256),)), device_type="cpu", device_name="")
     kernel = subject.kernels([asked])[0]
     TestQuantization().test_operands(subject, kernel, asked)
-    monkeypatch.setattr(scaled_mm, "operand", wrong)
+    monkeypatch.setattr("kernels.test_scaled_mm.ScaledMatmuls", wrong)
     with pytest.raises((AssertionError, RuntimeError, ValueError)):
         TestQuantization().test_operands(subject, kernel, asked)
 
