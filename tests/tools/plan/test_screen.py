@@ -253,7 +253,7 @@ IN_FP8 = Costs(
     ("costs", "names", "peak", "line"),
     [
         (None, ("reference",), 2e15, "fp8 is emulated: matmuls take as long as in bf16, and rounding their operands"),
-        (IN_FP8, ("scaled",), 2e15, "matmuls in fp8, 60 % of all FLOPs: 2,000 TFLOP/s; rounding their operands"),
+        (IN_FP8, ("scaled",), 2e15, "matmuls in fp8, 60 % of all FLOPs: 2,000 TFLOP/s; rounding operands takes"),
         (
             IN_FP8,
             ("scaled",),

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F  # noqa: N812
 
 from kit import fake_scaled_mm
@@ -15,8 +16,11 @@ from pretrain.conformance.suite import TestQuantization, pytest_generate_tests, 
 from pretrain.plugins import CONTRACT, hookimpl
 from pretrain.plugins.offer import Decline, Offer
 from pretrain.plugins.requests import QUANTIZATIONS, LinearRequest
+from pretrain.plugins.stand_in import observing, within
 from pretrain.reference.linear import Linear
 from pretrain.reference.quantization import quantize, quantized
+from pretrain.tools.plan.trace.storages import StepPosition, Storages
+from pretrain.tools.plan.trace.work import Follower, Work
 from pretrain_cuda import linear
 from pretrain_cuda.kernels.scaled_mm import Operand, ScaledMatmuls, multiply, swizzled
 from pretrain_cuda.kernels.stand_ins import scaled_mm as stand_ins
@@ -143,6 +147,26 @@ def test_triton_s_operands_are_the_reference_s(x, kind, is_gradient):
         assert torch.equal(scale, expected[1])
         assert torch.equal(elements[:, : x.shape[dim]].view(torch.uint8), expected[0].contiguous().view(torch.uint8))
         assert not elements[:, x.shape[dim] :].float().any()
+
+
+@pytest.mark.parametrize(("kind", "reads"), [("tensorwise", 2), ("rowwise", 2), ("block", 1), ("mxfp8", 1)])
+def test_a_plan_counts_three_matmuls_in_fp8_and_what_rounding_reads_and_writes(monkeypatch, kind, reads):
+    monkeypatch.setattr(F, "scaled_mm", fake_scaled_mm.ON_FAKE_TENSORS)
+    position, work = StepPosition(), Work()
+    position.begin_step(1)
+    follower = Follower(position, Storages(torch.device("cpu")), work)
+    asked = replace(request(kind), device_name=B200 if kind == "mxfp8" else H100)
+    with FakeTensorMode(), follower, observing(follower):
+        x, weight = (torch.empty(*shape, dtype=BF16, requires_grad=True) for shape in ((256, 1, 512), (128, 512)))
+        kernel = within("linear", linear.answers(asked)[0].fake({}))
+        y = kernel(x, weight)
+        y.backward(torch.empty_like(y))
+    counts = [(operation, count) for (_, operation), count in work.operations.items()]
+    assert sum(count for operation, count in counts if operation.dtype == "fp8") == 3
+    assert all(operation.dtype == "fp8" for operation, _ in counts if operation.flops)
+    moved = sum(operation.moved * count for operation, count in counts if not operation.flops)
+    entries = 2 * (256 * 512 + 128 * 512 + 256 * 128)  # each of x, weight and gradient is an operand twice
+    assert moved == pytest.approx((2 * reads + 1) * entries, rel=0.2)  # and the scales
 
 
 @pytest.mark.parametrize("dim", [0, 1])

@@ -122,9 +122,9 @@ def swizzled(scale: Tensor) -> Tensor:
     documentation, "1D Block Scaling Factors Layout").
     """
     outer, groups = scale.shape
-    padded = F.pad(scale, (0, -groups % 4, 0, -outer % 128))
+    padded = F.pad(scale, (0, -groups % 4, 0, -outer % 128)).to(torch.float8_e8m0fnu)
     tiles = padded.view(padded.shape[0] // 128, 4, 32, padded.shape[1] // 4, 4)
-    return tiles.permute(0, 3, 2, 1, 4).flatten().to(torch.float8_e8m0fnu)
+    return tiles.permute(0, 3, 2, 1, 4).flatten()
 
 
 def multiply(a: Operand, b: Operand, kind: str, dtype: torch.dtype) -> Tensor:
