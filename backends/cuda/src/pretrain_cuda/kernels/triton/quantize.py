@@ -8,6 +8,7 @@ c10/util/Float8_e4m3fn.h, so that the bits depend on neither the GPU nor Triton'
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -53,17 +54,19 @@ def quantize(x: Tensor, kind: str, dim: int, length: int, *, is_gradient: bool =
     return elements.view(dtype), scale.t()
 
 
+@cache
 def _format(dtype: torch.dtype) -> dict[str, int]:
     """Return what the kernel must know of fp8: see `pretrain.reference.quantization.scales` for the first two."""
     mantissa, exponent = math.frexp(torch.finfo(dtype).max)
-    bits = -round(math.log2(torch.finfo(dtype).eps))
+    bits = -round(math.log2(torch.finfo(dtype).eps))  # of its mantissa
+    least = _BIAS + round(math.log2(torch.finfo(dtype).smallest_normal))  # exponent of its normal numbers, as fp32's
     return {
         "carry": 2**_MANTISSA - 1 - round((2 * mantissa - 1) * 2**_MANTISSA),
         "exponent": exponent,
         "dropped": _MANTISSA - bits,
-        "rebias": (_BIAS + round(math.log2(torch.finfo(dtype).smallest_normal)) - 1) << bits,
-        "smallest": (_BIAS + round(math.log2(torch.finfo(dtype).smallest_normal))) << _MANTISSA,
-        "unit": (_BIAS + round(math.log2(torch.finfo(dtype).smallest_normal)) - bits + _MANTISSA) << _MANTISSA,
+        "rebias": (least - 1) << bits,
+        "smallest": least << _MANTISSA,
+        "unit": (least - bits + _MANTISSA) << _MANTISSA,
     }
 
 
