@@ -53,7 +53,7 @@ def test_fits_is_null_where_the_memory_is_not_known():
 
 
 def test_every_name_is_documented():
-    named = set(re.findall(r"`([a-z_]+)`", DOCUMENT.read_text(encoding="utf-8")))
+    named = set(re.findall(r"`([a-z0-9_]+)`", DOCUMENT.read_text(encoding="utf-8")))
     stage = FOUND["stages"][0]
     found = {*FOUND, *FOUND["figures"], *stage, *FOUND["time"], *stage["modules"][0]}
     assert found - named == set()

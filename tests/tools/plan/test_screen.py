@@ -253,14 +253,14 @@ IN_FP8 = Costs(
     ("costs", "names", "peak", "line"),
     [
         (None, ("reference",), 2e15, "fp8 is emulated: matmuls take as long as in bf16, and rounding their operands"),
-        (IN_FP8, ("scaled",), 2e15, "matmuls in fp8, 60 % of all FLOPs: 2,000 TFLOP/s; rounding to fp8 reads"),
+        (IN_FP8, ("scaled",), 2e15, "matmuls in fp8, 60 % of all FLOPs: 2,000 TFLOP/s; rounding operands takes"),
         (
             IN_FP8,
             ("scaled",),
             None,
             "matmuls in fp8, 60 % of all FLOPs: as long as in bf16, since their speed is unknown",
         ),
-        (IN_FP8, ("scaled", "reference"), 2e15, "unfused; grouped_linear: emulated, in bf16"),
+        (IN_FP8, ("scaled", "reference"), 2e15, "memory traffic; grouped_linear: emulated, in bf16"),
     ],
 )
 def test_it_says_which_matmuls_are_in_fp8_and_how_fast_they_are(costs, names, peak, line):

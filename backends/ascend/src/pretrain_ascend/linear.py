@@ -22,4 +22,5 @@ def answers(request: LinearRequest) -> Decline | None:
     """Return nothing, or why operands are not multiplied in fp8."""
     if not request.quantization:
         return None
-    return Decline(name=NAME, reason=Absent(f"fp8 needs chip family {Family.A5}, not tried here"))
+    reason = f"quantization {request.quantization}; fp8 needs chip family {Family.A5}, not tried here"
+    return Decline(name=NAME, reason=Absent(reason))

@@ -7,7 +7,7 @@ is issued on a stream of its own before the matmul of the weight's gradient, and
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -36,11 +36,15 @@ def answers(request: LinearRequest) -> list[Offer | Decline]:
 
 
 def _scaled(request: LinearRequest) -> Offer | Decline:
-    def build(_: object) -> Linear:
-        return Linear(request, import_module("pretrain_cuda.kernels.scaled_mm").ScaledMatmuls(request))
+    def build(_: object, rounding: Any = None) -> Linear:
+        matmuls = import_module("pretrain_cuda.kernels.scaled_mm").ScaledMatmuls
+        return Linear(request, matmuls(request, rounding))
 
-    reason, provider = scaled_mm_limits.unsupported_reason(request), installed.provider("torch")
-    return offer_unless(reason, name="scaled_mm", build=build, provider=provider)  # torch's, also on fake tensors
+    def fake(_: object) -> Linear:
+        return build(_, import_module("pretrain_cuda.kernels.stand_ins.scaled_mm").quantize)
+
+    reason = scaled_mm_limits.unsupported_reason(request)
+    return offer_unless(reason, name="scaled_mm", build=build, provider=installed.provider("torch"), fake=fake)
 
 
 def _apex(request: LinearRequest) -> Offer | Decline:

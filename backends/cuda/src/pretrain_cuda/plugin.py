@@ -82,7 +82,7 @@ def pretrain_cross_entropy(request: CrossEntropyRequest) -> Answer:
 
 @hookimpl
 def pretrain_linear(request: LinearRequest) -> Answer:
-    """The reference's, with the weight gradient accumulated in the matmul where apex's extension is there."""
+    """The reference's, with torch's matmuls in fp8, or apex's that adds to the main gradient."""
     return _answers(request)
 
 

@@ -21,6 +21,7 @@ DOCUMENTS = ["model.num_layers=4", "data.reset_attention_mask=true", "parallel.t
 DETERMINISTIC = ["model.num_layers=4", "train.deterministic_mode=true", "precision.dtype=bf16"]
 BF16 = ["precision.dtype=bf16", "precision.grad_reduce_in_fp32=false"]
 LEAN = ["parallel.sequence_parallel=true", "recompute.granularity=none"]
+FP8 = ["model.num_layers=16", "precision.dtype=bf16", *LEAN]
 
 
 def _job(recipe, rank, world, micro_batches, *overrides, product="a100"):
@@ -75,6 +76,8 @@ FULL = {
     "experts: qwen3-30b-a3b on Hopper, four layers": _job(
         "qwen3-30b-a3b.yml", 0, 64, 2, "model.num_layers=4", product="h100"
     ),
+    "fp8 by rows on Hopper": _job("gpt3.yml", 0, 64, 8, *FP8, "precision.fp8=rowwise", product="h100"),
+    "fp8 by blocks on Hopper": _job("gpt3.yml", 0, 64, 8, *FP8, "precision.fp8=block", product="h100"),
     "ZeRO-3 in bf16": _job("gpt2-345m.yml", 1, 4, 2, *_zero(3), "precision.dtype=bf16"),
 }
 """Further jobs of `make test-all`."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F  # noqa: N812
 
 from kit import fake_scaled_mm
@@ -15,15 +16,20 @@ from pretrain.conformance.suite import TestQuantization, pytest_generate_tests, 
 from pretrain.plugins import CONTRACT, hookimpl
 from pretrain.plugins.offer import Decline, Offer
 from pretrain.plugins.requests import QUANTIZATIONS, LinearRequest
+from pretrain.plugins.stand_in import observing, within
 from pretrain.reference.linear import Linear
 from pretrain.reference.quantization import quantize, quantized
+from pretrain.tools.plan.trace.storages import StepPosition, Storages
+from pretrain.tools.plan.trace.work import Follower, Work
 from pretrain_cuda import linear
-from pretrain_cuda.kernels import scaled_mm
-from pretrain_cuda.kernels.scaled_mm import Operand, ScaledMatmuls, multiply, operand, swizzled
+from pretrain_cuda.kernels.scaled_mm import Operand, ScaledMatmuls, multiply, swizzled
 
 BF16, FP32 = torch.bfloat16, torch.float32
 A100, H100, B200 = "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3", "NVIDIA B200"
 BACKEND = "kernels.test_scaled_mm:Here"
+pytestmark = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="Triton's kernels are not interpreted here; the kit has the real scaled_mm"
+)
 ROWS, IN, OUT = (40, 3), 256, 128
 """120 rows are no multiple of 16, 32 or 128."""
 
@@ -123,13 +129,34 @@ def test_views_of_any_strides_are_operands():
         torch.testing.assert_close(one, other, rtol=1e-2, atol=1e-2)
 
 
+@pytest.mark.parametrize(("kind", "reads"), [("tensorwise", 2), ("rowwise", 2), ("block", 1), ("mxfp8", 1)])
+def test_a_plan_counts_three_matmuls_in_fp8_and_what_rounding_reads_and_writes(monkeypatch, kind, reads):
+    monkeypatch.setattr(F, "scaled_mm", fake_scaled_mm.ON_FAKE_TENSORS)
+    position, work = StepPosition(), Work()
+    position.begin_step(1)
+    follower = Follower(position, Storages(torch.device("cpu")), work)
+    asked = replace(request(kind), device_name=B200 if kind == "mxfp8" else H100)
+    with FakeTensorMode(), follower, observing(follower):
+        x, weight = (torch.empty(*shape, dtype=BF16, requires_grad=True) for shape in ((256, 1, 512), (128, 512)))
+        kernel = within("linear", linear.answers(asked)[0].fake({}))
+        y = kernel(x, weight)
+        y.backward(torch.empty_like(y))
+    counts = [(operation, count) for (_, operation), count in work.operations.items()]
+    assert sum(count for operation, count in counts if operation.dtype == "fp8") == 3
+    assert all(operation.dtype == "fp8" for operation, _ in counts if operation.flops)
+    moved = sum(operation.moved * count for operation, count in counts if not operation.flops)
+    entries = 2 * (256 * 512 + 128 * 512 + 256 * 128)  # each of x, weight and gradient is an operand twice
+    assert moved == pytest.approx((2 * reads + 1) * entries, rel=0.2)  # and the scales
+
+
 @pytest.mark.parametrize("dim", [0, 1])
 @pytest.mark.parametrize(("kind", "is_gradient"), [("tensorwise", False), ("tensorwise", True), ("rowwise", False)])
 def test_torch_s_own_on_the_cpu_gives_the_reference_s_product(monkeypatch, kind, is_gradient, dim):
     """So that the stand-in and the specification are both torch's meaning of a scale. It has no other kinds there."""
     monkeypatch.setattr(F, "scaled_mm", fake_scaled_mm.ON_FAKE_TENSORS)
     x, other = (random(64, 96, dtype=BF16, seed=seed) * random(64, 1, dtype=BF16, seed=seed).exp() for seed in (0, 1))
-    a, b = operand(x, kind, dim, is_gradient=is_gradient), operand(other, kind, dim)
+    matmuls = ScaledMatmuls(request(kind))
+    a, b = matmuls.operand(x, dim, is_gradient=is_gradient), matmuls.operand(other, dim)
     rounded = quantized(x, kind, dim, is_gradient=is_gradient).double(), quantized(other, kind, dim).double()
     expected = rounded[0] @ rounded[1].t() if dim == 1 else rounded[0].t() @ rounded[1]
     found = multiply(a, b, kind, FP32).double()
@@ -149,39 +176,44 @@ def test_a_scale_of_nan_stays_one():
     assert swizzled(torch.full((128, 4), torch.nan)).float().isnan().all()
 
 
-def _by_the_other_dimension(x, kind, dim, *, is_gradient=False):
-    elements, scale = quantize(x, kind, 1 - dim, is_gradient=is_gradient)
-    return Operand(elements.contiguous() if dim else elements.t().contiguous(), scale.reshape(-1, 1))
+class ByTheOtherDimension(ScaledMatmuls):
+    def operand(self, x, dim, *, is_gradient=False):
+        elements, scale = quantize(x, self.kind, 1 - dim, is_gradient=is_gradient)
+        return Operand((elements if dim else elements.t()).contiguous(), scale.flatten().unsqueeze(1))
 
 
-def _not_transposed(x, kind, dim, *, is_gradient=False):
-    elements, scale = quantize(x, kind, dim, is_gradient=is_gradient)
-    return Operand(elements.contiguous(), scale.reshape(-1, 1))
+class NotTransposed(ScaledMatmuls):
+    def operand(self, x, dim, *, is_gradient=False):
+        elements, scale = quantize(x, self.kind, dim, is_gradient=is_gradient)
+        return Operand(elements.contiguous(), scale.flatten().unsqueeze(1))
 
 
-def _not_contiguous(x, kind, dim, *, is_gradient=False):
-    right = operand(x, kind, dim, is_gradient=is_gradient)
-    return Operand(right.elements.t().contiguous().t(), right.scale)
+class ByColumns(ScaledMatmuls):
+    def operand(self, x, dim, *, is_gradient=False):
+        right = super().operand(x, dim, is_gradient=is_gradient)
+        return Operand(right.elements.t().contiguous().t(), right.scale)
 
 
-def _scales_by_group(x, kind, dim, *, is_gradient=False):
-    right = operand(x, kind, dim, is_gradient=is_gradient)
-    return Operand(right.elements, right.scale.contiguous())
+class ScalesByRow(ScaledMatmuls):
+    def operand(self, x, dim, *, is_gradient=False):
+        right = super().operand(x, dim, is_gradient=is_gradient)
+        return Operand(right.elements, right.scale.contiguous())
 
 
-def _tiles_in_rows(x, kind, dim, *, is_gradient=False):
-    right = operand(x, kind, dim, is_gradient=is_gradient)
-    return Operand(right.elements, right.scale.view(-1, 32, 4, 4).transpose(1, 2).flatten())
+class TilesByRow(ScaledMatmuls):
+    def operand(self, x, dim, *, is_gradient=False):
+        right = super().operand(x, dim, is_gradient=is_gradient)
+        return Operand(right.elements, right.scale.view(-1, 32, 4, 4).transpose(1, 2).flatten())
 
 
 @pytest.mark.parametrize(
     ("kind", "wrong"),
     [
-        ("rowwise", _by_the_other_dimension),
-        ("rowwise", _not_transposed),
-        ("rowwise", _not_contiguous),
-        ("block", _scales_by_group),
-        ("mxfp8", _tiles_in_rows),
+        ("rowwise", ByTheOtherDimension),
+        ("rowwise", NotTransposed),
+        ("rowwise", ByColumns),
+        ("block", ScalesByRow),
+        ("mxfp8", TilesByRow),
     ],
 )
 def test_the_kit_finds_wrong_operands(monkeypatch, subject, kind, wrong):  # noqa: F811
@@ -189,7 +221,7 @@ def test_the_kit_finds_wrong_operands(monkeypatch, subject, kind, wrong):  # noq
     asked = replace(request(kind, shapes=((256, 256),)), device_type="cpu", device_name="")
     kernel = subject.kernels([asked])[0]
     TestQuantization().test_operands(subject, kernel, asked)
-    monkeypatch.setattr(scaled_mm, "operand", wrong)
+    monkeypatch.setattr("kernels.test_scaled_mm.ScaledMatmuls", wrong)
     with pytest.raises((AssertionError, RuntimeError, ValueError)):
         TestQuantization().test_operands(subject, kernel, asked)
 

@@ -5,16 +5,18 @@ Shapes that give the same program stand once: a program depends on the block tha
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import product
 
 import torch
 
 from pretrain.conformance import examples
-from pretrain.plugins.requests import Mask
+from pretrain.plugins.requests import QUANTIZATIONS, Mask
 from pretrain_cuda.kernels.triton.activation import Activation
 from pretrain_cuda.kernels.triton.bias_dropout_add import BiasDropoutAdd
 from pretrain_cuda.kernels.triton.cross_entropy import CrossEntropy
 from pretrain_cuda.kernels.triton.norm import Norm
+from pretrain_cuda.kernels.triton.quantize import quantize
 from pretrain_cuda.kernels.triton.rotary import rotate
 from pretrain_cuda.kernels.triton.softmax import Softmax
 from pretrain_cuda.kernels.triton.triangle_softmax import DropoutRate, softmax_, softmax_backward_
@@ -109,11 +111,21 @@ def attention():
         yield f"triangle, {name}, {'dropout' if dropout else 'no dropout'}, {keys} keys", call
 
 
+def linear():
+    """Operands in fp8."""
+    for kind, is_gradient in (*((kind, False) for kind in QUANTIZATIONS), ("tensorwise", True)):
+        for dim in (0, 1):
+            x = torch.zeros(256, 512, dtype=torch.bfloat16)
+            call = partial(quantize, x, kind, dim, x.shape[dim], is_gradient=is_gradient)
+            yield f"{kind}, {'gradient, ' if is_gradient else ''}summed over {('rows', 'columns')[dim]}", call
+
+
 CALLS = {
     "activation": activation,
     "attention": attention,
     "bias_dropout_add": bias_dropout_add,
     "cross_entropy": cross_entropy,
+    "linear": linear,
     "norm": norm,
     "rotary": rotary,
     "softmax": softmax,

@@ -55,6 +55,9 @@ def test_the_rank_steps_on_its_device(answer):
 @each(JOBS)
 def test_the_backends_kernels_serve(name, answer):
     borrowed = {operation for operation, kernel in answer["kernels"].items() if kernel == "reference"}
+    if "fp8" in name:
+        assert borrowed <= {"linear@output"}
+        return
     of_experts = {"linear@router", "router", "moe_permute"} | ({"grouped_linear"} if "Hopper" not in name else set())
     assert borrowed <= ({"linear"} | of_experts if name in EXPERTS else {"linear"})
 

@@ -49,7 +49,7 @@ def _of_fp8(plan: Plan) -> str:
     if not share:
         return f"fp8 is emulated: matmuls take as long as in {dtype}, and rounding their operands comes on top"
     speed = f"as long as in {dtype}, since their speed is unknown" if peak is None else f"{figure(peak / 1e12)} TFLOP/s"
-    text = f"matmuls in fp8, {100 * share:.0f} % of all FLOPs: {speed}; rounding to fp8 reads and writes memory unfused"
+    text = f"matmuls in fp8, {100 * share:.0f} % of all FLOPs: {speed}; rounding operands takes its memory traffic"
     return f"{text}; {' and '.join(emulated)}: emulated, in {dtype}" if emulated else text
 
 

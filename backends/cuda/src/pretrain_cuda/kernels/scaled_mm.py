@@ -1,8 +1,8 @@
 """A linear's matmuls in fp8, by torch's `scaled_mm`: kernels of cuBLAS, and of CUTLASS for rows outside of Hopper.
 
-The operands are those of `pretrain.reference.quantization`, by its own code, which nothing fuses here. Both are given
-as [outer, summed] in memory, the one layout that all GPUs take: an operand that is summed over its rows is transposed
-after it was quantized, when it has a byte an entry. Nothing of this was run on a GPU.
+Operands have the bits of `pretrain.reference.quantization`. Both are given as [outer, summed] in memory, the one layout
+that all GPUs take; Triton's kernel writes them so, also those that are summed over their rows. Nothing of this was run
+on a GPU.
 
 Weight gradients are added to an fp32 `main_grad` unrounded where torch's tests have fp32 as the output. Elsewhere each
 micro-batch's is rounded to bf16 once, by 2^-9 of an entry; its operands were rounded by 2^-4.
@@ -10,14 +10,14 @@ micro-batch's is rounded to bf16 once, by 2^-9 of an entry; its operands were ro
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from importlib import import_module
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 from torch.nn import functional as F  # noqa: N812  torch's own alias
 
 from pretrain.plugins.constant_weights import made_once
 from pretrain.reference.matmuls import Matmuls
-from pretrain.reference.quantization import quantize
 from pretrain_cuda.kernels.scaled_mm_limits import multiple, sum_dtype
 
 if TYPE_CHECKING:
@@ -33,6 +33,16 @@ RECIPES = {
 }
 
 
+class Rounding(Protocol):
+    """`triton.quantize.quantize`, or its stand-in."""
+
+    def __call__(
+        self, x: Tensor, kind: str, dim: int, length: int, *, is_gradient: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Return elements [outer, length] and scales [outer, groups]."""
+        ...
+
+
 class Operand(NamedTuple):
     """Operand of a matmul A B^T that sums over columns."""
 
@@ -45,27 +55,37 @@ class Operand(NamedTuple):
 class ScaledMatmuls(Matmuls):
     """`Matmuls` whose operands stay in fp8."""
 
-    def __init__(self, request: LinearRequest) -> None:
+    def __init__(self, request: LinearRequest, rounding: Rounding | None = None) -> None:
         super().__init__(request)
-        self.kind = request.quantization
-        self.sum_dtype = sum_dtype(request)
+        self.kind, self.sum_dtype = request.quantization, sum_dtype(request)
+        self.rounding: Rounding = rounding or import_module("pretrain_cuda.kernels.triton.quantize").quantize
+
+    def operand(self, x: Tensor, dim: int, *, is_gradient: bool = False) -> Operand:
+        """Return the operand of x [rows, columns] in a matmul that sums over `dim`.
+
+        Rows that fill up the last group are zeros, which change neither scales nor sums.
+        """
+        step = multiple(self.kind)
+        length = -(-x.shape[dim] // step) * step
+        elements, scale = self.rounding(x, self.kind, dim, length, is_gradient=is_gradient)
+        return Operand(elements, _arranged(scale, self.kind))
 
     def of_weight(self, weight: Tensor, dim: int) -> Operand:
         """Return the operand of weight [out, in] for the output, dim 1, or for the gradient of x, dim 0.
 
         It is made once while the weight does not change.
         """
-        return made_once(weight, (self.kind, dim), lambda: operand(weight, self.kind, dim))
+        return made_once(weight, (self.kind, dim), lambda: self.operand(weight, dim))
 
     def output(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """As `Matmuls.output`; the bias is added to the rounded product."""
-        y = multiply(operand(_rows(x), self.kind, 1), self.of_weight(weight, 1), self.kind, x.dtype)
+        y = multiply(self.operand(_rows(x), 1), self.of_weight(weight, 1), self.kind, x.dtype)
         y = y.view(*x.shape[:-1], -1)
         return y if bias is None else y.add_(bias)
 
     def input_gradient(self, grad: Tensor, weight: Tensor) -> Tensor:
         """As `Matmuls.input_gradient`."""
-        of_grad = operand(_rows(grad), self.kind, 1, is_gradient=True)
+        of_grad = self.operand(_rows(grad), 1, is_gradient=True)
         return multiply(of_grad, self.of_weight(weight, 0), self.kind, grad.dtype).view(*grad.shape[:-1], -1)
 
     def weight_gradient(self, grad: Tensor, x: Tensor) -> Tensor:
@@ -82,33 +102,20 @@ class ScaledMatmuls(Matmuls):
         main_grad.add_(self._summed_over_rows(grad, x, self.sum_dtype))
 
     def _summed_over_rows(self, grad: Tensor, x: Tensor, dtype: torch.dtype) -> Tensor:
-        of_grad = operand(grad, self.kind, 0, is_gradient=True)
-        return multiply(of_grad, operand(x, self.kind, 0), self.kind, dtype)
+        of_grad = self.operand(grad, 0, is_gradient=True)
+        return multiply(of_grad, self.operand(x, 0), self.kind, dtype)
 
 
 def _rows(x: Tensor) -> Tensor:
     return x.reshape(-1, x.shape[-1])
 
 
-def operand(x: Tensor, kind: str, dim: int, *, is_gradient: bool = False) -> Operand:
-    """Return the operand of x [rows, columns] in a matmul that sums over `dim`.
-
-    Rows that fill up the last group are zeros, which change neither scales nor sums.
-    """
-    if missing := -x.shape[dim] % multiple(kind):
-        x = F.pad(x, (0, 0, 0, missing))
-    elements, scale = quantize(x, kind, dim, is_gradient=is_gradient)
-    if dim == 0:
-        elements, scale = elements.t(), scale.t()
-    return Operand(elements.contiguous(), _arranged(scale, kind))
-
-
 def _arranged(scale: Tensor, kind: str) -> Tensor:
     """Return scales [outer, groups] in the layout of torch's aten/src/ATen/native/cuda/ScaledBlas.cpp."""
     if kind == "mxfp8":
         return swizzled(scale)
-    if kind == "block":  # those of one group are neighbours
-        return scale.t().contiguous().t()
+    if kind == "block":
+        return scale  # those of one group are neighbours in memory
     return scale.flatten().unsqueeze(1)  # strides of 1, which a transposed column does not have
 
 
@@ -119,9 +126,9 @@ def swizzled(scale: Tensor) -> Tensor:
     documentation, "1D Block Scaling Factors Layout").
     """
     outer, groups = scale.shape
-    padded = F.pad(scale, (0, -groups % 4, 0, -outer % 128))
+    padded = F.pad(scale, (0, -groups % 4, 0, -outer % 128)).to(torch.float8_e8m0fnu)
     tiles = padded.view(padded.shape[0] // 128, 4, 32, padded.shape[1] // 4, 4)
-    return tiles.permute(0, 3, 2, 1, 4).flatten().to(torch.float8_e8m0fnu)
+    return tiles.permute(0, 3, 2, 1, 4).flatten()
 
 
 def multiply(a: Operand, b: Operand, kind: str, dtype: torch.dtype) -> Tensor:

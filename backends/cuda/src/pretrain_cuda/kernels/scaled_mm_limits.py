@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from pretrain.plugins import installed
 from pretrain.plugins.offer import Absent
 from pretrain.reference.quantization import GROUPS
 from pretrain_cuda.devices import ADA, HOPPER, architecture_of
@@ -31,6 +32,8 @@ def unsupported_reason(request: LinearRequest) -> str:
         return Absent(f"torch {torch.__version__} has no torch.nn.functional.scaled_mm; 2.10 has")
     if request.dtype is not torch.bfloat16:
         return f"dtype {request.dtype}; only bf16"
+    if not installed.has("triton"):
+        return Absent("triton, which rounds the operands, is not installed; torch for CUDA brings it on Linux")
     step = multiple(request.quantization)
     odd = next((shape for shape in request.shapes if shape[0] % step or shape[1] % step), None)
     if odd:
