@@ -13,6 +13,7 @@ BENCHMARKS = (
     *(
         "training.train_step",
         "training.modern_step",
+        "training.small_step",
         "training.document_attention",
         "training.bridge_cost",
         "training.startup",

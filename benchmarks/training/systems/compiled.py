@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 
 import torch
 from torch import nn
@@ -55,8 +56,9 @@ torch.manual_seed(1)
 torch.set_float32_matmul_precision("high")  # what nanoGPT allows: TF32 for what autocast leaves in fp32
 with torch.device(setting.backend):
     model = Model(setting)
-loss_of = torch.compile(model)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1, fused=True)
+is_eager = "eager" in sys.argv
+loss_of = model if is_eager else torch.compile(model)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1, fused=not is_eager)
 batches = [tokens.to(setting.backend) for tokens in setting.batches()]
 
 
