@@ -26,9 +26,10 @@ _NAMES = {
 
 
 def schedule_state(schedule: OptimizerParamScheduler) -> dict[str, Any]:
-    """Return megatron-core's state, with the rates of embedding and output layer; None where they have none."""
-    apart: dict[str, Any] = next(_apart(schedule), {})
-    return {**schedule.state_dict(), "decoupled_lr": apart.get("max_lr"), "decoupled_min_lr": apart.get("min_lr")}
+    """Return megatron-core's state, with the rates of embedding and output layer where they have some."""
+    apart: dict[str, Any] | None = next(_apart(schedule), None)
+    rates = {} if apart is None else {"decoupled_lr": apart["max_lr"], "decoupled_min_lr": apart["min_lr"]}
+    return schedule.state_dict() | rates
 
 
 def _apart(schedule: OptimizerParamScheduler) -> Iterator[dict[str, Any]]:
@@ -37,8 +38,9 @@ def _apart(schedule: OptimizerParamScheduler) -> Iterator[dict[str, Any]]:
 
 def restore_schedule(schedule: OptimizerParamScheduler, saved: dict[str, Any], recipe: Recipe) -> list[str]:
     """Load a saved schedule; return a notice for each value that differs, as it may if the recipe chooses a side."""
-    ours, override = schedule_state(schedule), recipe.schedule.override_opt_param_scheduler
-    saved = {"decoupled_lr": None, "decoupled_min_lr": None} | saved  # of a version without them
+    none: dict[str, Any] = {"decoupled_lr": None, "decoupled_min_lr": None}
+    ours, saved = none | schedule_state(schedule), none | saved
+    override = recipe.schedule.override_opt_param_scheduler
     if saved["lr_decay_style"] == ours["lr_decay_style"]:
         saved = saved | {key: ours[key] for key in _unused(recipe)}
     differing = {name: (ours[key], saved[key]) for key, name in _NAMES.items() if ours[key] != saved[key]}
