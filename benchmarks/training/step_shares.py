@@ -29,8 +29,11 @@ PARTS = {  # names of autograd's functions and torch's operations, the first tha
     "activation": ("aten::gelu",),
     "linears: matmuls": ("aten::mm", "aten::addmm"),
     "linears: gradients added to fp32": ("_LinearBackward",),
-    "optimizer: Adam": ("aten::_fused_adam",),
-    "optimizer: norm, clipping, copies of weights": ("aten::_foreach", "Optimizer.step", "aten::linalg_vector_norm"),
+    "optimizer, gradient norm, clipping, copies of weights": (
+        "aten::_foreach",
+        "Optimizer",
+        "aten::linalg_vector_norm",
+    ),
     "gradients zeroed and checked": ("aten::zero_", "aten::fill_", "aten::sum"),
     "embeddings": ("aten::embedding",),
 }
