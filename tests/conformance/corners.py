@@ -9,13 +9,13 @@ import torch
 from torch.nn import functional as F  # noqa: N812
 
 from pretrain.cpu.backend import CpuBackend
-from pretrain.plugins import hookimpl
+from pretrain.plugins import CONTRACT, hookimpl
 from pretrain.plugins.backend import PointToPoint
 from pretrain.plugins.offer import Absent, Decline, Offer
 from pretrain.plugins.requests import Mask
-from pretrain.plugins.signatures import OptimizerKernels
+from pretrain.plugins.signatures import Documents, OptimizerKernels
 from pretrain.reference.adam import ForeachAdam, gradient_norm
-from pretrain.reference.attention import Attention
+from pretrain.reference.attention import Attention, ByDocument
 from pretrain.reference.elementwise import BiasDropoutAdd
 from pretrain.reference.linear import Linear
 from pretrain.reference.norm import LayerNorm, RmsNorm
@@ -36,6 +36,8 @@ class Corners(CpuBackend):
 
 
 class CornerKernels:
+    CONTRACT = CONTRACT
+
     @hookimpl
     def pretrain_backend(self):
         return Corners()
@@ -47,7 +49,7 @@ class CornerKernels:
             offer("own_scale", Attention(replace(request, scale=request.head_size**-0.5))),
             offer("drops_other_weights_backward", drops_other_weights_backward(request)),
             offer("drops_the_same_in_every_head", drops_the_same_in_every_head(request)),
-            offer("first_mask_for_all", first_mask_for_all(request)),
+            offer("first_documents_for_all", first_documents_for_all(request)),
         ]
 
     @hookimpl
@@ -207,10 +209,19 @@ def drops_the_same_in_every_head(request):
     return attention
 
 
-def first_mask_for_all(request):
+def first_documents_for_all(request):
+    kernel = Attention(request)
+    if request.mask is Mask.DOCUMENTS:
+        kernel = ByDocument(Attention(replace(request, mask=Mask.CAUSAL)))
+
     def attention(query, key, value, mask=None, *, training=True):
-        mask = mask[:1] if request.mask is Mask.ARBITRARY else mask
-        return Attention(request)(query, key, value, mask, training=training)
+        if request.mask is Mask.DOCUMENTS:
+            first = int((mask.key_ends <= len(key)).sum())  # each sample ends with a document that has keys
+            starts = torch.arange(query.shape[1], dtype=torch.int32)[:, None]
+            ends = ((mask.query_ends, len(query)), (mask.key_ends, len(key)))
+            of_all = [torch.cat([each[:1], (starts * length + each[1:first]).flatten()]) for each, length in ends]
+            mask = Documents.of(torch.stack(of_all))
+        return kernel(query, key, value, mask, training=training)
 
     return attention
 

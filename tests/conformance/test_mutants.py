@@ -163,7 +163,7 @@ CORNERS = {
     "own_scale": ("TestAttention::test_applies_the_requested_scale", ""),
     "drops_other_weights_backward": ("TestAttention::test_dropout", "s96"),
     "drops_the_same_in_every_head": ("TestAttention::test_dropout", "s96"),
-    "first_mask_for_all": ("TestAttention::test_keeps_documents_apart", ""),
+    "first_documents_for_all": ("TestAttention::test_keeps_documents_apart", ""),
     "only_4096_keys": ("TestSoftmax::test_agrees_over_4096_keys", ""),
     "drifts_in_bf16": ("TestSoftmax::test_repeats_when_deterministic", ""),
     "ignores_the_gradient_of_scale": ("TestSoftmax::test_applies_the_requested_scale", ""),
