@@ -24,22 +24,22 @@ def doubled(weight):
 
 
 def test_it_is_made_once_in_a_block(weight):
-    with constant_weights(uses=2):
+    with constant_weights(micro_batches=2):
         assert doubled(weight) is doubled(weight)
         assert made_once(weight, "halved", lambda: weight / 2)[0, 0] == 0.5
         assert doubled(torch.zeros(1)) == 0
 
 
 def test_it_is_made_anew_after_the_block(weight):
-    with constant_weights(uses=2):
+    with constant_weights(micro_batches=2):
         before = doubled(weight)
     weight.add_(1)
-    with constant_weights(uses=2):
+    with constant_weights(micro_batches=2):
         assert torch.equal(doubled(weight), before + 2)
 
 
 def test_it_is_made_anew_after_an_error_in_the_block(weight):
-    with suppress(KeyError), constant_weights(uses=2):
+    with suppress(KeyError), constant_weights(micro_batches=2):
         doubled(weight)
         raise KeyError
     weight.add_(1)
@@ -51,13 +51,13 @@ def test_nothing_is_kept_outside_of_a_block_and_for_one_use(weight, uses):
     if uses is None:
         assert doubled(weight) is not doubled(weight)
         return
-    with constant_weights(uses=uses):
+    with constant_weights(micro_batches=uses):
         assert doubled(weight) is not doubled(weight)
 
 
 def test_a_weight_that_zero_3_gathers_is_made_anew(weight):
     weight.ds_tensor = weight
-    with constant_weights(uses=2):
+    with constant_weights(micro_batches=2):
         assert doubled(weight) is not doubled(weight)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import sys
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -11,6 +11,9 @@ from torch.nn import functional as F  # noqa: N812
 
 from benchmarks.training.setting import Setting
 from benchmarks.training.train_step import serve
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Block(nn.Module):
@@ -51,28 +54,31 @@ class Model(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
 
 
-setting = Setting.given()
-torch.manual_seed(1)
-torch.set_float32_matmul_precision("high")  # what nanoGPT allows: TF32 for what autocast leaves in fp32
-with torch.device(setting.backend):
-    model = Model(setting)
-is_eager = "eager" in sys.argv
-loss_of = model if is_eager else torch.compile(model)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1, fused=not is_eager)
-batches = [tokens.to(setting.backend) for tokens in setting.batches()]
+def training(setting: Setting, *, is_compiled: bool) -> Callable[[], float]:
+    """Return a function that takes a step and returns its loss; AdamW is fused where the model is compiled."""
+    torch.manual_seed(1)
+    torch.set_float32_matmul_precision("high")  # what nanoGPT allows: TF32 for what autocast leaves in fp32
+    with torch.device(setting.backend):
+        model = Model(setting)
+    loss_of = torch.compile(model) if is_compiled else model
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1, fused=is_compiled)
+    batches = [tokens.to(setting.backend) for tokens in setting.batches()]
+    is_half = setting.dtype == "bf16"
+
+    def step() -> float:
+        total = torch.zeros((), device=setting.backend)
+        for tokens in batches:
+            with torch.autocast(setting.backend, torch.bfloat16) if is_half else contextlib.nullcontext():
+                loss = loss_of(tokens) / len(batches)
+            loss.backward()
+            total += loss.detach()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return total.item()
+
+    return step
 
 
-def step() -> float:
-    total = torch.zeros((), device=setting.backend)
-    for tokens in batches:
-        with torch.autocast(setting.backend, torch.bfloat16) if setting.dtype == "bf16" else contextlib.nullcontext():
-            loss = loss_of(tokens) / len(batches)
-        loss.backward()
-        total += loss.detach()
-    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
-    return total.item()
-
-
-serve(step)
+if __name__ == "__main__":
+    serve(training(Setting.given(), is_compiled=True))

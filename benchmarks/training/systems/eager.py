@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import sys
+from benchmarks.training.setting import Setting
+from benchmarks.training.systems.compiled import training
+from benchmarks.training.train_step import serve
 
-sys.argv.append("eager")
-
-import benchmarks.training.systems.compiled  # noqa: E402, F401  reads what was asked for, and serves
+serve(training(Setting.given(), is_compiled=False))

@@ -5,8 +5,6 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
-import torch
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
 
@@ -18,13 +16,13 @@ _kept: dict[Hashable, tuple[Tensor, object]] | None = None
 
 
 @contextmanager
-def constant_weights(*, uses: int) -> Iterator[None]:
-    """Enter a block in which no weight changes, and a forward pass uses each of them so many times.
+def constant_weights(*, micro_batches: int) -> Iterator[None]:
+    """Keep what kernels make of weights while this block runs so many micro-batches; of one, nothing is kept.
 
-    Where that is once, nothing is kept, since it would take memory for nothing.
+    No weight may change in the block.
     """
     global _kept  # noqa: PLW0603  autograd calls kernels in threads of its own, which see no context variable
-    before, _kept = _kept, {} if uses > 1 else None
+    before, _kept = _kept, {} if micro_batches > 1 else None
     try:
         yield
     finally:
@@ -36,7 +34,7 @@ def made_once(weight: Tensor, kind: Hashable, make: Callable[[], Made]) -> Made:
 
     A weight that ZeRO-3 gathers for each use is made anew: a kept one would be the memory that its ranks save.
     """
-    if _kept is None or hasattr(weight, "ds_tensor") or torch.compiler.is_compiling():
+    if _kept is None or hasattr(weight, "ds_tensor"):
         return make()
     key = id(weight), kind
     if key not in _kept:

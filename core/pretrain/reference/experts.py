@@ -191,9 +191,8 @@ class _GroupedLinear(torch.autograd.Function):
         ctx.save_for_backward(x, weight)
         ctx.counts, ctx.main_grad, ctx.operands = counts, main_grad, operands
         y = x.new_empty(x.shape[0], weight.shape[1])
-        matrices = operands.rounded_weight(weight, 1)
-        for result, rows, matrix in zip(torch.split(y, counts), torch.split(x, counts), matrices, strict=True):
-            torch.mm(operands.rounded(rows, 1), matrix.t(), out=result)
+        for expert, (result, rows) in enumerate(zip(torch.split(y, counts), torch.split(x, counts), strict=True)):
+            torch.mm(operands.rounded(rows, 1), operands.rounded_weight(weight, 1, expert).t(), out=result)
         return y
 
     @staticmethod
@@ -203,9 +202,9 @@ class _GroupedLinear(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             grad_x = x.new_empty(x.shape)
             results, parts = (torch.split(each, ctx.counts) for each in (grad_x, grad))
-            matrices = ctx.operands.rounded_weight(weight, 0)
-            for result, rows, matrix in zip(results, parts, matrices, strict=True):
-                torch.mm(ctx.operands.rounded(rows, 1, is_gradient=True), matrix, out=result)
+            for expert, (result, rows) in enumerate(zip(results, parts, strict=True)):
+                of_rows = ctx.operands.rounded(rows, 1, is_gradient=True)
+                torch.mm(of_rows, ctx.operands.rounded_weight(weight, 0, expert), out=result)
         if ctx.needs_input_grad[1]:
             pairs = zip(torch.split(grad, ctx.counts), torch.split(x, ctx.counts), strict=True)
             grad_weight = _weight_gradient([ctx.operands.of_weight(*pair) for pair in pairs], weight, ctx.main_grad)

@@ -124,16 +124,12 @@ class Operands:
             return x
         return quantized(x.reshape(-1, x.shape[-1]), self.kind, dim, is_gradient=is_gradient).view(x.shape)
 
-    def rounded_weight(self, weight: Tensor, dim: int) -> Tensor:
-        """Return a weight [out, in], or each of [experts, out, in], rounded along out (0) or in (1) of a matrix.
+    def rounded_weight(self, weight: Tensor, dim: int, expert: int | None = None) -> Tensor:
+        """Return a weight [out, in], or an expert's of [experts, out, in], rounded along out (0) or in (1).
 
-        It is made once while the weight does not change.
+        It is rounded once while the weight does not change.
         """
+        matrix = weight if expert is None else weight[expert]
         if not self.kind:
-            return weight
-        return made_once(weight, (self.kind, dim), lambda: self._rounded_matrices(weight, dim))
-
-    def _rounded_matrices(self, weight: Tensor, dim: int) -> Tensor:
-        if weight.dim() == 2:
-            return self.rounded(weight, dim)
-        return torch.stack([self.rounded(matrix, dim) for matrix in weight])
+            return matrix
+        return made_once(weight, ("reference", self.kind, dim, expert), lambda: self.rounded(matrix, dim))

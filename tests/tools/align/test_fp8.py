@@ -3,11 +3,15 @@
 import shutil
 
 import pytest
+import torch
 
 from engine.layouts import BF16, GPT2, PP, QWEN3_AND_2, SP, STAGE, TP, ZERO1
+from pretrain.conformance.examples import linear
+from pretrain.conformance.tensor_error import TensorError
 from pretrain.plugins.requests import QUANTIZATIONS
 from pretrain.tools.align.comparing.recording import Recording
 from pretrain.tools.align.outcome_views import headline, outcome_text
+from pretrain.tools.align.recording.call_check import _judged_as
 from tools.align.ranks import record_on_ranks
 from tools.align.recorded import QKV, SMALL, change_tensor, outcome_of, record
 from tools.align.test_wrong_kernels import assert_named, name
@@ -49,6 +53,13 @@ def test_no_right_call_is_blamed(kind, tmp_path):
     assert not outcome.alike
     text = outcome_text(outcome, [Recording.open(folder)] * 2)
     assert f"aligned: nothing differs by more than fp32 with {kind} fp8 explains" in text
+
+
+def test_a_sum_of_14_bits_is_right_in_fp8_alone():
+    exact = torch.randn(64, 64, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    error = TensorError.of((exact * (1 + 2.0**-12)).float(), exact)
+    assert error.is_small(_judged_as(linear(quantization="rowwise")))
+    assert not error.is_small(_judged_as(linear()))
 
 
 @pytest.mark.full

@@ -127,7 +127,7 @@ class DeepSpeedEngine:
         if self._overflow is not None:
             self._overflow.clear()
         self._own.zero_()
-        with phase("forward-backward"), constant_weights(uses=num_microbatches):
+        with phase("forward-backward"), constant_weights(micro_batches=num_microbatches):
             loss = self._forward_backward(batches, num_microbatches)
         if keep_update is not None and not keep_update(loss):
             drop_gradients(self.optimizer, self._stage)
@@ -185,7 +185,7 @@ class DeepSpeedEngine:
         """Return the mean loss over all ranks' tokens."""
         self.model.eval()
         reports = []
-        with constant_weights(uses=iters * num_microbatches):
+        with constant_weights(micro_batches=iters * num_microbatches):
             for _ in range(iters * num_microbatches):
                 output, summed = forward_loss(batches, self._engine, device=self._device)
                 reports.append(summed(output)[2])

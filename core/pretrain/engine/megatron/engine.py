@@ -107,7 +107,7 @@ class MegatronEngine(ForwardPass):
         self.optimizer.zero_grad()
         if self._overflow is not None:
             self._overflow.clear()
-        with phase("forward-backward"), constant_weights(uses=num_microbatches):
+        with phase("forward-backward"), constant_weights(micro_batches=num_microbatches):
             reports = self._run(forward_loss, batches, num_microbatches, forward_only=False)
         loss = None
         if reports:

@@ -48,7 +48,7 @@ class ForwardPass:
     @torch.no_grad()
     def evaluate(self, batches: Iterator[Batch] | None, num_microbatches: int, iters: int = 1) -> Tensor:
         """Return the mean loss over all ranks' tokens."""
-        with self._gathered(), constant_weights(uses=iters * num_microbatches):
+        with self._gathered(), constant_weights(micro_batches=iters * num_microbatches):
             for chunk in self.chunks:
                 chunk.eval()
             reports = [

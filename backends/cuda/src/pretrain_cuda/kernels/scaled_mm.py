@@ -70,23 +70,23 @@ class ScaledMatmuls(Matmuls):
         elements, scale = self.rounding(x, self.kind, dim, length, is_gradient=is_gradient)
         return Operand(elements, _arranged(scale, self.kind))
 
-    def of_weight(self, weight: Tensor, dim: int) -> Operand:
+    def weight_operand(self, weight: Tensor, dim: int) -> Operand:
         """Return the operand of weight [out, in] for the output, dim 1, or for the gradient of x, dim 0.
 
         It is made once while the weight does not change.
         """
-        return made_once(weight, (self.kind, dim), lambda: self.operand(weight, dim))
+        return made_once(weight, ("scaled_mm", self.kind, dim), lambda: self.operand(weight, dim))
 
     def output(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """As `Matmuls.output`; the bias is added to the rounded product."""
-        y = multiply(self.operand(_rows(x), 1), self.of_weight(weight, 1), self.kind, x.dtype)
+        y = multiply(self.operand(_rows(x), 1), self.weight_operand(weight, 1), self.kind, x.dtype)
         y = y.view(*x.shape[:-1], -1)
         return y if bias is None else y.add_(bias)
 
     def input_gradient(self, grad: Tensor, weight: Tensor) -> Tensor:
         """As `Matmuls.input_gradient`."""
         of_grad = self.operand(_rows(grad), 1, is_gradient=True)
-        return multiply(of_grad, self.of_weight(weight, 0), self.kind, grad.dtype).view(*grad.shape[:-1], -1)
+        return multiply(of_grad, self.weight_operand(weight, 0), self.kind, grad.dtype).view(*grad.shape[:-1], -1)
 
     def weight_gradient(self, grad: Tensor, x: Tensor) -> Tensor:
         """As `Matmuls.weight_gradient`."""

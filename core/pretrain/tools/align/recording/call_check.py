@@ -13,6 +13,7 @@ from pretrain.conformance.compared_part import EVERYTHING, AttentionPart
 from pretrain.conformance.comparison import forward_backward, oracle
 from pretrain.conformance.example_calls import as_function
 from pretrain.conformance.tensor_error import TOLERANCE, TensorError
+from pretrain.plugins.constant_weights import constant_weights
 from pretrain.plugins.requests import AttentionRequest, SoftmaxRequest
 
 if TYPE_CHECKING:
@@ -79,6 +80,12 @@ class CallCheck:
             for name, x in gradients.items()
         }
         dtype, judged = self._request.dtype, _judged_as(self._request)
+        with constant_weights(micro_batches=1):  # the step's would keep each copy of a weight that is made here
+            return self._judged(dtype, judged, actual, gradients)
+
+    def _judged(
+        self, dtype: torch.dtype, judged: torch.dtype, actual: Mapping[str, Tensor | None], gradients: Collection[str]
+    ) -> dict[str, list[float]]:
         exact = self._computed(torch.float64, gradients)
         errors = {name: self._error(name, actual[name], x) for name, x in exact.items()}
         if all(error.is_small(judged) for error in errors.values()):
