@@ -23,13 +23,15 @@ _NAMES = {
     "lr_decay_style": "schedule.lr_decay_style",
     "end_wd": "optimizer.weight_decay",
 }
+_NONE: dict[str, Any] = {"decoupled_lr": None, "decoupled_min_lr": None}
+"""Rates of embedding and output layer where these have those of the others."""
 
 
 def schedule_state(schedule: OptimizerParamScheduler) -> dict[str, Any]:
     """Return megatron-core's state, with the rates of embedding and output layer where they have some."""
     apart: dict[str, Any] | None = next(_apart(schedule), None)
     rates = {} if apart is None else {"decoupled_lr": apart["max_lr"], "decoupled_min_lr": apart["min_lr"]}
-    return schedule.state_dict() | rates
+    return {**schedule.state_dict(), **rates}
 
 
 def _apart(schedule: OptimizerParamScheduler) -> Iterator[dict[str, Any]]:
@@ -38,8 +40,7 @@ def _apart(schedule: OptimizerParamScheduler) -> Iterator[dict[str, Any]]:
 
 def restore_schedule(schedule: OptimizerParamScheduler, saved: dict[str, Any], recipe: Recipe) -> list[str]:
     """Load a saved schedule; return a notice for each value that differs, as it may if the recipe chooses a side."""
-    none: dict[str, Any] = {"decoupled_lr": None, "decoupled_min_lr": None}
-    ours, saved = none | schedule_state(schedule), none | saved
+    ours, saved = _NONE | schedule_state(schedule), _NONE | saved
     override = recipe.schedule.override_opt_param_scheduler
     if saved["lr_decay_style"] == ours["lr_decay_style"]:
         saved = saved | {key: ours[key] for key in _unused(recipe)}
@@ -73,9 +74,12 @@ def restore_schedule(schedule: OptimizerParamScheduler, saved: dict[str, Any], r
 def continue_schedule(
     schedule: OptimizerParamScheduler, told: Mapping[str, Any], consumed_samples: int, recipe: Recipe
 ) -> list[str]:
-    """Load a schedule of which a checkpoint tells a part, by megatron-core's names; the rest is the recipe's."""
-    ours = schedule_state(schedule)
-    known = {name: value for name, value in told.items() if name in ours}
+    """Load a schedule of which a checkpoint tells a part, by megatron-core's names; the rest is the recipe's.
+
+    A checkpoint that tells its rate and no decoupled_lr has none.
+    """
+    ours = schedule_state(schedule) | (_NONE if "max_lr" in told else {})
+    known = {name: value for name, value in told.items() if name in ours or name in _NAMES}
     return restore_schedule(schedule, ours | {"num_steps": consumed_samples} | known, recipe)
 
 

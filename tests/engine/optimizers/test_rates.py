@@ -10,6 +10,7 @@ from engine.comparison import check
 from engine.layouts import SHALLOW, STAGE, ZERO1
 from engine.optimizers.rate_layouts import APART, MUON, RATE_TWO_RANKS, UNTIED
 from pretrain.checkpoint import storage
+from pretrain.checkpoint.saved_schedule import continue_schedule
 from pretrain.errors import CheckpointError, RecipeError
 
 ENGINES = {
@@ -68,6 +69,16 @@ def test_the_reported_rate_is_that_of_the_others_and_a_resumed_training_has_the_
         assert tiny.train(engine, 3, 6) == expected
 
 
+def test_no_rate_is_reported_where_all_weights_have_their_own_and_0_where_there_are_none(monkeypatch):
+    with tiny.engine_of(recipe_of(*APART)) as engine:
+        for group in engine.optimizer.param_groups:
+            group["default_config"] = False
+        with pytest.raises(RuntimeError, match=r"no parameter group has the learning rate of optimizer\.lr"):
+            _ = engine.learning_rate
+        monkeypatch.setattr(type(engine.optimizer), "param_groups", [])
+        assert engine.learning_rate == 0
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("layouts")
@@ -103,6 +114,30 @@ def test_another_rate_than_the_checkpoints_is_refused(overrides, saved):
     refused = pytest.raises(CheckpointError, match=r"optimizer.decoupled_lr (0.004|None) \(checkpoint: 0.005\)")
     with tiny.engine_of(recipe_of(*APART, *overrides)) as engine, refused:
         storage.load(engine, saved, weights_only=False)
+
+
+RATES = {"decoupled_lr": 5e-3, "decoupled_min_lr": 1e-4}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told", "pair"),
+    [
+        (OTHER, RATES, r"0.004 \(checkpoint: 0.005\)"),
+        (NONE, RATES, r"None \(checkpoint: 0.005\)"),
+        ((), {}, r"0.005 \(checkpoint: None\)"),
+    ],
+    ids=["another", "none here", "none there"],
+)
+def test_another_rate_than_another_program_tells_is_refused(overrides, told, pair):
+    refused = pytest.raises(CheckpointError, match=rf"optimizer.decoupled_lr {pair}")
+    with tiny.engine_of(recipe_of(*APART, *overrides)) as engine, refused:
+        continue_schedule(engine.schedule, {"max_lr": 1e-3, **told}, 8, engine.recipe)
+
+
+def test_the_same_rates_are_taken_and_where_no_schedule_is_told_the_recipes():
+    with tiny.engine_of(recipe_of(*APART)) as engine:
+        for told in ({"max_lr": 1e-3, **RATES}, {}):
+            assert continue_schedule(engine.schedule, told, 8, engine.recipe) == []
 
 
 @pytest.mark.parametrize(("side", "wins"), [(OVERRIDE, 4e-3), (USE, 5e-3)])

@@ -110,9 +110,8 @@ def test_a_host_that_sends_no_word_is_a_failure_that_names_it(port, monkeypatch)
     node = Rendezvous(Nodes(count=2, rendezvous=f"{LOCALHOST}:{port}", rank=0, run="7f"))
     with running(LauncherMember((LOCALHOST, port), ["host-a", "host-b"], "7f")) as launcher:
         wait_for(lambda: launcher.failure, "the launcher's patience to end")
-        assert str(launcher.failure).startswith(
-            "--hostfile: host-b did not join within 0 s.\nThe output above may say why"
-        )
+        said = "--hostfile: host-b did not join within 0 s.\nThe output above may say why"
+        assert str(launcher.failure).startswith(said)
         assert launcher.failure.exit_code == USER_ERROR
     assert node.poll() is None
 
@@ -165,9 +164,8 @@ def test_only_the_serving_node_says_whose_rendezvous_it_is(port):
 
 @pytest.mark.parametrize("run", ["80", ""], ids=["of another hostfile", "by hand"])
 def test_a_node_of_another_run_at_the_same_port_is_refused(node, port, run):
-    with pytest.raises(
-        LaunchError, match=rf"--rdzv {LOCALHOST}:{port}: another run uses this address\.\nWait until it ends, or"
-    ):
+    used = rf"--rdzv {LOCALHOST}:{port}: another run uses this address\.\nWait until it ends, or"
+    with pytest.raises(LaunchError, match=used):
         Rendezvous(Nodes(count=2, rendezvous=f"{LOCALHOST}:{port}", rank=1, run=run))
 
 
@@ -179,9 +177,8 @@ def test_a_launcher_of_another_run_at_the_same_port_fails(node, port):
 
 
 def test_two_names_of_one_machine_are_an_error_where_ranks_take_devices(port):
-    first, second = (
-        Rendezvous(Nodes(count=2, rendezvous=f"{LOCALHOST}:{port}", rank=rank, run="7f")) for rank in range(2)
-    )
+    nodes = [Nodes(count=2, rendezvous=f"{LOCALHOST}:{port}", rank=rank, run="7f") for rank in range(2)]
+    first, second = map(Rendezvous, nodes)
     first.require_own_machine()
     with pytest.raises(LaunchError, match=r"hosts 1 and 2 of the hostfile are one machine, .*\nGive it one line"):
         second.require_own_machine()
@@ -249,8 +246,7 @@ def test_nodes_with_different_commands_are_refused(port):
 
 
 def test_a_failure_of_another_node_ends_the_wait_for_all(port):
-    first = Rendezvous(Nodes(count=2, rendezvous=f"{LOCALHOST}:{port}", rank=0))
-    second = Rendezvous(Nodes(count=2, rendezvous=f"{LOCALHOST}:{port}", rank=1))
+    first, second = (Rendezvous(Nodes(count=2, rendezvous=f"{LOCALHOST}:{port}", rank=rank)) for rank in range(2))
     second.end(Failure(rank=0, when=1.0, exit_code=USER_ERROR, text="node1: no device"))
     with pytest.raises(RunEnded, match="node1: no device"):
         first.meet(1, None)
@@ -276,9 +272,8 @@ def test_a_node_of_a_hostfile_that_misses_the_first_host_for_a_while_ends_its_ra
     assert second.poll() is None  # its ranks may be ending, and it may come back
     monkeypatch.setattr(module, "LOSS_AFTER", -1.0)
     first_line, remedy = second.poll().text.splitlines()
-    assert first_line.startswith(
-        f"--hostfile: the first host, {LOCALHOST}, which serves the rendezvous, cannot be reached"
-    )
+    lost = f"--hostfile: the first host, {LOCALHOST}, which serves the rendezvous, cannot be reached"
+    assert first_line.startswith(lost)
     assert remedy == "Give the command again, with --resume auto."
     second._over = True
     assert second.poll() is None
@@ -366,9 +361,8 @@ def test_a_node_too_many_is_refused_in_a_run_without_restarts_and_ends_nothing(p
 
 
 def test_a_failure_after_the_end_of_node_0_reaches_the_others_in_a_run_without_restarts(port):
-    first, second, third = (
-        Rendezvous(Nodes(count=3, rendezvous=f"{LOCALHOST}:{port}", rank=rank)) for rank in range(3)
-    )
+    nodes = [Nodes(count=3, rendezvous=f"{LOCALHOST}:{port}", rank=rank) for rank in range(3)]
+    first, second, third = map(Rendezvous, nodes)
     first.end(None)
     assert third.poll() is None
     late = Failure(rank=1, when=1.0, exit_code=CRASH, text="no memory")

@@ -144,7 +144,8 @@ def test_the_optimizers_form_of_weight_decay_and_its_norm(name, state):
     request, _ = request_of("optimizer", f"optimizer.name={name}", *STATES[state])
     kernels = reference(request)
     right = list(optimizer_deviations(request, kernels, (6, 5), CPU))
-    assert [found.name for found in right] == ["weight in 2 steps", "bias in 2 steps", "gradient norm"]
+    names = ("weight", "bias", "exp_avg", "exp_avg_sq")
+    assert [found.name for found in right] == [*(f"{name} in 2 steps" for name in names), "gradient norm"]
     assert {found.verdict for found in right} == {Verdict.OK}
 
     def other_form(parameters, adam_w_mode, **settings):
@@ -154,6 +155,27 @@ def test_the_optimizers_form_of_weight_decay_and_its_norm(name, state):
     assert next(iter(optimizer_deviations(request, other, (6, 5), CPU))).verdict is Verdict.WRONG
     halved = replace(kernels, gradient_norm=lambda tensors: kernels.gradient_norm(tensors) / 2)
     assert list(optimizer_deviations(request, halved, (6, 5), CPU))[-1].verdict is Verdict.WRONG
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize(
+    ("factors", "wrong"),
+    [((0, 0), ["exp_avg", "exp_avg_sq"]), ((1, 0.5), ["exp_avg_sq"]), ((1.1, 1), ["exp_avg"])],
+    ids=["forgets its state", "halves exp_avg_sq", "stores a larger exp_avg"],
+)
+def test_an_adam_that_stores_another_state_is_found(factors, wrong, state):
+    request, _ = request_of("optimizer", *STATES[state])
+    kernels = reference(request)
+
+    class Wrong(kernels.adam):
+        def step(self, *given, **named):
+            super().step(*given, **named)
+            for its in self.state.values():
+                its["exp_avg"].mul_(factors[0])
+                its["exp_avg_sq"].mul_(factors[1])
+
+    found = optimizer_deviations(request, replace(kernels, adam=Wrong), (6, 5), CPU)
+    assert [each.name.split()[0] for each in found if each.verdict is Verdict.WRONG] == wrong
 
 
 def test_all_shapes_of_the_models_linears_are_tried():

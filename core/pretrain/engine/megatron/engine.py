@@ -84,7 +84,12 @@ class MegatronEngine(ForwardPass):
     @property
     def learning_rate(self) -> float:
         """Learning rate of the next step, of weights without one of their own."""
-        return float(get_canonical_lr_for_logging(self.optimizer.param_groups) or 0.0)
+        groups = self.optimizer.param_groups
+        rate = get_canonical_lr_for_logging(groups) if groups else 0.0
+        if rate is None:
+            msg = "no parameter group has the learning rate of optimizer.lr: every weight has one of its own"
+            raise RuntimeError(msg)
+        return float(rate)
 
     @property
     def loss_scale(self) -> float:

@@ -69,7 +69,11 @@ class Optimizer:
         return self.states
 
     def state_dtypes(self, section: OptimizerSection) -> Mapping[str, StateDtype]:  # noqa: ARG002
-        """Return the dtype of each of `states`; of another than fp32, the class that is built loads it as that."""
+        """Return the dtype in which each of `states` is kept.
+
+        Where one is not fp32, `load_state_dict` of the class that is built must keep that dtype: torch's turns every
+        state into the dtype of its weight.
+        """
         return dict.fromkeys(self.states, "fp32")
 
     def new_state(self, section: OptimizerSection, weight: Tensor, kind: str) -> dict[str, Tensor]:

@@ -9,8 +9,10 @@ from megatron.core import dist_checkpointing, parallel_state
 
 from engine import tiny
 from engine.layouts import BF16, FP16, STAGE, ZERO1
+from engine.optimizers.rate_layouts import APART
 from engine.optimizers.state_layouts import BF16_STATE
 from pretrain.errors import CheckpointError
+from pretrain.tools.convert.formats.megatron_settings import schedule_of
 from pretrain.tools.convert.registry import read_weights
 from pretrain.tools.convert.trainer_calls import load
 
@@ -26,7 +28,7 @@ CASES = {
 by which weights in bf16 may round to the next number."""
 
 
-def save_as_megatron(engine, folder, kind="fully_reshardable"):
+def save_as_megatron(engine, folder, kind="fully_reshardable", **arguments):
     """Save as save_checkpoint and generate_state_dict in megatron/training/checkpointing.py do for torch_dist."""
     metadata = {
         "distrib_optim_sharding_type": kind,
@@ -39,6 +41,7 @@ def save_as_megatron(engine, folder, kind="fully_reshardable"):
         "args": argparse.Namespace(
             num_layers=recipe.num_layers, hidden_size=recipe.hidden_size, num_attention_heads=4,
             max_position_embeddings=32, bias_gelu_fusion=False, consumed_train_samples=24,
+            **arguments,
         ),
         "iteration": 3,
         "checkpoint_version": 3.0,
@@ -111,3 +114,55 @@ def test_another_schedule_is_an_error_that_shows_both_and_names_the_keys_that_ch
     with tiny.engine_of(chosen) as engine:
         notices = load(engine, tmp_path, finetune=False).notices
         assert "optimizer.lr: using the checkpoint's 0.001, not the recipe's 0.002" in notices
+
+
+IN_GROUP, IN_ARGUMENTS = "in its group", "in the arguments"
+
+
+@pytest.fixture(scope="module", params=[IN_GROUP, IN_ARGUMENTS])
+def with_rates(request, tmp_path_factory):
+    """A checkpoint with rates of embedding and output layer; megatron-core 0.16 does not mark the group itself."""
+    folder, arguments = tmp_path_factory.mktemp("rates"), {}
+    with tiny.engine_of(tiny.tiny(*SMALL, *APART)) as engine:
+        tiny.train(engine, 0, 3)
+        if request.param == IN_ARGUMENTS:
+            arguments = {"decoupled_lr": 5e-3, "decoupled_min_lr": 1e-4}
+            for group in engine.optimizer.param_groups:
+                group["is_decoupled_lr"] = False
+        save_as_megatron(engine, folder, **arguments)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("overrides", "ours"), [(APART[2:], "None"), ((*APART, "optimizer.decoupled_lr=4e-3"), r"0\.004")]
+)
+def test_another_rate_of_the_embedding_is_an_error(with_rates, overrides, ours):
+    message = rf"optimizer\.decoupled_lr {ours} \(checkpoint: 0\.005\)"
+    with tiny.engine_of(tiny.tiny(*SMALL, *overrides)) as engine, pytest.raises(CheckpointError, match=message):
+        load(engine, with_rates, finetune=False)
+
+
+def test_the_same_rates_of_the_embedding_go_on(with_rates):
+    with tiny.engine_of(tiny.tiny(*SMALL, *APART)) as engine:
+        assert len(load(engine, with_rates, finetune=False).notices) == 1
+
+
+def test_a_rate_of_the_embedding_that_the_checkpoint_does_not_have_is_an_error(tmp_path):
+    with tiny.engine_of(tiny.tiny(*SMALL, *APART[2:])) as engine:
+        tiny.train(engine, 0, 3)
+        save_as_megatron(engine, tmp_path, decoupled_lr=None, decoupled_min_lr=None)
+    message = r"optimizer\.decoupled_lr 0\.005 \(checkpoint: None\)"
+    with tiny.engine_of(tiny.tiny(*SMALL, *APART)) as engine, pytest.raises(CheckpointError, match=message):
+        load(engine, tmp_path, finetune=False)
+
+
+def test_the_lowest_rate_of_the_embedding_is_that_of_all_where_the_arguments_have_none():
+    saved = {"max_lr": 1e-3, "min_lr": 1e-5}
+    args = argparse.Namespace(decoupled_lr=5e-3, decoupled_min_lr=None)
+    told = schedule_of({"args": args, "opt_param_scheduler": saved})
+    assert told == {**saved, "decoupled_lr": 5e-3, "decoupled_min_lr": 1e-5}
+
+
+def test_rates_of_the_embedding_are_still_there_after_convert():
+    saved = {"max_lr": 1e-3, "min_lr": 1e-5, "decoupled_lr": 5e-3, "decoupled_min_lr": 1e-4}
+    assert schedule_of({"opt_param_scheduler": saved}) == saved

@@ -122,7 +122,9 @@ def dtypes_of(arguments):
 
 def test_the_state_of_adam_is_kept_as_there():
     both = "--exp-avg-dtype bf16 --exp-avg-sq-dtype bf16 --adam-beta2 0.95"
-    assert dtypes_of(both)[0] == ("bf16", "bf16")
+    dtypes, found = dtypes_of(both)
+    assert dtypes == ("bf16", "bf16")
+    assert {each.note for each in found.outcomes if each.written in {"--exp-avg-dtype", "--exp-avg-sq-dtype"}} == {""}
     assert dtypes_of("--exp-avg-dtype bf16")[0] == ("bf16", "fp32")
     found = migrated(f"--train-iters 10 {both}")
     assert found.recipe.optimizer.exp_avg_dtype == "fp32"

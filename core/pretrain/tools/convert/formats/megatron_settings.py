@@ -23,7 +23,7 @@ from pretrain.tools.convert.rank_parts import gate_last, is_gated, merged, not_o
 from pretrain.tools.convert.weight_names import bounded, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from pretrain.recipe.sections.model import ModelSection
@@ -57,6 +57,7 @@ _ENUMERATION = ("rope", "learned_absolute", "alibi")
 # name in the scheduler's state -> ours; the later ones are AnnealingLR's of Megatron-LM 2.x (learning_rates.py)
 _SCHEDULE = {
     **{name: name for name in ("max_lr", "min_lr", "lr_warmup_steps", "lr_decay_steps", "lr_decay_style", "num_steps")},
+    **{name: name for name in ("decoupled_lr", "decoupled_min_lr")},  # of this program alone
     **{name: name for name in ("start_wd", "end_wd", "wd_incr_style", "wd_incr_steps")},
     "warmup_steps": "lr_warmup_steps",
     "decay_steps": "lr_decay_steps",
@@ -138,15 +139,50 @@ def is_mixture(args: Mapping[str, Any]) -> bool:
 
 
 def schedule_of(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a learning-rate schedule by megatron-core's names; none where it counts iterations, as before 2.1."""
+    """Return a learning-rate schedule by megatron-core's names; none where it counts iterations, as before 2.1.
+
+    Megatron-LM keeps the rates of embedding and output layer elsewhere: in their parameter group and the arguments.
+    """
     saved = state.get("opt_param_scheduler") or state.get("lr_scheduler")
     if not isinstance(saved, dict) or "num_iters" in saved:
         return {}
+    saved = _decoupled_rates(state, saved) | saved
     return {
         ours: saved[theirs]
         for theirs, ours in _SCHEDULE.items()
         if isinstance(saved.get(theirs), int | float | str) and not isinstance(saved[theirs], bool)
     }
+
+
+def _decoupled_rates(state: Mapping[str, Any], schedule: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the rates of embedding and output layer; {} where they have those of the others.
+
+    Their group has what the training used, but megatron-core 0.16 does not mark it; then the arguments tell.
+    """
+    for group in _parameter_groups(state.get("optimizer")):
+        if group.get("is_decoupled_lr"):
+            return {"decoupled_lr": group.get("max_lr"), "decoupled_min_lr": group.get("min_lr")}
+    args = weight_names.args_of(state)
+    if args.get("decoupled_lr") is None:
+        return {}
+    least = args.get("decoupled_min_lr")
+    return {
+        "decoupled_lr": args["decoupled_lr"],
+        "decoupled_min_lr": schedule.get("min_lr") if least is None else least,
+    }
+
+
+def _parameter_groups(state: Any, depth: int = 8) -> Iterator[Mapping[str, Any]]:
+    """Yield the parameter groups of an optimizer's state, at any depth: chained optimizers are nested."""
+    if isinstance(state, dict) and depth:
+        for key, value in state.items():
+            if key == "param_groups" and isinstance(value, list):
+                yield from (group for group in value if isinstance(group, dict))
+            else:
+                yield from _parameter_groups(value, depth - 1)
+    elif isinstance(state, list) and depth:
+        for value in state:
+            yield from _parameter_groups(value, depth - 1)
 
 
 def vocab_size_of(args: Mapping[str, Any], rows: int) -> int | None:
