@@ -89,6 +89,7 @@ def two_ranks(folder):
     return ranks.run("RATE_TWO_RANKS", 2, folder)
 
 
+@pytest.mark.full
 @pytest.mark.ranks
 @pytest.mark.parametrize("name", RATE_TWO_RANKS)
 def test_two_ranks_train_as_one(name, two_ranks):
