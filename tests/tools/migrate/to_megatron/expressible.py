@@ -91,7 +91,8 @@ def _models(draw: Draw, layers: int, tensor_size: int) -> Tree:
     heads, size = groups * draw(st.integers(1, 3)), draw(st.sampled_from([4, 8, 64]))
     length = 8 * draw(st.integers(1, 200))
     scaling = draw(st.booleans())
-    rope = draw(_ropes())
+    position = draw(st.sampled_from(["learned_absolute", "rope"]))
+    rope = draw(_ropes()) if position == "rope" else {}  # without it no flag says how it is scaled
     return {
         **rope,
         "num_layers": layers,
@@ -103,7 +104,7 @@ def _models(draw: Draw, layers: int, tensor_size: int) -> Tree:
         "seq_length": length,
         "max_position_embeddings": length + draw(st.sampled_from([0, 8])),
         "activation": draw(st.sampled_from(["gelu", "gelu_tanh", "swiglu"])),
-        "position_embedding_type": draw(st.sampled_from(["learned_absolute", "rope"])),
+        "position_embedding_type": position,
         "rotary_base": float(draw(st.integers(2, 10**7))),
         "normalization": draw(st.sampled_from(["LayerNorm", "RMSNorm"])),
         "layernorm_epsilon": draw(_SMALL),
