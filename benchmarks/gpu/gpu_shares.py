@@ -8,13 +8,14 @@ kernel.
 
 from __future__ import annotations
 
-import sys
 import time
 
+import torch
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.gpu import command
 from benchmarks.gpu.gpu_train import add_options, described, setting_of
+from benchmarks.training.systems.pretrain import training
 
 SHOWN = 25
 STEPS = 3
@@ -26,12 +27,8 @@ def main() -> None:
     arguments = parser.parse_args()
     plugins = command.plugins(tiny=arguments.tiny)
     setting = setting_of(arguments, plugins)
-    sys.argv = ["pretrain", setting.to_json()]
-    from benchmarks.training import train_step
-
-    train_step.serve = lambda _step: None
-    from benchmarks.training.systems.pretrain import step
-
+    torch.set_num_threads(setting.threads)
+    step = training(setting, setting.recipe())
     step(), step()  # warm up
     where = "cpu" if arguments.tiny else "device"
     activity = ProfilerActivity.CPU if arguments.tiny else ProfilerActivity.CUDA

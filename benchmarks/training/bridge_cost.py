@@ -13,11 +13,13 @@ import argparse
 import functools
 import json
 import statistics
-import sys
 import time
+
+import torch
 
 from benchmarks import machine
 from benchmarks.training.setting import Setting
+from benchmarks.training.systems.pretrain import training
 
 THREADS = 2
 
@@ -28,12 +30,9 @@ def main() -> None:
     arguments = parser.parse_args()
     spent = {"seconds": 0.0, "names": 0}
     observe(spent)
-    sys.argv = ["pretrain", Setting("fp32", THREADS).to_json()]
-    import benchmarks.training.train_step as train_step
-
-    train_step.serve = lambda _step: None
-    from benchmarks.training.systems.pretrain import step
-
+    torch.set_num_threads(THREADS)
+    setting = Setting("fp32", THREADS)
+    step = training(setting, setting.recipe())
     step()
     shares, names = [], []
     for _ in range(5):

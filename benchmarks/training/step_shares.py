@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
-import time
 from collections import Counter
 
 import torch
@@ -19,7 +17,9 @@ from torch.nn import functional as F  # noqa: N812
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks import machine
+from benchmarks.timing import timed
 from benchmarks.training.setting import GPT2_124M, Setting
+from benchmarks.training.systems.pretrain import training
 
 STEPS = 5
 PARTS = {  # names of autograd's functions and torch's operations, the first that a call is inside of
@@ -46,15 +46,13 @@ def main() -> None:
     parser.add_argument("--keep", action="store_true", help="write results/step_shares_DTYPE.json")
     arguments = parser.parse_args()
     setting = Setting(arguments.dtype, arguments.threads)
-    sys.argv = ["pretrain", setting.to_json()]
-    from benchmarks.training import train_step
-
-    train_step.serve = lambda _step: None
-    from benchmarks.training.systems.pretrain import recipe, step
+    torch.set_num_threads(arguments.threads)
+    recipe = setting.recipe()
+    step = training(setting, recipe)
     from pretrain.report.flops import flops_per_sequence
 
     step(), step()  # warm up
-    fastest = min(seconds_of(step) for _ in range(STEPS))
+    fastest = min(timed(step) for _ in range(STEPS))
     with profile(activities=[ProfilerActivity.CPU]) as profiled:
         for _ in range(STEPS):
             step()
@@ -77,12 +75,6 @@ def main() -> None:
         machine.keep(f"step_shares_{arguments.dtype}", measured)
 
 
-def seconds_of(call) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
-
-
 def part_of(event) -> str:
     """Return the part of the step that a call belongs to: by the outermost of PARTS that it is inside of."""
     found = "other operations"
@@ -103,7 +95,7 @@ def matmul_peak(setting: Setting) -> float:
     peak = 0.0
     for into, out in ((hidden, 3 * hidden), (hidden, hidden), (hidden, 4 * hidden), (4 * hidden, hidden)):
         x, weight = torch.randn(rows, into, dtype=dtype), torch.randn(out, into, dtype=dtype)
-        fastest = min(seconds_of(lambda x=x, weight=weight: F.linear(x, weight)) for _ in range(30))
+        fastest = min(timed(lambda x=x, weight=weight: F.linear(x, weight)) for _ in range(30))
         peak = max(peak, 2 * rows * into * out / fastest)
     return peak
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 from functools import lru_cache
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint, EntryPoints
@@ -49,14 +49,15 @@ class Installed:
         return f"{self.role} '{self.name}' ({self.provider})"
 
 
-def _entry_points(group: str) -> EntryPoints:
-    """Return the group's entry points; they are read again where a package came or went in a folder of sys.path."""
-    return _read_entry_points(group, tuple((folder, _changed_at(folder)) for folder in sys.path))
+def all_entry_points() -> EntryPoints:
+    """Return the entry points of all groups, read again where a package came or went in a folder of sys.path."""
+    return _read_entry_points(tuple((folder, _changed_at(folder)) for folder in sys.path))
 
 
-@lru_cache(maxsize=4)
-def _read_entry_points(group: str, folders: tuple[tuple[str, int], ...]) -> EntryPoints:  # noqa: ARG001  the cache's key
-    return entry_points(group=group)
+@lru_cache(maxsize=1)
+def _read_entry_points(folders: tuple[tuple[str, int], ...]) -> EntryPoints:  # noqa: ARG001  the cache's key
+    found: Any = entry_points()  # in Python 3.11 of another class, with the same methods
+    return cast("EntryPoints", found)
 
 
 def _changed_at(folder: str) -> int:
@@ -69,7 +70,7 @@ def _changed_at(folder: str) -> int:
 def registered(group: str, role: Role) -> list[Installed]:
     """Return what a group of entry points has, sorted by name; one that two distributions claim is there twice."""
     # Sorted, because the order of entry points follows directory listings: it would differ between nodes.
-    found = [described(entry, role) for entry in _entry_points(group)]
+    found = [described(entry, role) for entry in all_entry_points().select(group=group)]
     return sorted(found, key=lambda plugin: (plugin.name, plugin.provider))
 
 

@@ -18,11 +18,6 @@ pytestmark = pytest.mark.ranks
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("layouts")
-
-
-@pytest.fixture(scope="module")
 def trained(folder):
     """Return what the ranks of a table of cases had; the ranks of each train once."""
     known = {}

@@ -12,11 +12,6 @@ pytestmark = pytest.mark.ranks
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("layouts")
-
-
-@pytest.fixture(scope="module")
 def two_ranks(folder):
     return ranks.run("TWO_RANKS", 2, folder)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import sys
+from benchmarks.training.setting import Setting
+from benchmarks.training.systems.pretrain import training
+from benchmarks.training.train_step import serve
 
-sys.argv.append("compile=layer")
-
-import benchmarks.training.systems.pretrain  # noqa: E402, F401  reads what was asked for, and serves
+given = Setting.given()
+serve(training(given, given.recipe(compile="layer")))

@@ -86,6 +86,12 @@ def adam_in_float64(
     return parameter
 
 
+def adam_state(adam: Any, parameter: Tensor, names: Iterable[str]) -> list[Tensor]:
+    """Return these states that an apex-shaped Adam keeps of a parameter; zeros before the first step."""
+    state = adam.state[parameter]
+    return [state.get(name, torch.zeros_like(parameter)).detach() for name in names]
+
+
 def adam_step_in_float64(
     parameter: Tensor,
     mean: Tensor,

@@ -378,6 +378,11 @@ class OptimizerRequest(Request):
     exp_avg_sq_dtype: torch.dtype = field(default=torch.float32, metadata={"since": (1, 4)})
     """Dtype of the state exp_avg_sq."""
 
+    @property
+    def state_dtypes(self) -> dict[str, torch.dtype]:
+        """Both, by the names of the states."""
+        return {"exp_avg": self.exp_avg_dtype, "exp_avg_sq": self.exp_avg_sq_dtype}
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CollectivesRequest(Request):

@@ -27,6 +27,8 @@ class Adam(torch.optim.Optimizer):
     megatron-core builds it like apex's (_get_megatron_optimizer_based_on_param_groups). `_update` updates one group.
     """
 
+    dtypes: ClassVar[Mapping[str, torch.dtype | None]] = {"exp_avg": None, "exp_avg_sq": None}  # None: the parameter's
+
     def __init__(
         self,
         params: Iterable[Tensor] | Iterable[dict[str, Any]],
@@ -75,8 +77,7 @@ class Adam(torch.optim.Optimizer):
     def _state_of(self, parameter: Tensor) -> dict[str, Tensor]:
         state: dict[str, Tensor] = self.state[parameter]
         if not state:
-            state["exp_avg"] = torch.zeros_like(parameter)
-            state["exp_avg_sq"] = torch.zeros_like(parameter)
+            state |= {name: torch.zeros_like(parameter, dtype=dtype) for name, dtype in self.dtypes.items()}
         return state
 
 
@@ -134,10 +135,9 @@ a GPU some 50 bytes an entry are 0.06 ms of an H100's memory, more than the laun
 
 def keeping(adam: type[Adam], request: OptimizerRequest) -> type[Adam]:
     """Return the class with its state in the dtypes of the request; with fp32 alone the class itself."""
-    dtypes = {"exp_avg": request.exp_avg_dtype, "exp_avg_sq": request.exp_avg_sq_dtype}
-    if set(dtypes.values()) == {torch.float32}:
+    if set(request.state_dtypes.values()) == {torch.float32}:
         return adam
-    return type(adam.__name__, (_RoundedState, adam), {"dtypes": dtypes})
+    return type(adam.__name__, (_RoundedState, adam), {"dtypes": request.state_dtypes})
 
 
 class _RoundedState(Adam):
@@ -145,8 +145,6 @@ class _RoundedState(Adam):
 
     The weights are updated from the state before it is rounded.
     """
-
-    dtypes: ClassVar[Mapping[str, torch.dtype]]
 
     def _update(
         self, group: dict[str, Any], parameters: Tensors, grads: Tensors, means: Tensors, squares: Tensors
@@ -159,12 +157,6 @@ class _RoundedState(Adam):
             for kept, state in zip((kept_means, kept_squares), in_fp32, strict=True):
                 if kept is not state:
                     torch._foreach_copy_(kept, state)
-
-    def _state_of(self, parameter: Tensor) -> dict[str, Tensor]:
-        state: dict[str, Tensor] = self.state[parameter]
-        if not state:
-            state |= {name: torch.zeros_like(parameter, dtype=dtype) for name, dtype in self.dtypes.items()}
-        return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state and round it; torch would make it fp32 as the parameters are, all of it at once."""

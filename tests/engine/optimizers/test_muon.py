@@ -25,11 +25,6 @@ WHOLE = ("linear_proj.weight", "linear_fc1.weight", "linear_fc2.weight")
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("layouts")
-
-
-@pytest.fixture(scope="module")
 def two_ranks(folder):
     return ranks.run("MUON_TWO_RANKS", 2, folder)
 

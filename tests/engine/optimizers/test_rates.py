@@ -80,11 +80,6 @@ def test_no_rate_is_reported_where_all_weights_have_their_own_and_0_where_there_
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("layouts")
-
-
-@pytest.fixture(scope="module")
 def two_ranks(folder):
     return ranks.run("RATE_TWO_RANKS", 2, folder)
 

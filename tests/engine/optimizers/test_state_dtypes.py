@@ -105,11 +105,6 @@ def test_engines_train_alike(name):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("layouts")
-
-
-@pytest.fixture(scope="module")
 def two_ranks(folder):
     return ranks.run("STATE_TWO_RANKS", 2, folder)
 

@@ -46,7 +46,7 @@ def test_a_name_in_capitals_is_recognized():
 
 @pytest.mark.parametrize("name", discovery.FIRST_PARTY)
 def test_a_first_party_backend_that_is_missing_says_how_to_get_it_in_three_lines(name, monkeypatch):
-    monkeypatch.setattr(distributions, "_entry_points", lambda _: EntryPoints())
+    monkeypatch.setattr(distributions, "all_entry_points", EntryPoints)
     with pytest.raises(BackendError) as error:
         discovery.find_backend(name)
     lines = str(error.value).splitlines()

@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from pretrain.plugins.offer import Absent
+
 TERA, GIGA, GIB = 1e12, 1e9, 2**30
 GIGABIT = GIGA / 8
 """Bytes; networks are named by bits."""
@@ -131,6 +133,12 @@ def architecture_of(name: str) -> Architecture | None:
         return here[1]
     device = find(name)
     return None if device is None else device.architecture
+
+
+def architecture_not_known(name: str) -> Absent:
+    """Return the reason of a kernel that needs to know the architecture of a request's device, and does not."""
+    where = f"'{name}'" if name else "a device that was not named"
+    return Absent(f"the compute capability of {where} is not known")
 
 
 def multiprocessors_of(name: str) -> int:

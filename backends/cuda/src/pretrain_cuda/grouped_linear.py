@@ -12,7 +12,7 @@ import torch
 
 from pretrain.plugins import installed
 from pretrain.plugins.offer import Absent, offer_unless
-from pretrain_cuda.devices import BLACKWELL, HOPPER, architecture_of
+from pretrain_cuda.devices import BLACKWELL, HOPPER, architecture_not_known, architecture_of
 
 if TYPE_CHECKING:
     from pretrain.plugins.offer import Answer
@@ -62,8 +62,7 @@ def _missing(device: str) -> str:
         return Absent(f"torch {torch.__version__} has no torch.nn.functional.grouped_mm; 2.10 has")
     architecture = architecture_of(device)
     if architecture is None:
-        where = f"'{device}'" if device else "a device that was not named"
-        return Absent(f"the compute capability of {where} is not known")
+        return architecture_not_known(device)
     if architecture.major not in _FAST:
         return Absent(f"compute capability {architecture}; only {HOPPER} and {BLACKWELL.major}.x")
     return ""

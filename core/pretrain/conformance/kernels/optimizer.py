@@ -8,7 +8,13 @@ import pytest
 import torch
 
 from pretrain.conformance.cases import Case, run_with
-from pretrain.conformance.comparison import NoSynchronization, adam_in_float64, adam_step_in_float64, random
+from pretrain.conformance.comparison import (
+    NoSynchronization,
+    adam_in_float64,
+    adam_state,
+    adam_step_in_float64,
+    random,
+)
 from pretrain.conformance.examples import DTYPES, optimizer
 from pretrain.conformance.tensor_error import assert_near
 from pretrain.reference.muon import orthogonalize as newton_schulz
@@ -69,10 +75,10 @@ class TestOptimizer:
         parameters = _parameters(subject)
         stepping = adam(parameters, **SEEN, adam_w_mode=asked.name == "adamw")
         for step in range(1, 6):
-            before = [
-                [each.cpu().clone() for each in (parameter.detach(), *_kept(stepping, parameter))]
-                for parameter in parameters
-            ]
+            before = []
+            for parameter in parameters:
+                state = adam_state(stepping, parameter, asked.state_dtypes)
+                before.append([each.cpu().clone() for each in (parameter.detach(), *state)])
             _step(stepping, parameters, step)
             for number, (parameter, (start, mean, square)) in enumerate(zip(parameters, before, strict=True)):
                 gradient = _gradient(number, step)
@@ -80,8 +86,9 @@ class TestOptimizer:
                     start, mean, square, gradient, step=step, **SEEN, adam_w_mode=asked.name == "adamw"
                 )
                 assert_near(parameter, weight, torch.float32, f"parameter {number} after step {step}")
-                for name, kept, exact in zip(STATES, _kept(stepping, parameter), states, strict=True):
-                    _check_rounded(kept, exact, getattr(asked, f"{name}_dtype"), f"{name} {number} after step {step}")
+                kept = adam_state(stepping, parameter, asked.state_dtypes)
+                for (name, dtype), ours, exact in zip(asked.state_dtypes.items(), kept, states, strict=True):
+                    _check_rounded(ours, exact, dtype, f"{name} {number} after step {step}")
 
     @run_with([*ANY, *ROUNDED])
     def test_is_shaped_like_apex(self, subject: Subject, kernel: Kernel, asked: OptimizerRequest) -> None:
@@ -92,9 +99,8 @@ class TestOptimizer:
         for step in (1, 2):
             _step(stepping, parameters, step)
         assert [group["step"] for group in stepping.param_groups] == [2, 2]
-        dtypes = {"exp_avg": asked.exp_avg_dtype, "exp_avg_sq": asked.exp_avg_sq_dtype}
         for state in stepping.state.values():
-            assert {name: tensor.dtype for name, tensor in state.items()} == dtypes
+            assert {name: tensor.dtype for name, tensor in state.items()} == asked.state_dtypes
 
     @run_with([*ANY, *ROUNDED])
     def test_continues_from_a_checkpoint(self, subject: Subject, kernel: Kernel, asked: OptimizerRequest) -> None:
@@ -112,7 +118,8 @@ class TestOptimizer:
             _step(second, parameters, step)
         for ours, theirs in zip(parameters, straight, strict=True):
             assert torch.equal(ours, theirs), "a resumed run differs from an uninterrupted one"
-            for one, other in zip(_kept(second, ours), _kept(whole, theirs), strict=True):
+            states = (adam_state(*each, asked.state_dtypes) for each in ((second, ours), (whole, theirs)))
+            for one, other in zip(*states, strict=True):
                 assert one.dtype == other.dtype, f"a state was loaded as {one.dtype}"
                 assert torch.equal(one, other), "the state of a resumed run differs from an uninterrupted one's"
 
@@ -168,15 +175,6 @@ class TestOptimizer:
         assert_near(result, expected, torch.float32, f"norm of tensors in {tensors[0].dtype}")
         for before, after in zip(tensors, placed, strict=True):
             assert torch.equal(before, after.cpu()), "the norm overwrote a tensor"
-
-
-STATES = ("exp_avg", "exp_avg_sq")
-
-
-def _kept(stepping: Any, parameter: Tensor) -> list[Tensor]:
-    """Return exp_avg and exp_avg_sq of a parameter; zeros before the first step."""
-    state = stepping.state[parameter]
-    return [state.get(name, torch.zeros_like(parameter)).detach() for name in STATES]
 
 
 def _check_rounded(kept: Tensor, exact: Tensor, dtype: torch.dtype, what: str) -> None:

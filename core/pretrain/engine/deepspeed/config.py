@@ -109,8 +109,7 @@ def parameter_groups(model: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:
     megatron.core.optimizer `_get_param_groups`, whose schedule reads `wd_mult`, `max_lr` and `min_lr`. Embedding and
     output layer are apart where they have a learning rate of their own; the first group never has.
     """
-    schedule, rate = recipe.schedule, recipe.optimizer.decoupled_lr
-    least = schedule.min_lr if schedule.decoupled_min_lr is None else schedule.decoupled_min_lr
+    rate, least = recipe.optimizer.decoupled_lr, recipe.schedule.lowest_decoupled_lr
     matrices, vectors, apart = list[Any](), list[Any](), list[Any]()
     for parameter in model.parameters():
         if rate is not None and getattr(parameter, IS_EMBEDDING, False):

@@ -34,7 +34,6 @@ from pretrain.engine.forward import (
 from pretrain.engine.optimizers.choice import optimizer_of
 from pretrain.engine.protocol import Step
 from pretrain.engine.schedule import build_schedule
-from pretrain.model.requests import DTYPES
 from pretrain.model.weights import named_weights, partial_gradients
 from pretrain.plugins.constant_weights import constant_weights
 
@@ -95,7 +94,7 @@ class DeepSpeedEngine:
             self.optimizer,
             self._counted,
             self._scale,
-            states={name: DTYPES[its] for name, its in optimizer.state_dtypes(recipe.optimizer).items()},
+            states=optimizer.torch_state_dtypes(recipe.optimizer),
             stage=self._stage,
             is_fp32=recipe.precision.dtype == "fp32",
         )

@@ -24,7 +24,6 @@ from pretrain.engine.megatron.forward_pass import ForwardPass
 from pretrain.engine.optimizers.choice import optimizer_of
 from pretrain.engine.protocol import Step
 from pretrain.engine.schedule import build_schedule
-from pretrain.model.requests import DTYPES
 from pretrain.model.weights import is_replicated, named_weights, partial_gradients
 from pretrain.plugins.constant_weights import constant_weights
 
@@ -73,7 +72,7 @@ class MegatronEngine(ForwardPass):
             self.chunks,
             self.optimizer,
             self._gathered,
-            states={name: DTYPES[its] for name, its in optimizer.state_dtypes(recipe.optimizer).items()},
+            states=optimizer.torch_state_dtypes(recipe.optimizer),
             is_fp32=recipe.precision.dtype == "fp32",
         )
 

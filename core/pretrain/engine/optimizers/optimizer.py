@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    import torch
     from torch import Tensor
     from torch.distributed import ProcessGroup
 
@@ -76,14 +77,18 @@ class Optimizer:
         """
         return dict.fromkeys(self.states, "fp32")
 
+    def torch_state_dtypes(self, section: OptimizerSection) -> dict[str, torch.dtype]:
+        """Return `state_dtypes` as torch names them."""
+        from pretrain.model.requests import DTYPES  # noqa: PLC0415  imports torch
+
+        return {name: DTYPES[dtype] for name, dtype in self.state_dtypes(section).items()}
+
     def new_state(self, section: OptimizerSection, weight: Tensor, kind: str) -> dict[str, Tensor]:
         """Return the state of a weight of this kind before its first step: zeros."""
         import torch  # noqa: PLC0415  see above
 
-        from pretrain.model.requests import DTYPES  # noqa: PLC0415  imports torch
-
-        dtypes = self.state_dtypes(section)
-        return {name: torch.zeros_like(weight.detach(), dtype=DTYPES[dtypes[name]]) for name in self.states_of(kind)}
+        dtypes = self.torch_state_dtypes(section)
+        return {name: torch.zeros_like(weight.detach(), dtype=dtypes[name]) for name in self.states_of(kind)}
 
     def for_deepspeed(
         self, section: OptimizerSection, kernels: OptimizerKernels, stepping: Callable[[type[Any]], type[Any]]

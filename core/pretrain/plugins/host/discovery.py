@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Any
 
 from pretrain import __version__
-from pretrain.distributions import Installed, Role, described, registered, registered_twice
+from pretrain.distributions import Installed, Role, all_entry_points, described, registered, registered_twice
 from pretrain.errors import BackendError, did_you_mean
 from pretrain.plugins import BACKENDS, CONTRACT, PLUGINS
 from pretrain.plugins.backend import Backend
@@ -79,13 +79,14 @@ def how_to_get(name: str) -> tuple[str, str]:
 
 def unread_groups() -> list[str]:
     """Return a line for each entry point in a group "pretrain..." that pretrain does not read."""
-    groups = sorted(group for group in entry_points().groups if group.startswith("pretrain"))
+    found = all_entry_points()
+    groups = sorted(group for group in found.groups if group.startswith("pretrain"))
     return [
         f"{described(entry, Role.KERNELS).provider} registers '{entry.name}' in the entry-point group '{group}', "
         f"which pretrain does not read.{did_you_mean(group, _READ)}"
         for group in groups
         if group not in _READ
-        for entry in entry_points(group=group)
+        for entry in found.select(group=group)
     ]
 
 

@@ -228,10 +228,9 @@ def schedule_problems(recipe: Recipe) -> Iterator[Problem]:
     schedule = recipe.schedule
     if schedule.min_lr > recipe.optimizer.lr:
         yield Problem("schedule.min_lr", f"{schedule.min_lr} is more than optimizer.lr {recipe.optimizer.lr}.")
-    least, most = schedule.decoupled_min_lr, recipe.optimizer.decoupled_lr
-    if most is not None and (schedule.min_lr if least is None else least) > most:
-        default = " (schedule.min_lr, if not given)" if least is None else ""
-        least = schedule.min_lr if least is None else least
+    least, most = schedule.lowest_decoupled_lr, recipe.optimizer.decoupled_lr
+    if most is not None and least > most:
+        default = " (schedule.min_lr, if not given)" if schedule.decoupled_min_lr is None else ""
         text = f"{least}{default} is more than optimizer.decoupled_lr {most}."
         yield Problem("schedule.decoupled_min_lr", text)
     warmups = ("lr_warmup_iters", "lr_warmup_samples", "lr_warmup_fraction")

@@ -97,3 +97,8 @@ class ScheduleSection(Section):
     """Whether these values win over different ones of a loaded checkpoint."""
     use_checkpoint_opt_param_scheduler: Bool = False
     """Whether a loaded checkpoint's values win over these. Without either key, a difference is an error."""
+
+    @property
+    def lowest_decoupled_lr(self) -> float:
+        """Lowest learning rate of the weights that have optimizer.decoupled_lr."""
+        return self.min_lr if self.decoupled_min_lr is None else self.decoupled_min_lr

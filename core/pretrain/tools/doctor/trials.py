@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from pretrain.conformance.compared_part import EVERYTHING, AttentionPart, TokenPart, mask_of_documents
-from pretrain.conformance.comparison import adam_step_in_float64, both_results, oracle, random
+from pretrain.conformance.comparison import adam_state, adam_step_in_float64, both_results, oracle, random
 from pretrain.conformance.example_calls import Sizes, as_function, example_call, longer
 from pretrain.conformance.tensor_error import INEXACT, TOLERANCE, relative_error
-from pretrain.engine.optimizers.optimizer import STATES
 from pretrain.plugins.requests import AttentionRequest, GroupedLinearRequest, SoftmaxRequest
 from pretrain.plugins.signatures import Documents
 from pretrain.recipe.layout import linear_shapes
@@ -258,26 +257,25 @@ def optimizer_deviations(
     adam = cast("Any", kernels.adam)  # an apex-shaped class: see `OptimizerKernels`
     stepping = adam(parameters, **ADAM, adam_w_mode=is_decoupled)
     names = "weight", "bias"
-    errors = dict.fromkeys((*names, *STATES), 0.0)
+    dtypes = request.state_dtypes
+    errors = dict.fromkeys((*names, *dtypes), 0.0)
     for step, of_step in enumerate(gradients, 1):
         expected = []
         for parameter, gradient in zip(parameters, of_step, strict=True):
             parameter.grad = gradient.to(device)
-            state = stepping.state[parameter]
-            mean, square = (state.get(name, torch.zeros_like(parameter)).cpu() for name in STATES)
-            after = adam_step_in_float64(
-                parameter.detach().cpu(), mean, square, gradient, step=step, **ADAM, adam_w_mode=is_decoupled
+            before = (parameter.detach(), *adam_state(stepping, parameter, dtypes))
+            start, mean, square = (each.cpu() for each in before)
+            expected.append(
+                adam_step_in_float64(start, mean, square, gradient, step=step, **ADAM, adam_w_mode=is_decoupled)
             )
-            expected.append(after)
         norm = kernels.gradient_norm([gradient.to(device) for gradient in of_step])
         stepping.step()
         for name, parameter, (exact, *states) in zip(names, parameters, expected, strict=True):
             errors[name] = max(errors[name], relative_error(parameter, exact))
-            for each, exact_state in zip(STATES, states, strict=True):
+            for each, exact_state in zip(dtypes, states, strict=True):
                 kept = stepping.state[parameter].get(each)
                 errors[each] = max(errors[each], relative_error(kept, exact_state))
     allowed = TOLERANCE[torch.float32]
-    dtypes = {"exp_avg": request.exp_avg_dtype, "exp_avg_sq": request.exp_avg_sq_dtype}
     for name, error in errors.items():
         rounding = torch.finfo(dtypes.get(name, torch.float32)).eps / 2  # to nearest
         yield Deviation(f"{name} in {STEPS} steps", error, allowed + rounding)

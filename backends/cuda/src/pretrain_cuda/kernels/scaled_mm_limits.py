@@ -12,7 +12,7 @@ import torch
 from pretrain.plugins import installed
 from pretrain.plugins.offer import Absent
 from pretrain.reference.quantization import GROUPS
-from pretrain_cuda.devices import ADA, HOPPER, architecture_of
+from pretrain_cuda.devices import ADA, HOPPER, architecture_not_known, architecture_of
 
 if TYPE_CHECKING:
     from pretrain.plugins.requests import LinearRequest
@@ -44,8 +44,7 @@ def unsupported_reason(request: LinearRequest) -> str:
 def _unsupported_here(kind: str, device: str) -> str:
     architecture = architecture_of(device)
     if architecture is None:
-        where = f"'{device}'" if device else "a device that was not named"
-        return Absent(f"the compute capability of {where} is not known")
+        return architecture_not_known(device)
     if architecture < ADA:
         return Absent(f"compute capability {architecture}; only {ADA} and later multiply in fp8")
     if architecture.major not in MAJORS[kind]:
