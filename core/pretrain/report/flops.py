@@ -25,7 +25,7 @@ def flops_per_sequence(model: ModelSection, vocab_size: int) -> int:
     # For each layer and token: query, key, value and the output's projection; scores and context; the MLP, or a
     # token's experts, the shared ones and their router. Then logits.
     attention = 2 * hidden * head_size * (heads + 2 * model.num_query_groups) + 2 * heads * head_size * hidden
-    scores = 4 * _seen_keys(model) * heads * head_size
+    scores = 4 * seen_keys(model) * heads * head_size
     sparse = model.moe_router_topk * _matrices(model, model.moe_ffn_hidden_size) + _beside_experts(model)
     dense = _matrices(model, model.ffn_hidden_size)
     mlps = 2 * sum(sparse if has_experts else dense for has_experts in model.layers_with_experts)
@@ -33,8 +33,8 @@ def flops_per_sequence(model: ModelSection, vocab_size: int) -> int:
     return 3 * (model.seq_length * forward_per_token + model.num_layers * scores)
 
 
-def _seen_keys(model: ModelSection) -> int:
-    """Return the keys that the tokens of one sequence see, summed over the tokens."""
+def seen_keys(model: ModelSection) -> int:
+    """Return the keys that the tokens of one sequence, a single document, see; summed over the tokens."""
     length = model.seq_length
     window = length if model.window_size is None else min(model.window_size, length)
     return window * (window + 1) // 2 + (length - window) * window

@@ -15,6 +15,7 @@ from pretrain.data.samples.sequence_pieces import ContextRank, document_ends
 from pretrain.engine import groups
 from pretrain.engine.build import build_engine
 from pretrain.plugins.stand_in import observing
+from pretrain.report.flops import seen_keys
 from pretrain.report.timers import PhaseTimers
 from pretrain.tools.plan.trace.planned_device import DeviceFunctions, PlannedDevice
 from pretrain.tools.plan.trace.storages import StepPosition, Storages
@@ -65,7 +66,7 @@ def trace_rank(
     try:
         batch = batch_of(recipe, ContextRank(size=recipe.parallel.context_parallel_size))
         storages = Storages(device)
-        work = Work(_keys_of_a_query(recipe))
+        work = Work(seen_keys(recipe.model) / recipe.model.seq_length)
         follower = Follower(position, storages, work)
         with functions, FakeTensorMode(allow_non_fake_inputs=True), follower, observing(follower):
             engine, kernels = build_engine(recipe, plugins, vocab_size, device, notices.append, planned=planned)
@@ -94,13 +95,6 @@ def trace_rank(
         )
     finally:
         groups.leave()
-
-
-def _keys_of_a_query(recipe: Recipe) -> float:
-    """Return how many keys a query sees on average; a document may be as long as the sequence."""
-    length = recipe.model.seq_length
-    window = min(recipe.model.window_size or length, length)
-    return window * (1 - window / (2 * length))
 
 
 class _Timers(PhaseTimers):
