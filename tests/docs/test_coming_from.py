@@ -1,4 +1,4 @@
-"""docs/coming-from: each page's commands write the recipe whose keys it shows, and those for torchtitan make a recipe."""
+"""docs/coming-from: the commands of a page write the keys that it shows, and those for torchtitan make a recipe."""
 
 from __future__ import annotations
 
