@@ -82,5 +82,5 @@ def test_a_readers_folder_and_lines_are_compared_but_for_numbers(tmp_path):
 
 def test_a_reader_ends_what_does_not_end_by_itself(tmp_path):
     own = Reader(tmp_path)
-    assert own.give("echo ready; trap 'exit 75' INT; while :; do sleep 0.1; done", until="ready") == 75
-    assert own.ended == ["echo ready; trap 'exit 75' INT; while :; do sleep 0.1; done"]
+    assert own.give("trap 'exit 75' INT; echo ready; while :; do sleep 0.1; done", until="ready") == 75
+    assert own.ended == ["trap 'exit 75' INT; echo ready; while :; do sleep 0.1; done"]
