@@ -75,7 +75,8 @@ test-device:
 build: venv
 	$(PY)/python -m pip --quiet wheel --no-deps --no-build-isolation --wheel-dir dist . backends/cuda backends/ascend
 
-# The pages of docs/ as a site, in site/. A link or an anchor that leads nowhere is an error.
+# The pages of docs/ as a site, in site/. A link or an anchor that leads nowhere is an error. site/index.html opens as a
+# file; its search needs `python -m http.server --directory site`.
 docs: venv
 	$(PY)/python -m pip --quiet install --editable ".[docs]"
 	$(PY)/mkdocs build --strict

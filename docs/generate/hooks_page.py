@@ -95,7 +95,7 @@ def _hook(hook: str) -> Iterator[str]:
 
 
 def _module() -> Iterator[str]:
-    yield "## torch.<device>"
+    yield "## `torch.<device>`"
     yield _MODULE
     needed = [(f"{member.name}{member.call}", member.purpose) for member in MEMBERS if member.needed]
     yield _table(("needed", "for"), needed)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pretrain.cli.commands import DEFAULT
 from pretrain.cli.main import commands
 from structure.sources import ROOT, tracked
 
@@ -16,7 +17,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-_FENCED = re.compile(r"^```[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_FENCED = re.compile(r"^ {0,4}```[^\n]*\n(.*?)^ {0,4}```", re.DOTALL | re.MULTILINE)
+_SHELL = re.compile(r"^```sh\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_INLINE = re.compile(r"`(pretrain [^`]+)`")
+_PROGRAMS = (
+    "pretrain ", ".venv/bin/pretrain ", "make ", "torchrun ", ".venv/bin/torchrun ", "srun ",
+    ".venv-ascend/bin/python -m pretrain.cli.main ",
+)  # fmt: skip
+_SUBSTITUTION = re.compile(r"\$\([^)]*\)")
 _LINK = re.compile(r"\[[^\]\n]*\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ +(.+)$", re.MULTILINE)
 
@@ -44,11 +52,28 @@ def anchors(text: str) -> set[str]:
 
 
 def command_lines(text: str) -> Iterator[list[str]]:
-    """Yield the words of every command in fenced blocks: lines continued, comments and prompts dropped."""
+    """Yield the words of every command of ours in fenced blocks: lines continued, comments and prompts dropped."""
     for block in _FENCED.findall(text):
         for line in block.replace("\\\n", " ").splitlines():
-            if line.strip().startswith(("pretrain ", ".venv/bin/pretrain ", "make ", "torchrun ", "srun ")):
-                yield shlex.split(line, comments=True)
+            command = line.strip().removeprefix("$ ")
+            if command.startswith(_PROGRAMS):
+                yield shlex.split(_SUBSTITUTION.sub("$words", command), comments=True)
+
+
+def shell_lines(text: str) -> Iterator[list[str]]:
+    """Yield the words of every line of the blocks marked sh, without variables that are set for one command."""
+    for block in _SHELL.findall(text):
+        for line in block.replace("\\\n", " ").splitlines():
+            words = shlex.split(line, comments=True)
+            while words and "=" in words[0]:
+                words = words[1:]
+            if words:
+                yield words
+
+
+def inline_commands(text: str) -> list[list[str]]:
+    """Return the words of the commands of ours that a sentence or a table shows."""
+    return [shlex.split(command) for command in _INLINE.findall(_FENCED.sub("", text))]
 
 
 def arguments_of_pretrain(words: list[str]) -> list[str] | None:
@@ -66,7 +91,23 @@ def ranks_of(words: list[str]) -> int | None:
         for position, word in enumerate(words)
         if word in {"--nnodes", "--nproc-per-node", "--nodes", "--ntasks-per-node"}
     ]
-    return math.prod(sizes) if words[0] in {"torchrun", "srun"} else None
+    return math.prod(sizes) if words[0] in {"torchrun", ".venv/bin/torchrun", "srun"} else None
+
+
+def unknown_of(words: list[str]) -> list[str]:
+    """Return the command and the options of a shown command that do not exist; files and values are not looked at."""
+    command, name = commands, "pretrain"
+    rest = words[1:]
+    while isinstance(command, click.Group) and rest and rest[0].isalpha() and rest[0].islower():
+        name, rest = rest[0], rest[1:]
+        found = command.get_command(click.Context(command), name)
+        if found is None:
+            return [name]
+        command = found
+    if command is commands:
+        command = commands.get_command(click.Context(commands), DEFAULT)  # `pretrain RECIPE`
+    options = {option for parameter in command.params for option in parameter.opts} | {"-h", "--help"}
+    return [word for word in rest if word.startswith("-") and word.partition("=")[0] not in options]
 
 
 def called(arguments: list[str]) -> click.Context:

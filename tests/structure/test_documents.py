@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 
 import click
 import pytest
@@ -13,12 +14,28 @@ from structure.documents import (
     arguments_of_pretrain,
     called,
     command_lines,
+    inline_commands,
     links,
     pages,
     ranks_of,
+    shell_lines,
     text_of,
+    unknown_of,
 )
 from structure.sources import ROOT
+
+NOT_LOOKED_AT = {
+    "pip": "it installs: tests/packaging and the tests of the example distributions do",
+    "cd": "what follows is a module of a backend's tests",
+    "export": "an address of the reader's own",
+    "trap": "a part of a batch script", "if": "the same", "exit": "the same",
+    "kill": "the reader harms a rank of his own",
+    "source": "the environment", "mkdir": "a file of the reader's own", "find": "the same",
+    "python": "tests/docs/test_first_hour.py runs it, and chaos/own_tests the module chaos",
+    "tensorboard": "tests/docs/test_first_hour.py runs it", "lm_eval": "the same",
+    ".venv/bin/python": "pytest, and scripts whose tests are in tests/docs",
+}  # fmt: skip
+"""First word of a line in a shell block -> why no test here looks at the line."""
 
 SHOWN = [(page, words) for page in pages() for words in command_lines(text_of(page))]
 PRETRAIN = [(page, arguments) for page, words in SHOWN if (arguments := arguments_of_pretrain(words)) is not None]
@@ -45,6 +62,30 @@ def test_commands_that_are_shown_exist(monkeypatch):
     monkeypatch.chdir(ROOT)
     for page, arguments in PRETRAIN:
         assert called(arguments).command.callback is not None, (page, arguments)
+
+
+def test_commands_in_sentences_and_tables_have_the_options_that_they_show():
+    shown = [(str(page), words) for page in pages() for words in inline_commands(text_of(page))]
+    assert [(page, words) for page, words in shown if unknown_of(words)] == []
+    assert len(shown) > 100
+
+
+def test_options_in_sentences_that_do_not_exist_are_found():
+    text = "`pretrain plan --divice X`, `pretrain plam`, `pretrain RECIPE --nproc 2`, `pretrain data inspect --repair`"
+    assert [unknown_of(words) for words in inline_commands(text)] == [["--divice"], ["plam"], [], []]
+
+
+def test_every_line_of_a_shell_block_is_looked_at():
+    unseen = {}
+    for page in pages():
+        for words in shell_lines(text_of(page)):
+            program = words[0]
+            if program in NOT_LOOKED_AT or list(command_lines(f"```\n{shlex.join(words)}\n```\n")):
+                continue
+            files = [word for word in words[:2] if "/" in word]
+            if not files or not all((ROOT / file).exists() for file in files):
+                unseen[str(page)] = words
+    assert unseen == {}
 
 
 def test_recipes_that_are_shown_are_valid_with_their_overrides_and_ranks(monkeypatch, site):
