@@ -104,7 +104,8 @@ class Document:
         inner.pop(key, None)
 
     def replace_places(self, keys: Keys, places: Mapping[Keys, str]) -> None:
-        """Forget the places of a key and of all inside it; take those of the other places."""
+        """Forget where a key, and all inside it, was given; take the other places of it."""
+        self.left_out.pop(".".join(keys), None)
         for known in [known for known in self.places if known[: len(keys)] == keys]:
             del self.places[known]
         self.places |= {known: place for known, place in places.items() if known[: len(keys)] == keys}
@@ -179,7 +180,7 @@ def take_version(document: Document) -> None:
         return
     place = document.place(("version",))
     if isinstance(given, bool) or not isinstance(given, int) or given < 1:
-        msg = f"{place}: version: {shown(given)} is no format of a recipe. The newest is {FORMAT}; without the key it is 1."
+        msg = f"{place}: version: {shown(given)} is no number of a format, 1 to {FORMAT}.\nWithout the key it is 1."
         raise RecipeError(msg)
     if given > FORMAT:
         msg = (
