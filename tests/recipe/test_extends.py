@@ -167,11 +167,13 @@ def test_a_recipe_without_a_version_is_of_the_first(smallest):
 def test_a_newer_format_is_refused_before_anything_else_in_a_base_too(write):
     write("base.yml", "version: 3\nsections: [that, nobody, knows]\n")
     message = refused(write("own.yml", "extends: base.yml\n"))
-    assert message.startswith("base.yml:1: this recipe is of format 3; pretrain ")
-    assert message.endswith(" reads up to 1.\nUpdate pretrain.")
+    assert message.startswith("base.yml:1: this recipe is of format 3; this pretrain, ")
+    assert message.endswith(", reads up to 1.\nUpdate pretrain.")
 
 
 @pytest.mark.parametrize("given", ["0", "true", "1.5", "new"])
 def test_a_version_that_is_no_number_of_a_format_is_refused(refusal, given):
     assert refusal(f"version={given}").startswith(f"--set version={given}: version: ")
-    assert refusal(f"version={given}").endswith(" is no number of a format, 1 to 1.\nWithout the key it is 1.")
+    assert refusal(f"version={given}").endswith(
+        " is not the number of a format; the newest is 1.\nWithout the key it is 1."
+    )

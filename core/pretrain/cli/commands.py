@@ -25,7 +25,7 @@ COMMANDS = {
     "backends": "List every backend: version, provider, and whether it is available or why not.",
     "evaluate": "Compute loss and perplexity of a checkpoint.",
     "generate": "Generate text from a checkpoint.",
-    "explain": "Show which kernel each operation gets, and why the others do not.",
+    "explain": "Show which kernel each operation gets and why, or where each value comes from.",
     "plan": "Predict memory and time of a training before its devices are rented.",
     "doctor": "Check machines, devices, kernels and links before a training.",
     "align": "Find the first layer and kernel where two trainings of a recipe differ.",

@@ -5,29 +5,9 @@ from __future__ import annotations
 import re
 
 import click
-from click.shell_completion import BashComplete, ZshComplete, add_completion_class, get_completion_class
+from click.shell_completion import BashComplete, FishComplete, ZshComplete, add_completion_class
 
 from pretrain.cli.commands import COMPLETION_VARIABLE
-
-
-@click.command(name="completion")
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-@click.pass_context
-def command(context: click.Context, shell: str) -> None:
-    """Print the script with which SHELL completes commands, options, recipes, keys of --set and backends.
-
-    \b
-    bash    pretrain completion bash > ~/.local/share/bash-completion/completions/pretrain
-            or in ~/.bashrc:  eval "$(pretrain completion bash)"
-    zsh     in ~/.zshrc, after compinit:  eval "$(pretrain completion zsh)"
-    fish    pretrain completion fish > ~/.config/fish/completions/pretrain.fish
-
-    It takes effect in a new shell, where `pretrain` must be on the PATH (with its environment activated).
-    """  # noqa: D301  \b is click's mark for text that keeps its lines
-    complete = get_completion_class(shell)
-    if complete is None:  # click knows the three
-        raise LookupError(shell)
-    click.echo(complete(context.find_root().command, {}, "pretrain", COMPLETION_VARIABLE).source())
 
 
 class _Bash(BashComplete):
@@ -54,5 +34,22 @@ class _Zsh(ZshComplete):
         return super().source().replace(described, open_end)
 
 
-add_completion_class(_Bash)
-add_completion_class(_Zsh)
+_SHELLS = {"bash": _Bash, "zsh": _Zsh, "fish": FishComplete}
+for _shell in _SHELLS.values():
+    add_completion_class(_shell)
+
+
+@click.command(name="completion")
+@click.argument("shell", type=click.Choice(list(_SHELLS)))
+@click.pass_context
+def command(context: click.Context, shell: str) -> None:
+    """Print the script with which SHELL completes commands, options, recipes, keys of --set and backends.
+
+    \b
+    bash    in ~/.bashrc:                 eval "$(pretrain completion bash)"
+    zsh     in ~/.zshrc, after compinit:  eval "$(pretrain completion zsh)"
+    fish    once:  pretrain completion fish > ~/.config/fish/completions/pretrain.fish
+
+    It takes effect in a new shell, where `pretrain` must be on the PATH (with its environment activated).
+    """  # noqa: D301  \b is click's mark for text that keeps its lines
+    click.echo(_SHELLS[shell](context.find_root().command, {}, "pretrain", COMPLETION_VARIABLE).source())

@@ -49,7 +49,8 @@ def command(
     --device names ("NVIDIA A100-SXM4-80GB").
 
     --values shows every value with the line of the file, the --set, the DeepSpeed key or the keys that it comes from,
-    and what is left at its default. With sections or keys (optimizer, train.seed) it shows those, and all of them.
+    and the defaults, and what was given but is not used. `pretrain explain RECIPE optimizer train.seed` shows a section
+    and a key alone, also what has no value or no effect.
     """
     if values or keys:
         for name in ("backend", "device"):

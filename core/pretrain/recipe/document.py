@@ -180,12 +180,12 @@ def take_version(document: Document) -> None:
         return
     place = document.place(("version",))
     if isinstance(given, bool) or not isinstance(given, int) or given < 1:
-        msg = f"{place}: version: {shown(given)} is no number of a format, 1 to {FORMAT}.\nWithout the key it is 1."
+        msg = f"{place}: version: {shown(given)} is not the number of a format; the newest is {FORMAT}.\n"
+        msg += "Without the key it is 1."
         raise RecipeError(msg)
     if given > FORMAT:
-        msg = (
-            f"{place}: this recipe is of format {given}; pretrain {__version__} reads up to {FORMAT}.\nUpdate pretrain."
-        )
+        msg = f"{place}: this recipe is of format {given}; this pretrain, {__version__}, reads up to {FORMAT}.\n"
+        msg += "Update pretrain."
         raise RecipeError(msg)
 
 

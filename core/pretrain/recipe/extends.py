@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pretrain.errors import RecipeError
-from pretrain.recipe.document import DEEPEST, take_version
-from pretrain.recipe.document import read_document as _read
+from pretrain.recipe.document import DEEPEST, read_document, take_version
 from pretrain.recipe.section import local_path, shown
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ def _chain(path: Path) -> list[Document]:
             msg = f"{named_by}: {KEY}: a recipe cannot extend itself: {circle}.\nRemove one `{KEY}` of these."
             raise RecipeError(msg)
         files.append(os.path.realpath(path))
-        document = _read(path, named_by)
+        document = read_document(path, named_by)
         take_version(document)
         documents.append(document)
         base = _base_of(document)
@@ -73,10 +72,11 @@ def _lay_over(
     """Lay the keys of a section of `own` over those of the document."""
     for key, value in data.items():
         keys = (*around, key)
-        inner = into.get(key)
-        if isinstance(value, dict) and isinstance(inner, dict) and len(keys) < DEEPEST:
+        if isinstance(value, dict) and len(keys) < DEEPEST:
+            if not isinstance(into.get(key), dict):
+                into[key] = {}
             document.places[keys] = own.places[keys]
-            _lay_over(document, own, inner, value, keys, layer)
+            _lay_over(document, own, into[key], value, keys, layer)
         else:
             into[key] = value
             document.replace_places(keys, own.places)

@@ -84,7 +84,7 @@ class _Values(dict[str, Any]):
         super().__init__(values)
         self.read: dict[str, None] = {}
 
-    def get(self, key: str, default: Any = None) -> Any:  # type: ignore[override]
+    def get(self, key: str, default: Any = None) -> Any:
         """Return the value of a key."""
         self.read[key] = None
         return super().get(key, default)
