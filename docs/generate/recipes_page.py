@@ -50,7 +50,7 @@ is generated from the schema (`python docs/generate/recipes_page.py`), and so is
   without effect go silently.
 - `pretrain explain RECIPE --values` shows where each value comes from: the line of a file, a `--set`, a key of a
   DeepSpeed file, other keys, or the default; `pretrain explain RECIPE optimizer train.seed` shows sections and keys.
-- `version: 1` is the number of this format, and so is a file without it. It grows when a key changes its meaning; a
+- `version: 1` names this format, which a file without it has too. It grows when a key changes its meaning; a
   newer file than this pretrain reads is refused.
 - Flags and keys of Megatron-LM, Megatron-DeepSpeed and GPT-NeoX are no keys, but the error says which key each is here.
 - Numbers may be written 1e-4, 2.0e8 or 1_000. Paths are relative to the working directory.
@@ -105,7 +105,7 @@ def keys() -> str:
 
 
 _KEYS_OF_FILES = {
-    "version": {"const": FORMAT, "description": "Format of the recipe; by default 1."},
+    "version": {"enum": list(range(1, FORMAT + 1)), "description": "Format of the recipe; by default 1."},
     "extends": {"type": "string", "minLength": 1, "description": "Recipe over which this one is laid."},
 }
 """Keys at the top of a file that are not of the run."""
