@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pretrain.recipe.checks.effect import RULES
+from pretrain.recipe.document import FORMAT
 from pretrain.recipe.recipe import Recipe, description, inner_section, walk
 from pretrain.recipe.section import Section
 from pretrain.recipe.sections.model import CONSEQUENCES
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 DOCS = Path(__file__).parents[1]
 PAGE = "recipes.md"
 SCHEMA = "recipe.schema.json"
+KEYS = "../core/pretrain/cli/recipe_keys.txt"
 
 _INTRODUCTION = """\
 # Recipes
@@ -41,10 +43,21 @@ is generated from the schema (`python docs/generate/recipes_page.py`), and so is
 - `engine.deepspeed_config: ds_config.json` takes over what a DeepSpeed file says, as keys of the recipe. A value that
   the recipe gives otherwise is an error, and so is a key that has no counterpart; `"auto"` counts as not given. A
   deprecated key is understood, one that nothing would read is left out, and a notice says how.
+- `extends: base.yml` lays a file over another, which may extend a third. The path is relative to the file that says it;
+  all other paths, those inside the base too, stay relative to the working directory. Sections are merged key by key; a
+  list or any other value replaces the base's, `key: null` unsets it, and so does a section with nothing in it. What
+  holds for overrides holds here: one of two alternatives replaces the base's other, and keys of the base that are left
+  without effect go silently.
+- `pretrain explain RECIPE --values` shows where each value comes from: the line of a file, a `--set`, a key of a
+  DeepSpeed file, other keys, or the default; `pretrain explain RECIPE optimizer train.seed` shows sections and keys.
+- `version: 1` names this format, which a file without it has too. It grows when a key changes its meaning; a
+  newer file than this pretrain reads is refused.
 - Flags and keys of Megatron-LM, Megatron-DeepSpeed and GPT-NeoX are no keys, but the error says which key each is here.
 - Numbers may be written 1e-4, 2.0e8 or 1_000. Paths are relative to the working directory.
 - The complete recipe, every default written out, is saved as `recipe.yml` in the run directory; running that again is
-  the same run.
+  the same run. It extends nothing.
+- `pretrain completion bash` (zsh, fish) prints a script with which the shell completes commands, options, recipes and
+  the keys of `--set`.
 """
 
 
@@ -73,7 +86,40 @@ def schema() -> str:
         for key in section["properties"].values():
             if "description" in key:
                 key["description"] = " ".join(key["description"].split())
+    made["properties"] = _KEYS_OF_FILES | made["properties"]
+    _require_unless_extended(made)
     return json.dumps(made, indent=2, allow_nan=False) + "\n"
+
+
+def keys() -> str:
+    """Return what a shell completes in --set: each section and each key that has a name there, with its description."""
+    lines, lists = [], set[str]()
+    for path, field in walk(Recipe):
+        if path.rpartition(".")[0] in lists:
+            continue
+        if "list" in _values(field):
+            lists.add(path)
+        end = "=" if inner_section(field) is None or path in lists else "."
+        lines.append(f"{path}{end}\t{description(field)}\n")
+    return "".join(lines)
+
+
+_KEYS_OF_FILES = {
+    "version": {"enum": list(range(1, FORMAT + 1)), "description": "Format of the recipe; by default 1."},
+    "extends": {"type": "string", "minLength": 1, "description": "Recipe over which this one is laid."},
+}
+"""Keys at the top of a file that are not of the run."""
+
+
+def _require_unless_extended(made: dict[str, Any]) -> None:
+    """Let a file that extends another leave out what the other may give."""
+    of_sections = {}
+    for name, key in made["properties"].items():
+        section = made["$defs"].get(key.get("$ref", "").rpartition("/")[2], {})
+        if "required" in section:
+            of_sections[name] = {"required": section.pop("required")}
+    complete = {"required": made.pop("required"), "properties": of_sections}
+    made |= {"if": {"not": {"required": ["extends"]}}, "then": complete}
 
 
 def _text(section: type[Section]) -> str:
@@ -121,3 +167,4 @@ def _options(annotation: Any) -> Iterator[str]:
 if __name__ == "__main__":
     (DOCS / PAGE).write_text(page(), encoding="utf-8")
     (DOCS / SCHEMA).write_text(schema(), encoding="utf-8")
+    (DOCS / KEYS).write_text(keys(), encoding="utf-8")

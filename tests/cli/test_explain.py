@@ -175,3 +175,59 @@ def test_a_backend_that_knows_no_names_says_so(backend):
     failure = explain("--device", "Chip 9").exception
     assert isinstance(failure, BackendError)
     assert str(failure).startswith("backend 'fake' knows no devices by name.\n")
+
+
+class TestValues:
+    """Where each value comes from."""
+
+    @pytest.fixture(autouse=True)
+    def folder_of_the_recipes(self, monkeypatch):
+        monkeypatch.chdir(Path(RECIPE).parent)
+
+    def values(self, *arguments: str) -> list[str]:
+        result = CliRunner().invoke(command, ["gpt3-80gb.yml", *arguments])
+        assert result.exit_code == 0, result.output
+        return result.output.splitlines()
+
+    def test_values_have_their_origin_defaults_are_one_paragraph_and_lines_fit(self):
+        lines = self.values("--values", "--set", "train.seed=5", "--set", "schedule.lr_decay_style=constant")
+        start = lines.index("parallel")
+        assert [line.split() for line in lines[start : start + 4]] == [
+            ["parallel"],
+            ["tensor_model_parallel_size", "8", "gpt3.yml:58"],
+            ["pipeline_model_parallel_size", "8", "gpt3.yml:59"],
+            ["sequence_parallel", "true", "gpt3-80gb.yml:11"],
+        ]
+        assert lines[start + 4].startswith("  default: context_parallel_size 1, use_distributed_optimizer false, ")
+        assert any(line.split() == ["seed", "5", "--set", "train.seed=5"] for line in lines)
+        assert not [line for line in lines if "rotary_base" in line or len(line) > 100]
+        start = lines.index("not used")
+        assert (
+            lines[start + 1] == "  recompute.method  gpt3.yml:63: no effect here; it needs recompute.granularity: full."
+        )
+
+    def test_a_section_or_a_key_is_shown_with_all_that_is_in_it(self):
+        lines = self.values("precision", "engine.zero.stage", "train.seed")
+        assert [line for line in lines if line[0] != " "] == ["train", "precision", "engine"]
+        assert [line.split() for line in lines if " seed " in line or "loss_scale " in line] == [
+            ["seed", "1234", "gpt3.yml:48"],
+            ["loss_scale", "null", "default"],
+            ["initial_loss_scale", "4294967296.0", "gpt3.yml:52"],
+            ["min_loss_scale", "1.0", "gpt3.yml:55"],
+        ]
+        assert lines[-1].split(maxsplit=1) == ["zero", "no effect; it needs engine.name: deepspeed"]
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (
+                ["precison"],
+                "'precison' is neither a section of a recipe nor a key, section.key. Did you mean 'precision'?",
+            ),
+            (["--values", "--backend", "cpu"], "--backend has no effect on the values of a recipe: leave it out."),
+            (["train", "--device", "X"], "--device has no effect on the values of a recipe: leave it out."),
+        ],
+    )
+    def test_what_cannot_be_shown_is_refused(self, arguments, message):
+        result = CliRunner().invoke(command, [RECIPE, *arguments])
+        assert (result.exit_code, message in result.output) == (2, True)

@@ -10,12 +10,12 @@ import pytest
 from pretrain.recipe import Recipe
 from pretrain.recipe.checks.effect import RULES
 from pretrain.recipe.recipe import inner_section, keys_of_recipe, walk
-from recipes_page import PAGE, SCHEMA, page, schema
+from recipes_page import KEYS, PAGE, SCHEMA, keys, page, schema
 
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-@pytest.mark.parametrize(("name", "generate"), [(PAGE, page), (SCHEMA, schema)])
+@pytest.mark.parametrize(("name", "generate"), [(PAGE, page), (SCHEMA, schema), (KEYS, keys)])
 def test_the_page_agrees_with_the_sections(name, generate):
     assert (DOCS / name).read_text(encoding="utf-8") == generate(), "run: python docs/generate/recipes_page.py"
 

@@ -72,7 +72,7 @@ def test_a_token_file_is_named_without_its_suffixes(refusal, suffix):
         ("moe.num_experts=8", "unknown key: experts are keys of section model"),
         ("parallel.cp_comm_type=p2p", "It is not needed: the ranks that share a sequence gather keys and values"),
         ("wandb.project=x", "unknown key: not supported: nothing is sent to a service"),
-        ("version=3", "unknown key: a recipe has no version"),
+        ("extends=base.yml", "unknown key: only a recipe's file can extend another"),
     ],
 )
 def test_what_other_programs_and_yaml_make_of_a_key_is_answered(refusal, override, text):

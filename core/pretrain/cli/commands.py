@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from pretrain.errors import did_you_mean
 
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
 DEFAULT = "run"
+
+COMPLETION_VARIABLE = "_PRETRAIN_COMPLETE"
+"""Environment variable with which a shell asks for words; click reads it."""
 
 COMMANDS = {
     "run": "Train a recipe (the default command).",
@@ -18,7 +25,7 @@ COMMANDS = {
     "backends": "List every backend: version, provider, and whether it is available or why not.",
     "evaluate": "Compute loss and perplexity of a checkpoint.",
     "generate": "Generate text from a checkpoint.",
-    "explain": "Show which kernel each operation gets, and why the others do not.",
+    "explain": "Show which kernel each operation gets and why, or where each value comes from.",
     "plan": "Predict memory and time of a training before its devices are rented.",
     "doctor": "Check machines, devices, kernels and links before a training.",
     "align": "Find the first layer and kernel where two trainings of a recipe differ.",
@@ -26,6 +33,7 @@ COMMANDS = {
     "report": "Show runs on one HTML page.",
     "migrate": "Write a recipe from the script or files of another program.",
     "checkpoint": "Inspect, verify and convert checkpoints.",
+    "completion": "Print the script with which a shell completes pretrain's words.",
 }
 """Name and one line of help; the command is the `command` of module `pretrain.cli.<name>`, or of a tool's."""
 
@@ -69,6 +77,17 @@ class LazyCommands(click.Group):
         if first not in own and (first.startswith("-") or _is_recipe(first)):
             args = [DEFAULT, *args]
         return super().parse_args(ctx, args or [first])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
+        """Complete a command, or a file: the recipe of the default command."""
+        from click.shell_completion import CompletionItem  # noqa: PLC0415  only here
+
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        named = [name for name in COMMANDS if name.startswith(incomplete)]
+        return [CompletionItem(name, help=COMMANDS[name]) for name in named] or [
+            CompletionItem(incomplete, type="file")
+        ]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -8,12 +8,15 @@ from importlib.util import find_spec
 
 import click
 
+from pretrain.cli.words import backend_names
 from pretrain.conformance.cases import TIERS
 from pretrain.errors import BackendError
 
 
 @click.command(name="conformance")
-@click.option("--backend", metavar="NAME", required=True, help="The device plugin to test.")
+@click.option(
+    "--backend", metavar="NAME", required=True, help="The device plugin to test.", shell_complete=backend_names
+)
 @click.option("-k", "expression", metavar="EXPRESSION", default="", help="Run only tests that match, as in pytest -k.")
 @click.option(
     "--tier", "tiers", type=click.Choice(list(TIERS)), multiple=True, help="Run only this tier; may be repeated."

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pretrain.cli.options import EvaluateCommand, LocalPath, RankCounts, rank_options
+from pretrain.cli.options import EvaluateCommand, LocalPath, RankCounts, backend_option, rank_options, set_option
 from pretrain.cli.run import place_of_process, start_ranks
 from pretrain.errors import CheckpointError, RecipeError
 
@@ -36,8 +36,8 @@ _SPLITS = ("train", "valid", "test")
     help="Global batches to take.  [default: the recipe's evaluation.iters]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--backend", default="cpu", show_default=True, metavar="NAME", help="The device plugin.")
-@click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Change a key of the recipe.")
+@backend_option
+@set_option
 @rank_options
 def command(
     *,

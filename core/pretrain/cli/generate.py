@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pretrain.cli.options import LocalPath
+from pretrain.cli.options import LocalPath, backend_option, set_option
 from pretrain.cli.run import start_ranks
 from pretrain.errors import CheckpointError
 from pretrain.launch.nodes.nodes import Nodes
@@ -74,9 +74,9 @@ def _require(is_valid: Callable[[Any], bool], problem: str) -> Callable[[click.C
     metavar="S",
     help="The same seed gives the same text.",
 )
-@click.option("--backend", default="cpu", show_default=True, metavar="NAME", help="The device plugin.")
+@backend_option
 @click.option("--recipe", type=LocalPath(), metavar="FILE", help="Recipe of a checkpoint outside of a run directory.")
-@click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Change a key of the recipe.")
+@set_option
 def command(
     *,
     source: Path,

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 import pretrain
-from pretrain.cli.commands import LazyCommands
+from pretrain.cli.commands import COMPLETION_VARIABLE, LazyCommands
 from pretrain.errors import PretrainError, shows_traceback
 from pretrain.exit_codes import ExitCode, of_signal
 
@@ -37,6 +38,8 @@ def commands() -> None:
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with what the command returns, 2 for a user error, 130 when interrupted."""
     os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")  # only the named backend loads its device's library
+    if os.environ.get(COMPLETION_VARIABLE):
+        _complete()
     try:
         status = commands.main(arguments, prog_name="pretrain", standalone_mode=False)
     except (PretrainError, click.ClickException) as error:
@@ -50,6 +53,15 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except (click.Abort, KeyboardInterrupt):
         sys.exit(of_signal(signal.SIGINT))
     sys.exit(status if isinstance(status, int) else ExitCode.COMPLETE)
+
+
+def _complete() -> NoReturn:
+    """Answer a shell that completes a line; an error must not be written into that line."""
+    with suppress(Exception):
+        from pretrain.cli import completion  # noqa: PLC0415, F401  it tells click how shells are served here
+
+        commands.main([], prog_name="pretrain")
+    sys.exit(ExitCode.USER_ERROR)
 
 
 def _code_of(error: PretrainError | click.ClickException) -> ExitCode:

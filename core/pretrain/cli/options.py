@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from pretrain.cli.words import backend_names, override_names
 from pretrain.errors import did_you_mean
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ class LocalPath(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the path."""
+        if ctx is not None and ctx.resilient_parsing:  # a shell completes another word
+            return super().convert(value, param, ctx)
         from pretrain.recipe.section import local_path, token_path  # noqa: PLC0415  slow, and not needed for --help
 
         try:
@@ -169,6 +172,24 @@ def rank_options(command: F) -> F:
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
+
+
+backend_option = click.option(
+    "--backend",
+    default="cpu",
+    show_default=True,
+    metavar="NAME",
+    help="The device plugin.",
+    shell_complete=backend_names,
+)
+set_option = click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="SECTION.KEY=VALUE",
+    help="Change a key of the recipe.",
+    shell_complete=override_names,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from pretrain.cli.options import COUNTS, LocalPath, RankCounts, RunCommand, rank_options
+from pretrain.cli.options import COUNTS, LocalPath, RankCounts, RunCommand, backend_option, rank_options, set_option
 from pretrain.errors import LaunchError, PretrainError
 from pretrain.exit_codes import ExitCode
 from pretrain.launch.nodes.nodes import HOSTFILE_NODE, HOSTFILE_SLOTS, Nodes, read_hostfile
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 @click.command(cls=RunCommand)
 @click.argument("recipe", type=LocalPath(), metavar="RECIPE")
-@click.option("--backend", default="cpu", show_default=True, metavar="NAME", help="The device plugin.")
-@click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Change a key of the recipe.")
+@backend_option
+@set_option
 @rank_options
 @click.option(
     "--hostfile",

@@ -3,26 +3,37 @@
 from __future__ import annotations
 
 import json
+import sys
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from pretrain import __version__
 from pretrain.errors import RecipeError, did_you_mean
+from pretrain.recipe.section import shown
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 
 Keys = tuple[str, ...]
 
-_DEEPEST = 4
+DEEPEST = 4
 """data.blend.0.weight. PyYAML builds deeper nodes, once for all aliases of a node; otherwise a few lines of
 nested aliases would become gigabytes."""
 
 _TIME = "tag:yaml.org,2002:timestamp"
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+
+
+FORMAT = 1
+"""The newest format of a recipe that is read, the top key `version`. It grows when a key changes its meaning."""
+
+BASE, OVERRIDES = 0, sys.maxsize
+"""Layers of a document: the file that extends no other, or plain data; and --set. Files between have 1, 2, ..."""
 
 
 class RecipeLoader(yaml.SafeLoader):
@@ -41,7 +52,22 @@ class Document:
     source: str
     data: dict[str, Any]
     places: dict[Keys, str] = field(default_factory=dict)  # "recipes/x.yml:12" or "--set model.num_layers=2", by key
-    overridden: set[str] = field(default_factory=set)  # "section.key", which overrides gave
+    layers: dict[str, int] = field(default_factory=dict)  # of "section.key" that did not come with the BASE
+    left_out: dict[str, str] = field(default_factory=dict)  # reason for which a key that was given is not used
+
+    @property
+    def overridden(self) -> set[str]:
+        """Return the keys "section.key" that overrides gave."""
+        return {path for path, layer in self.layers.items() if layer == OVERRIDES}
+
+    def layer(self, path: str) -> int:
+        """Return the last layer that gave this key, a section around it, or a key inside it."""
+        related = (
+            layer
+            for given, layer in self.layers.items()
+            if f"{path}.".startswith(f"{given}.") or given.startswith(f"{path}.")
+        )
+        return max(related, default=BASE)
 
     def place(self, keys: Keys) -> str:
         """Return where the key, or else the nearest one around it, was given."""
@@ -77,12 +103,30 @@ class Document:
             inner = inner.get(section, {})
         inner.pop(key, None)
 
+    def replace_places(self, keys: Keys, places: Mapping[Keys, str]) -> None:
+        """Forget where a key, and all inside it, was given; take the other places of it."""
+        self.left_out.pop(".".join(keys), None)
+        for known in [known for known in self.places if known[: len(keys)] == keys]:
+            del self.places[known]
+        self.places |= {known: place for known, place in places.items() if known[: len(keys)] == keys}
 
-def read_document(path: Path) -> Document:
+    def leave_out_replaced(self) -> None:
+        """Take out the alternatives of a key that an earlier layer gave: train_samples replaces train_iters."""
+        for group in _ALTERNATIVES:
+            given = [path for path in group if self.value(path) is not None]
+            last = max(given, key=self.layer, default="")
+            for path in given:
+                if self.layer(path) < self.layer(last):
+                    self.left_out[path] = f"{last} replaces it"
+                    self.remove(path)
+
+
+def read_document(path: Path, named_by: str = "") -> Document:
     """Read a YAML file; raises RecipeError with file and line unless it is a mapping of unique keys."""
+    # `named_by` is the place of the `extends` that names the file, and "" if the user names it.
     document = Document(str(path), {})
     try:
-        loader = RecipeLoader(_read_text(path))
+        loader = RecipeLoader(_read_text(path, named_by))
         node = loader.get_single_node()
         if node is not None:
             document.data = _plain(loader, node, document, ())
@@ -96,21 +140,25 @@ def read_document(path: Path) -> Document:
     return document
 
 
-def _read_text(path: Path) -> str:
+def _read_text(path: Path, named_by: str) -> str:
+    named = f"{named_by}: extends: " if named_by else ""
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         near = did_you_mean(path.name, (other.name for other in path.parent.glob("*.y*ml")))
-        msg = f"{path}: there is no such recipe.{near}\nGive the path of a YAML file; recipes/ has some."
+        remedy = "The path is relative to the file that extends." if named else "recipes/ has some."
+        msg = f"{named}{path}: there is no such recipe.{near}\nGive the path of a YAML file. {remedy}"
         raise RecipeError(msg) from error
     except (OSError, UnicodeDecodeError) as error:
-        msg = f"{path}: this recipe cannot be read: {getattr(error, 'strerror', None) or 'it is not UTF-8 text'}."
+        msg = (
+            f"{named}{path}: this recipe cannot be read: {getattr(error, 'strerror', None) or 'it is not UTF-8 text'}."
+        )
         raise RecipeError(msg) from error
 
 
 def _plain(loader: yaml.SafeLoader, node: yaml.Node, document: Document, keys: Keys) -> Any:
     """Turn a node into data; mappings and lists are walked for their lines, the rest is PyYAML's."""
-    if len(keys) > _DEEPEST:
+    if len(keys) > DEEPEST:
         return loader.construct_object(node, deep=True)
     if isinstance(node, yaml.MappingNode) and node.tag == loader.DEFAULT_MAPPING_TAG:
         return _mapping(loader, node, document, keys)
@@ -123,6 +171,22 @@ def _plain(loader: yaml.SafeLoader, node: yaml.Node, document: Document, keys: K
             document.places[*keys, str(index)] = _place(document, item)
         return [_plain(loader, item, document, (*keys, str(index))) for index, item in enumerate(node.value)]
     return loader.construct_object(node, deep=True)
+
+
+def take_version(document: Document) -> None:
+    """Take out `version`; raises RecipeError for a format that is not read here. Without the key it is 1."""
+    given = document.data.pop("version", None)
+    if given is None:
+        return
+    place = document.place(("version",))
+    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+        msg = f"{place}: version: {shown(given)} is not the number of a format; the newest is {FORMAT}.\n"
+        msg += "Without the key it is 1."
+        raise RecipeError(msg)
+    if given > FORMAT:
+        msg = f"{place}: this recipe is of format {given}; this pretrain, {__version__}, reads up to {FORMAT}.\n"
+        msg += "Update pretrain."
+        raise RecipeError(msg)
 
 
 def _place(document: Document, node: yaml.Node) -> str:
@@ -149,7 +213,7 @@ _ALTERNATIVES = (
     ("schedule.lr_decay_iters", "schedule.lr_decay_samples"),
     ("schedule.lr_wsd_decay_iters", "schedule.lr_wsd_decay_samples"),
 )
-"""Groups of alternative keys: an override of one replaces the file's other."""
+"""Groups of alternative keys: one that an override or an extending file gives replaces the others before it."""
 
 
 _LONG = 100
@@ -176,14 +240,9 @@ def apply_override(document: Document, override: str) -> None:
             inner[key] = {}
         inner = inner[key]
     inner[keys[-1]] = value
-    for replaced in [known for known in document.places if known[: len(keys)] == keys]:
-        del document.places[replaced]
-    document.places[keys] = place
-    document.overridden.add(path)
-    for group in _ALTERNATIVES:
-        if value is not None and path in group:
-            for other in set(group) - {path} - document.overridden:
-                document.remove(other)
+    document.replace_places(keys, {keys: place})
+    document.layers[path] = OVERRIDES
+    document.leave_out_replaced()
 
 
 def _value(text: str) -> Any:

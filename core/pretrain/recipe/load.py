@@ -13,7 +13,8 @@ from pretrain.errors import RecipeError
 from pretrain.recipe.checks.effect import problems_of, without_effect
 from pretrain.recipe.deepspeed.translate import merge_deepspeed
 from pretrain.recipe.deepspeed.translation import no_translation
-from pretrain.recipe.document import Document, apply_override, read_document
+from pretrain.recipe.document import BASE, FORMAT, Document, apply_override, take_version
+from pretrain.recipe.extends import read_recipe
 from pretrain.recipe.problem import describe, problems_in
 from pretrain.recipe.recipe import Recipe, RecipeOrigin
 
@@ -26,12 +27,18 @@ if TYPE_CHECKING:
 
 
 def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Recipe:
-    """Read a recipe from a YAML file.
+    """Read a recipe from a YAML file, laid over those that it extends.
 
     Overrides are "section.key=value", the value in YAML; later ones win, null unsets a key. Raises RecipeError, with a
     line for each mistake.
     """
-    return _build(read_document(Path(path)), overrides)
+    return load_with_document(path, overrides)[0]
+
+
+def load_with_document(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> tuple[Recipe, Document]:
+    """Read a recipe as `load_recipe`; return with it the keys that were given, and their places."""
+    document = read_recipe(Path(path))
+    return _build(document, overrides), document
 
 
 def make_recipe(data: Mapping[str, Any], overrides: Sequence[str] = (), source: str = "recipe") -> Recipe:
@@ -59,6 +66,7 @@ def make_effective(document: Document) -> tuple[Recipe, list[Problem]]:
 def _build(document: Document, overrides: Iterable[str]) -> Recipe:
     for override in overrides:
         apply_override(document, override)
+    take_version(document)
     taken = merge_deepspeed(document)
     notices = list(taken.notices)
     while True:
@@ -84,11 +92,12 @@ def _read(document: Document, origin: RecipeOrigin) -> tuple[Recipe | None, list
 
 
 def _drop_switched_off(document: Document, problems: Iterable[Problem]) -> bool:
-    """Drop keys of the file that an override left without effect, such as the loss scale after dtype=fp32."""
+    """Drop keys that a later layer left without effect, such as the loss scale after --set precision.dtype=fp32."""
     dropped = False
     for problem in problems:
-        governed = any(_overrides(document, path) for path in problem.switched_off_by)
-        if governed and not _overrides(document, problem.path):
+        last = max(map(document.layer, problem.switched_off_by), default=BASE)
+        if last > document.layer(problem.path):
+            document.left_out[problem.path] = problem.text
             document.remove(problem.path)
             dropped = True
     return dropped
@@ -104,14 +113,9 @@ def _drop_unread(document: Document, problems: Iterable[Problem], taken: Transla
     return notices
 
 
-def _overrides(document: Document, path: str) -> bool:
-    """Return whether an override gave this key, a section around it, or a key inside it."""
-    return any(f"{path}.".startswith(f"{given}.") or given.startswith(f"{path}.") for given in document.overridden)
-
-
 def to_yaml(recipe: Recipe) -> str:
     """Return the recipe with every default written out but for keys without effect; the text describes the same run."""
     document = Document(recipe.source, recipe.model_dump(mode="json", exclude_none=True))
     for path in without_effect(recipe):
         document.remove(path)
-    return yaml.safe_dump(document.data, sort_keys=False, allow_unicode=True, width=120)
+    return yaml.safe_dump({"version": FORMAT, **document.data}, sort_keys=False, allow_unicode=True, width=120)

@@ -35,11 +35,11 @@ _MOST = 8
 _IDLE = ": no effect here; "
 
 _ABSENT = {
-    "version": "a recipe has no version: its keys are those of this pretrain (pretrain --version). Delete the line.",
+    "extends": "only a recipe's file can extend another, by `extends: base.yml` at its top; --set cannot.",
     "moe": "experts are keys of section model, num_experts and those that begin with moe_; DeepSpeed's are not here.",
     "wandb": "not supported: nothing is sent to a service; metrics.jsonl and TensorBoard have the metrics.",
 }
-"""Sections and keys that a recipe of another program has at its top."""
+"""Sections and keys that stand at the top of a recipe of another program, or in a file alone."""
 
 _BOUNDS = {
     "greater_than": ("gt", "greater than"),

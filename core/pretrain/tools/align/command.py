@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from pretrain.cli.options import LocalPath
+from pretrain.cli.options import LocalPath, backend_option
+from pretrain.cli.words import override_names
 from pretrain.errors import PretrainError
 from pretrain.exit_codes import ExitCode
 
@@ -34,8 +35,15 @@ def _name_or_local_path(context: click.Context, parameter: click.Parameter, give
 
 @click.command(short_help="Find the first layer and kernel in which two ways to train a recipe differ.")
 @click.argument("recipe", type=LocalPath(), metavar="RECIPE")
-@click.option("--backend", default="cpu", show_default=True, metavar="NAME", help="The device plugin.")
-@click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Change a key for both sides.")
+@backend_option
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="SECTION.KEY=VALUE",
+    help="Change a key for both sides.",
+    shell_complete=override_names,
+)
 @click.option("--nproc", type=click.IntRange(min=1), metavar="N", help="Ranks.  [default: tensor x pipeline x context]")
 @click.option(
     "--checkpoint",
@@ -55,6 +63,7 @@ def _name_or_local_path(context: click.Context, parameter: click.Parameter, give
     multiple=True,
     metavar="SECTION.KEY=VALUE",
     help="Change a key for the second side alone: its engine, layout, kernels, dtype.",
+    shell_complete=override_names,
 )
 @click.option("--nproc-against", type=click.IntRange(min=1), metavar="N", help="Ranks of the second side.")
 @click.option(

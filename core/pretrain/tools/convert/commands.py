@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pretrain.cli.options import LocalPath
+from pretrain.cli.words import override_names
 from pretrain.errors import RecipeError, did_you_mean
 from pretrain.exit_codes import ExitCode
-from pretrain.recipe.section import as_text
 from pretrain.report.console import ByteCount, ProgressBar
 from pretrain.report.plain_text import size_text
 
@@ -36,7 +36,9 @@ _TOKENIZER = (
 )
 _LEFT_OUT = {"hidden_dropout", "attention_dropout"}  # of the training, not of the weights
 _SET = "A model setting that the files do not contain, such as model.num_attention_heads=16."
-_model_settings = click.option("--set", "settings", multiple=True, metavar="model.KEY=VALUE", help=_SET)
+_model_settings = click.option(
+    "--set", "settings", multiple=True, metavar="model.KEY=VALUE", help=_SET, shell_complete=override_names
+)
 
 
 @click.group()
@@ -103,6 +105,8 @@ def _verified(folder: Path) -> str:
 
 
 def _lines(summary: CheckpointSummary, checksums: str) -> list[str]:
+    from pretrain.recipe.section import as_text  # noqa: PLC0415  slow, and not needed for --help
+
     version = f" ({summary.version})" if summary.version else ""
     parts = [f"{name.replace('_', ' ')} {size}" for name, size in asdict(summary.parts).items() if size > 1]
     rows = {

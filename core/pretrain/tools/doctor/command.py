@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pretrain.cli.options import LocalPath, RankCounts, rank_options
+from pretrain.cli.options import LocalPath, RankCounts, backend_option, rank_options, set_option
 from pretrain.cli.run import place_of_process, show_failure
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ EXAMPLE = Path(__file__).with_name("example.yml")
 
 @click.command(short_help="Check machines, devices, kernels and links before a training.")
 @click.argument("recipe", type=LocalPath(), required=False)
-@click.option("--backend", default="cpu", show_default=True, metavar="NAME", help="The device plugin.")
-@click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Change a key of the recipe.")
+@backend_option
+@set_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option(
     "--run-dir", type=LocalPath(), metavar="DIR", help="Directory of the run.  [default: a new one below runs/]"

@@ -9,6 +9,7 @@ import click
 from click.core import ParameterSource
 
 from pretrain.cli.options import LocalPath
+from pretrain.cli.words import override_names
 from pretrain.errors import MigrateError, did_you_mean
 from pretrain.exit_codes import ExitCode
 
@@ -28,7 +29,12 @@ if TYPE_CHECKING:
 @click.option("--from", "program", metavar="PROGRAM", default="", help="The program's version; --from ? lists them.")
 @click.option("--devices", metavar="N", type=click.IntRange(min=1), help="Devices of the training, if no source says.")
 @click.option(
-    "--set", "overrides", metavar="SECTION.KEY=VALUE", multiple=True, help="A key of the recipe, over the sources."
+    "--set",
+    "overrides",
+    metavar="SECTION.KEY=VALUE",
+    multiple=True,
+    help="A key of the recipe, over the sources.",
+    shell_complete=override_names,
 )
 @click.option("--accept", metavar="NAME,...", multiple=True, help="Settings to leave out though the model changes.")
 @click.option("--as-meant", is_flag=True, help="Take a DeepSpeed file even if the program ignores it.")

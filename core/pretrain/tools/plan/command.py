@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pretrain.cli.options import LocalPath
+from pretrain.cli.options import LocalPath, set_option
+from pretrain.cli.words import backend_names
 from pretrain.errors import PretrainError
 
 if TYPE_CHECKING:
@@ -60,7 +61,10 @@ class MemorySize(click.ParamType[int]):
 @click.command(short_help="Show memory and time of a training before its devices are rented.")
 @click.argument("recipe", type=LocalPath(), metavar="RECIPE")
 @click.option(
-    "--backend", metavar="NAME", help="The device plugin.  [default: the one that knows --device; without it cpu]"
+    "--backend",
+    metavar="NAME",
+    help="The device plugin.  [default: the one that knows --device; without it cpu]",
+    shell_complete=backend_names,
 )
 @click.option(
     "--device", "device_name", metavar="NAME", help="Product name of the device to plan for; it need not be present."
@@ -110,7 +114,7 @@ class MemorySize(click.ParamType[int]):
     metavar="RUN",
     help="Use the speed of this run on the same device instead of the assumed range.",
 )
-@click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Change a key of the recipe.")
+@set_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--layers", is_flag=True, help="Also show a table by kind of module.")
 @click.option(
