@@ -266,3 +266,71 @@ class TestCache:
         sent = pickle.dumps(datasets.train)
         assert self.tokens(type(datasets)(train=pickle.loads(sent), valid=None, test=None)) == self.tokens(datasets)
         assert len(sent) < 10_000
+
+
+class TestFilesOfEachSplit:
+    """data.train_data_path, valid_data_path and test_data_path: each a file or a blend."""
+
+    @pytest.fixture
+    def letters(self, tmp_path, bytes_section):
+        """Token files by a letter, of which every document consists."""
+        for letter in "abcd":
+            corpus = write_jsonl(tmp_path / f"{letter}.jsonl", [letter * 50] * 40)
+            build_tokens([corpus], tmp_path / letter, bytes_section)
+        return lambda letter: str(tmp_path / letter)
+
+    @pytest.fixture
+    def own(self, small_recipe, letters):
+        """A recipe that trains on 1/4 a and 3/4 b, validates on c, and tests on d and a in equal parts."""
+        blend = {
+            "train_data_path": [{"weight": 0.25, "path": letters("a")}, {"weight": 0.75, "path": letters("b")}],
+            "valid_data_path": letters("c"),
+            "test_data_path": [{"weight": 1, "path": letters("d")}, {"weight": 1, "path": letters("a")}],
+        }
+        return lambda *overrides: small_recipe(f"data={json.dumps(blend | {'num_workers': 0})}", *overrides)
+
+    COUNTS = SampleCounts(train=100, valid=24, test=40)
+
+    @pytest.mark.parametrize("index", ["megatron", "native"])
+    def test_each_reads_its_own(self, own, index):
+        datasets = built(own(f"data.index={index}"), self.COUNTS)
+        read = [
+            {letter: letters.count(letter) for letter in sorted(set(letters))}
+            for split, number in ((datasets.train, 100), (datasets.valid, 24), (datasets.test, 40))
+            for letters in [[chr(int(split[i]["tokens"][0])) for i in range(number)]]
+        ]
+        assert read == [{"a": 25, "b": 75}, {"c": 24}, {"a": 20, "d": 20}]
+
+    def test_the_samples_are_megatrons(self, own, letters):
+        from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
+        from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
+
+        from pretrain.data.samples.datasets import _TokenizerFacts
+
+        recipe = own()
+        config = GPTDatasetConfig(
+            random_seed=recipe.train.seed,
+            sequence_length=SEQ_LENGTH,
+            blend_per_split=[
+                ([letters("a"), letters("b")], [0.25, 0.75]),
+                ([letters("c")], None),
+                ([letters("d"), letters("a")], [1.0, 1.0]),
+            ],
+            tokenizer=_TokenizerFacts(257, EOD, {}),
+            reset_position_ids=False,
+            reset_attention_mask=False,
+            eod_mask_loss=False,
+            create_attention_mask=False,
+        )
+        theirs = BlendedMegatronDatasetBuilder(GPTDataset, [100, 24, 40], lambda: True, config).build()
+        ours = built(recipe, self.COUNTS)
+        for their_split, our_split in zip(theirs, (ours.train, ours.valid, ours.test), strict=True):
+            assert len(their_split) == len(our_split)
+            for index in range(0, len(their_split), 3):
+                for key, value in their_split[index].items():
+                    assert torch.equal(value, our_split[index][key])
+
+    def test_a_file_is_checked_for_the_splits_that_read_it(self, own, tmp_path, bytes_section):
+        build_tokens([write_jsonl(tmp_path / "c.jsonl", ["c" * 9])], tmp_path / "c", bytes_section, force=True)
+        assert "c: split 'valid' has 1 of 1 documents with 9 tokens" in error(own())
+        assert built(own("data.valid_data_path=null", "evaluation.interval=0")).valid is None

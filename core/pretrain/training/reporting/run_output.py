@@ -193,8 +193,8 @@ def log_head(logger: RunLogger, setup: RankSetup, table: KernelTable, run_dir: P
             f"{layout.sizes}"
         ),
     ]
-    if recipe.data.path is not None:
-        entropy = unigram_entropy(recipe.data.path, setup.tokenizer.vocab_size)
+    if len(recipe.data.splits[0]) == 1:
+        entropy = unigram_entropy(recipe.data.splits[0][0].path, setup.tokenizer.vocab_size)
         lines.append(f"unigram entropy of the corpus: {entropy:.3f} nats per token; a model that learns gets below it")
     for line in (*lines, *recipe.notices, remark):
         if line:
