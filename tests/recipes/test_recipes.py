@@ -44,7 +44,7 @@ def test_the_documented_recipes_exist():
     assert {path.stem for path in RECIPES} >= {
         *("quickstart", "gpt2-345m", "gpt3", "neox20b"),
         *("gpt2-345m-zero3", "tiny-rampup", "gpt3-80gb", "llama3-8b", "qwen3-1.7b", "tinyllama-quickstart"),
-        *("mixtral-8x7b", "qwen3-30b-a3b"),
+        *("mixtral-8x7b", "qwen3-30b-a3b", "shakespeare-char"),
     }
 
 

@@ -13,7 +13,9 @@ from pretrain.data.needed import SampleCounts, samples_needed
 from pretrain.data.token_files.reading import TokenFile, bin_path, idx_path
 from pretrain.data.token_files.tokenizer_stamp import stamp_path
 from pretrain.data.tokenizers import load_tokenizer
+from pretrain.data.tokenizers.characters import train_characters
 from pretrain.errors import DataError
+from pretrain.recipe.sections.data import TokenizerSection
 from pretrain.tools.corpus.build import build_tokens
 
 EOD = 256
@@ -268,6 +270,28 @@ class TestCache:
         assert len(sent) < 10_000
 
 
+class TestNoEndOfDocument:
+    """A tokenizer without an end-of-document token trains where nothing needs one."""
+
+    @pytest.fixture
+    def recipe(self, small_recipe, tmp_path):
+        section = TokenizerSection(type="huggingface", file=str(tmp_path / "t.json"))
+        train_characters(["abc "], tmp_path / "t.json")
+        build_tokens([write_jsonl(tmp_path / "c.jsonl", ["ab c" * 20] * 40)], tmp_path / "c", section)
+        tokenizer = json.dumps({"type": "huggingface", "file": section.file})
+        return lambda *overrides: small_recipe(f"data.path={tmp_path / 'c'}", f"tokenizer={tokenizer}", *overrides)
+
+    @pytest.mark.parametrize("index", ["megatron", "native"])
+    def test_samples_have_no_end(self, recipe, index):
+        sample = built(recipe(f"data.index={index}")).train[0]
+        assert sample["loss_mask"].tolist() == [1.0] * SEQ_LENGTH
+        assert sample["position_ids"].tolist() == list(range(SEQ_LENGTH))
+
+    @pytest.mark.parametrize("key", ["eod_mask_loss", "reset_position_ids", "reset_attention_mask"])
+    def test_keys_that_need_one_are_named(self, recipe, key):
+        assert f"data.{key} needs an end-of-document token" in error(recipe(f"data.{key}=true"))
+
+
 class TestFilesOfEachSplit:
     """data.train_data_path, valid_data_path and test_data_path: each a file or a blend."""
 
@@ -327,8 +351,8 @@ class TestFilesOfEachSplit:
         for their_split, our_split in zip(theirs, (ours.train, ours.valid, ours.test), strict=True):
             assert len(their_split) == len(our_split)
             for index in range(0, len(their_split), 3):
-                for key, value in their_split[index].items():
-                    assert torch.equal(value, our_split[index][key])
+                for key, value in their_split[index].items():  # of a blend the number of the file, too
+                    assert torch.equal(torch.as_tensor(value), torch.as_tensor(our_split[index][key]))
 
     def test_a_file_is_checked_for_the_splits_that_read_it(self, own, tmp_path, bytes_section):
         build_tokens([write_jsonl(tmp_path / "c.jsonl", ["c" * 9])], tmp_path / "c", bytes_section, force=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pretrain.atomic_files import try_to_write
 from pretrain.data.token_files.reading import TokenFile, check_ids, split_range
 from pretrain.data.token_files.tokenizer_stamp import check_stamp
+from pretrain.data.tokenizers.tokenizer import end_token
 from pretrain.errors import DataError
 
 if TYPE_CHECKING:
@@ -28,6 +29,9 @@ def check_token_files(
     seq_length: int,
 ) -> None:
     """Check one pair of token files against the recipe's tokenizer, and the samples needed of each of its splits."""
+    for key in ("eod_mask_loss", "reset_position_ids", "reset_attention_mask"):
+        if getattr(data, key):
+            end_token(tokenizer, f"data.{key}")
     tokens = TokenFile.open(prefix)
     check_stamp(prefix, tokenizer)
     check_ids(tokens, tokenizer.vocab_size)

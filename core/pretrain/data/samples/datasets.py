@@ -46,7 +46,7 @@ class _TokenizerFacts:
     """Facts about a tokenizer that GPTDataset needs; small, because they are sent to every data worker."""
 
     vocab_size: int
-    eod: int
+    eod: int | None
     unique_identifiers: dict[str, str]
 
 

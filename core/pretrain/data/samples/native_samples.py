@@ -157,7 +157,7 @@ class Permutation:
 class SampleFormat:
     """Options of section `data` for the ends of documents; the result equals that of megatron-core's GPTDataset."""
 
-    eod: int
+    eod: int | None  # None: no token ends a document
     eod_mask_loss: bool
     reset_position_ids: bool
 
