@@ -270,6 +270,27 @@ class TestCache:
         assert len(sent) < 10_000
 
 
+@pytest.mark.parametrize("index", ["megatron", "native"])
+def test_as_many_iterations_as_are_said_read_all_samples_of_the_validation_text(small_recipe, token_files, index):
+    """What the run says of evaluation.iters (pretrain.training.reporting.run_output)."""
+    from pretrain.training.reporting.run_output import _validation
+
+    recipe = small_recipe(f"data.index={index}")
+    start, stop = (TokenFile.open(token_files).tokens_before(round(share * len(DOCUMENTS))) for share in (0.9, 0.98))
+    samples = (stop - start - 1) // SEQ_LENGTH
+    needed = -(-samples // 8)
+    said = f"validation: the same 8 samples every time; its text has {samples}, which evaluation.iters {needed} reads"
+    assert _validation(recipe) == said
+
+    def read(iters):
+        counts = samples_needed(small_recipe(f"data.index={index}", f"evaluation.iters={iters}"), 100)
+        valid = built(recipe, counts).valid
+        return {tuple(valid[position]["tokens"].tolist()) for position in range(counts.valid)}
+
+    assert len(read(needed - 1)) == (needed - 1) * 8
+    assert len(read(needed)) >= samples
+
+
 class TestNoEndOfDocument:
     """A tokenizer without an end-of-document token trains where nothing needs one."""
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch.distributed as dist
 
 from pretrain.atomic_files import replacing
-from pretrain.data.token_files.reading import unigram_entropy
+from pretrain.data.token_files.reading import TokenFile, unigram_entropy
 from pretrain.errors import RunError
 from pretrain.recipe.load import to_yaml
 from pretrain.report.console import Console
@@ -196,9 +196,23 @@ def log_head(logger: RunLogger, setup: RankSetup, table: KernelTable, run_dir: P
     if len(recipe.data.splits[0]) == 1:
         entropy = unigram_entropy(recipe.data.splits[0][0].path, setup.tokenizer.vocab_size)
         lines.append(f"unigram entropy of the corpus: {entropy:.3f} nats per token; a model that learns gets below it")
+    lines.append(_validation(recipe))
     for line in (*lines, *recipe.notices, remark):
         if line:
             logger.note(line)
+
+
+def _validation(recipe: Recipe) -> str:
+    """Say how much of its text a validation reads; empty without one, and for a blend, of which files are read apart."""
+    files, batch = recipe.data.splits[1], recipe.train.global_batch_size
+    if not recipe.evaluation.interval or len(files) != 1:
+        return ""
+    tokens = TokenFile.open(files[0].path).range_of(recipe.data.bounds[1], recipe.data.split_by)
+    samples = (len(tokens) - 1) // recipe.model.seq_length
+    return (
+        f"validation: the same {recipe.evaluation.iters * batch:,} samples every time; its text has {samples:,}, "
+        f"which evaluation.iters {-(-samples // batch):,} reads"
+    )
 
 
 def finish(logger: RunLogger, run_dir: Path, reason: str, iteration: int) -> None:
