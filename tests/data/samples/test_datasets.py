@@ -271,24 +271,26 @@ class TestCache:
 
 
 @pytest.mark.parametrize("index", ["megatron", "native"])
-def test_as_many_iterations_as_are_said_read_all_samples_of_the_validation_text(small_recipe, token_files, index):
-    """What the run says of evaluation.iters (pretrain.training.reporting.run_output)."""
-    from pretrain.training.reporting.run_output import _validation
+def test_as_many_iterations_as_a_run_says_read_the_whole_validation_text(small_recipe, tmp_path, bytes_section, index):
+    from pretrain.training.reporting.run_output import validation_text
 
-    recipe = small_recipe(f"data.index={index}")
-    start, stop = (TokenFile.open(token_files).tokens_before(round(share * len(DOCUMENTS))) for share in (0.9, 0.98))
+    numbered = [" ".join(f"{document}.{number}" for number in range(40)) for document in range(200)]
+    build_tokens([write_jsonl(tmp_path / "n.jsonl", numbered)], tmp_path / "n", bytes_section)
+    start, stop = (TokenFile.open(tmp_path / "n").tokens_before(sequence) for sequence in (180, 196))
     samples = (stop - start - 1) // SEQ_LENGTH
     needed = -(-samples // 8)
-    said = f"validation: the same 8 samples every time; its text has {samples}, which evaluation.iters {needed} reads"
-    assert _validation(recipe) == said
 
     def read(iters):
-        counts = samples_needed(small_recipe(f"data.index={index}", f"evaluation.iters={iters}"), 100)
+        recipe = small_recipe(f"data.path={tmp_path / 'n'}", f"data.index={index}", f"evaluation.iters={iters}")
+        counts = samples_needed(recipe, 100)
         valid = built(recipe, counts).valid
-        return {tuple(valid[position]["tokens"].tolist()) for position in range(counts.valid)}
+        return validation_text(recipe), len({tuple(valid[i]["tokens"].tolist()) for i in range(counts.valid)})
 
-    assert len(read(needed - 1)) == (needed - 1) * 8
-    assert len(read(needed)) >= samples
+    said = f"the validation text has {samples}, which evaluation.iters {needed} reads"
+    few, all_ = read(needed - 1), read(needed)
+    assert few == (f"every evaluation reads the same {8 * (needed - 1)} samples; {said}", 8 * (needed - 1))
+    assert all_[0].endswith(said)
+    assert all_[1] >= samples
 
 
 class TestNoEndOfDocument:
