@@ -294,7 +294,7 @@ def data_problems(recipe: Recipe) -> Iterator[Problem]:
         yield Problem("data.blend", "given together with data.path; choose one.")
     if data.own_files is not None:
         yield from _common_beside_own(data)
-    if data.corpus is not None and data.path is None:
+    if data.corpus is not None and (data.blend is not None or data.own_files is not None):
         given = "data.train_data_path" if data.blend is None else "data.blend"
         yield Problem("data.corpus", f"this builds one token file: give data.path instead of {given}.")
     if data.split_by == "tokens" and data.index != "native":
