@@ -41,8 +41,8 @@ def check_token_files(
 
 
 def samples_of_files(data: DataSection, needed: Sequence[int]) -> Iterator[tuple[str, list[int]]]:
-    """Yield every token file with the samples needed of each split, 0 for a split that does not read the file."""
-    for path in data.token_files:
+    """Yield every token file, once, with the samples needed of each split, 0 for one that does not read the file."""
+    for path in dict.fromkeys(data.token_files):
         reads = [any(part.path == path for part in blend) for blend in data.splits]
         yield path, [number if here else 0 for number, here in zip(needed, reads, strict=True)]
 

@@ -100,9 +100,8 @@ class DataSection(Section):
 
     @property
     def token_files(self) -> list[str]:
-        """The path of every token file, once."""
-        files = self.common_files if self.own_files is None else sum(self.own_files, ())
-        return list(dict.fromkeys(part.path for part in files))
+        """The path of every token file, in the order in which they are named; of one that is named twice, twice."""
+        return [part.path for part in (self.common_files if self.own_files is None else sum(self.own_files, ()))]
 
     @property
     def bounds(self) -> list[tuple[float, float]]:
