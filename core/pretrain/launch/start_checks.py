@@ -161,6 +161,7 @@ def _input_problems(recipe: Recipe, samples: SampleCounts) -> list[PretrainError
     tokenizer = None
     try:
         tokenizer = load_tokenizer(recipe.tokenizer)
+        tokenizer.encode(recipe.evaluation.prompt or "")  # not after the training: it may have an unknown character
     except DataError as error:
         problems.append(error)
     for path, needed in samples_of_files(recipe.data, (samples.train, samples.valid, samples.test)):
