@@ -8,7 +8,7 @@ import pytest
 
 from engine import tiny
 from engine.layouts import LLAMA, QWEN
-from pretrain.checkpoint.identity import identity, require_same, structure
+from pretrain.checkpoint.identity import differences, identity, require_same, structure
 from pretrain.errors import CheckpointError
 from pretrain.recipe import make_recipe
 from pretrain.recipe.sections.model import ModelSection
@@ -83,3 +83,22 @@ def test_every_setting_is_part_of_the_structure_but_those_of_the_training():
     found = structure(make_recipe(SMALLEST).model)
     assert set(ModelSection.model_fields) - set(found) == OF_THE_TRAINING
     assert set(found) <= set(ModelSection.model_fields)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "notice"),
+    [
+        (["data.split_by=tokens"], "data.split_by: tokens, the checkpoint's documents"),
+        (
+            ["data.train_data_path=a", "data.valid_data_path=b"],
+            "data.split: files of their own, the checkpoint's 969,30,1",
+        ),
+    ],
+)
+def test_another_way_to_hold_text_out_is_told(overrides, notice):
+    """Also to a checkpoint from before the key existed."""
+    saved = identity(*model("data.index=native"))
+    del saved["samples"]["data.split_by"]
+    (found,) = differences(model("data.index=native", *overrides)[0], saved)
+    assert found.startswith(notice)
+    assert differences(model("data.index=native")[0], saved) == []

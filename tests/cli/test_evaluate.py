@@ -8,6 +8,9 @@ import shutil
 import pytest
 
 from cli.trained import call, contents, evaluations, settings, write_recipe
+from pretrain.errors import RecipeError
+from pretrain.recipe import make_recipe
+from recipe.smallest import SMALLEST
 
 TP, PP = "parallel.tensor_model_parallel_size=2", "parallel.pipeline_model_parallel_size=2"
 ZERO3 = ("engine={name: deepspeed, zero: {stage: 3}}",)
@@ -125,6 +128,15 @@ def test_a_checkpoint_of_another_program_is_evaluated_with_a_recipe_of_its_model
     found = evaluate(recipe, "--load", tmp_path / "theirs")
     assert {split: found[split] for split in ("valid", "test")} == evaluations(run_dir)
     assert found["iteration"] == 3
+
+
+def test_splits_with_files_of_their_own_are_those_that_are_named():
+    from pretrain.cli.evaluate import _splits
+
+    recipe = make_recipe(SMALLEST, ["data={train_data_path: a, valid_data_path: b}"])
+    assert _splits(recipe, None) == ["valid"]
+    with pytest.raises(RecipeError, match=r"no token file for the test\.\n.*--set data\.test_data_path=PATH"):
+        _splits(recipe, "test")
 
 
 def test_mistakes_are_errors_of_two_lines(recipe, run_dir, tmp_path, capfd):

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from pretrain.cli.main import main
+from pretrain.data.token_files.reading import TokenFile
 from pretrain.data.tokenizers import load_tokenizer
 from pretrain.recipe.sections.data import TokenizerSection
 
@@ -32,6 +33,36 @@ def test_trains_on_jsonl_and_on_text(pretrain, tmp_path, name, content):
     tokenizer = load_tokenizer(TokenizerSection(type="huggingface", file=str(output)))
     assert tokenizer.decode(tokenizer.encode(TEXT)) == TEXT
     assert len(tokenizer.encode(TEXT)) < len(TEXT) * 0.6
+
+
+def test_characters_of_a_text_and_token_files_without_an_end_of_document(pretrain, tmp_path):
+    text, output, prefix = tmp_path / "a.txt", tmp_path / "t.json", tmp_path / "tokens"
+    text.write_bytes("to be, or\r\n\tnot to b\u00e9".encode())
+    assert pretrain("tokenizer", "train", text, "--type", "char", "--output", output)[1] == f"{output}: 12 tokens\n"
+    build = ["data", "build", text, "--output-prefix", prefix, "--tokenizer-file", output]
+    assert pretrain(*build)[0] == 0
+    tokens = TokenFile.open(f"{prefix}_text_document").tokens.tolist()
+    tokenizer = load_tokenizer(TokenizerSection(type="huggingface", file=str(output)))
+    assert tokenizer.decode(tokens).encode() == text.read_bytes()
+    code, _, errors = pretrain(*build, "--append-eod", "--force")
+    assert (code, "--append-eod needs an end-of-document token" in errors) == (2, True)
+    text.write_text("to be; or")
+    code, _, errors = pretrain(*build, "--force")
+    assert (code, "a.txt" in errors, "no token for the character ';' (U+003B)" in errors) == (2, True, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "--type bpe needs --vocab-size"),
+        (["--vocab-size", 300, "--unknown"], "takes no --unknown"),
+        (["--type", "char", "--vocab-size", 300], "--type char takes no --vocab-size"),
+    ],
+)
+def test_options_of_the_other_type_are_refused(pretrain, tmp_path, options, message):
+    (tmp_path / "a.txt").write_text(TEXT)
+    code, _, errors = pretrain("tokenizer", "train", tmp_path / "a.txt", *options, "--output", tmp_path / "t.json")
+    assert (code, message in errors) == (2, True)
 
 
 def test_says_when_the_text_is_too_small_for_the_vocabulary(pretrain, tmp_path):

@@ -82,6 +82,18 @@ def test_parts_of_a_blend_are_compared_by_weight_and_content(tokens, tmp_path):
     assert "  token files 2 of 2: content " in found_in([whole, blend((1, tokens), (2, tokens))])
 
 
+def test_files_of_each_split_are_compared(tokens, tmp_path):
+    """Two files are named in each order; only their places differ."""
+    other = write_tokens(tmp_path / "other", range(50))
+
+    def own(*paths):
+        keys = zip(("train_data_path", "valid_data_path", "test_data_path"), paths, strict=True)
+        return told(tokens, "data.path=null", *(f"data.{key}={path}" for key, path in keys))
+
+    assert found_in([own(tokens, other, tokens)] * 2) == ""
+    assert "  token files 3 of 3: content " in found_in([own(tokens, other, tokens), own(tokens, other, other)])
+
+
 def test_a_file_that_one_host_lacks_is_a_difference(tokens, tmp_path):
     found = found_in([told(tokens), told(tmp_path / "absent", host="b")])
     assert f"  token files 1 of 1: token file {tmp_path / 'absent'}.idx is missing. on b (rank 1), content " in found

@@ -6,6 +6,7 @@ import pytest
 
 ROPE = "model.position_embedding_type=rope"
 YARN = (ROPE, "model.use_rope_scaling=true", "model.rope_scaling_type=yarn")
+FILES_MISSING = "data.path: required, or data.train_data_path, or data.blend: [{weight: 1, path: ...}, ...]."
 SAMPLES = "train.train_samples=5000"
 
 
@@ -186,8 +187,33 @@ SAMPLES = "train.train_samples=5000"
             ["tokenizer={type: huggingface, file: t}", "data.corpus={source: python_stdlib}"],
             "tokenizer.vocab_size: required with data.corpus, on which the tokenizer is trained.",
         ),
-        (["data.path=null"], "data.path: required, or data.blend: [{weight: 1, path: ...}, ...]."),
-        (["data={blend: []}"], "data.path: required, or data.blend: [{weight: 1, path: ...}, ...]."),
+        (["data.path=null"], FILES_MISSING),
+        (["data={blend: []}"], FILES_MISSING),
+        (["data={train_data_path: []}"], FILES_MISSING),
+        (
+            ["data={path: a, test_data_path: b}"],
+            "data.path: given together with files for one split (data.train_data_path, ...).",
+        ),
+        (
+            ["data={blend: [{weight: 1, path: a}], valid_data_path: b}"],
+            "data.blend: given together with files for one split (data.train_data_path, ...).",
+        ),
+        (
+            ["data={valid_data_path: b}"],
+            "data.train_data_path: required where validation or test have files of their own.",
+        ),
+        (
+            ["data={train_data_path: a}"],
+            "data.valid_data_path: required where training has files of its own, or set evaluation.interval: 0.",
+        ),
+        (
+            ["data={train_data_path: a, valid_data_path: b, corpus: {source: python_stdlib}}"],
+            "data.corpus: this builds one token file: give data.path instead of data.train_data_path.",
+        ),
+        (
+            ["data.split_by=tokens"],
+            "data.split_by: tokens needs data.index: native; megatron divides between documents.",
+        ),
         (
             ["data={path: a, blend: [{weight: 1, path: b}]}"],
             "data.blend: given together with data.path; choose one.",
@@ -283,6 +309,8 @@ def test_a_recipe_that_trains_nothing_may_lack_what_training_needs(make, overrid
         ["parallel={use_distributed_optimizer: true, overlap_grad_reduce: true, overlap_param_gather: true}"],
         ["parallel.tensor_model_parallel_size=2", "recompute={granularity: full, distribute_saved_activations: true}"],
         ["data.split='1,0,0'", "evaluation.interval=0"],
+        ["data.train_data_path=a", "evaluation.interval=0"],
+        ["data.split_by=tokens", "data.index=native"],
         ["train.rampup_batch_size=[2, 2, 100]", SAMPLES, "schedule={lr_warmup_samples: 5, lr_decay_samples: 12}"],
         ["schedule={lr_decay_style: constant, lr_warmup_fraction: 0.1, lr_decay_iters: 50}"],
         ["schedule={lr_decay_style: WSD, lr_wsd_decay_iters: 20, lr_wsd_decay_style: linear}"],

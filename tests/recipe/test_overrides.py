@@ -66,10 +66,18 @@ def test_a_mistake_in_an_override_names_the_override(refusal):
     [
         ("train.train_samples=64", "train", "train_iters"),
         ("data.blend=[{weight: 1, path: a}]", "data", "path"),
+        ("data={train_data_path: a, valid_data_path: b}", "data", "path"),
     ],
 )
 def test_an_override_of_one_alternative_replaces_the_other_of_the_file(make, override, section, replaced):
     assert getattr(getattr(make(override), section), replaced) is None
+
+
+def test_files_for_the_splits_replace_a_common_one_and_not_each_other(make):
+    data = make("data.train_data_path=a", "data.valid_data_path=[{weight: 2, path: b}, {weight: 1, path: c}]").data
+    assert (data.path, data.token_files) == (None, ["a", "b", "c"])
+    assert [len(files) for files in data.splits] == [1, 2, 0]
+    assert make("data.blend=[{weight: 1, path: d}]").data.train_data_path is None
 
 
 def test_both_alternatives_as_overrides_are_a_mistake(refusal):

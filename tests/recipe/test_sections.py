@@ -52,9 +52,13 @@ def test_text_is_text(refusal):
 PATHS = [path for path, field in walk(Recipe) if re.search(r"(path|file|\.load|\.save|deepspeed_config)$", path)]
 
 
+LISTS = {"data.blend", "data.train_data_path", "data.valid_data_path", "data.test_data_path"}
+
+
 @pytest.mark.parametrize("path", PATHS)
 def test_a_path_is_not_an_address(refusal, path):
-    given = "data.blend=[{weight: 1, path: s3://bucket/x}]" if path == "data.blend.path" else f"{path}=s3://bucket/x"
+    list_of = path.removesuffix(".path")
+    given = f"{list_of}=[{{weight: 1, path: s3://bucket/x}}]" if list_of in LISTS else f"{path}=s3://bucket/x"
     assert "'s3://bucket/x' is a URL; only local files are read and written." in refusal(given)
 
 

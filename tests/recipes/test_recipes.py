@@ -44,7 +44,7 @@ def test_the_documented_recipes_exist():
     assert {path.stem for path in RECIPES} >= {
         *("quickstart", "gpt2-345m", "gpt3", "neox20b"),
         *("gpt2-345m-zero3", "tiny-rampup", "gpt3-80gb", "llama3-8b", "qwen3-1.7b", "tinyllama-quickstart"),
-        *("mixtral-8x7b", "qwen3-30b-a3b"),
+        *("mixtral-8x7b", "qwen3-30b-a3b", "shakespeare-char"),
     }
 
 
@@ -257,7 +257,7 @@ def _flat(recipe):
 
 def test_a_target_is_stated_where_a_loss_is_known():
     targets = {path.stem: load_recipe(path).evaluation.target_loss for path in RECIPES}
-    measured = {"quickstart", "tinyllama-quickstart", "moe-quickstart"}
+    measured = {"quickstart", "tinyllama-quickstart", "moe-quickstart", "shakespeare-char"}
     assert {name for name, target in targets.items() if target} == {*measured, "gpt2-345m", "gpt2-345m-zero3"}
     readme = (FOLDER.parent / "README.md").read_text(encoding="utf-8").replace("\n", " ")
     assert [name for name, target in targets.items() if target and f"{name} {target:g} (" not in readme] == []

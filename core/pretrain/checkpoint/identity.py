@@ -73,7 +73,8 @@ def require_same(
 
 def differences(recipe: Recipe, saved: Mapping[str, Any]) -> list[str]:
     """Return a notice for each setting that differs from the checkpoint's; the recipe's value is used."""
-    before = {"data.index": "megatron"} | saved["samples"]  # the default of checkpoints without this key
+    # the defaults of checkpoints without these keys
+    before = {"data.index": "megatron", "data.split_by": "documents"} | saved["samples"]
     settings = saved.get("settings", {})
     notices = [
         f"{name}: {value} from here on; it was {settings[name]}"
@@ -102,11 +103,14 @@ def _settings(recipe: Recipe) -> dict[str, Any]:
 
 def _samples(recipe: Recipe) -> dict[str, Any]:
     """Return the settings that the order of samples depends on; data.index: native stores its own, without the data."""
-    paths = recipe.data.path or [[part.path, part.weight] for part in recipe.data.blend or ()]
+    data = recipe.data
+    blends = [[[part.path, part.weight] for part in blend] for blend in data.own_files or (data.common_files,)]
+    paths = data.path or (blends[0] if data.own_files is None else blends)
     return {
         "train.seed": recipe.train.seed,
-        "data.index": recipe.data.index,
-        "data": paths if recipe.data.index == "megatron" else None,
-        "data.split": recipe.data.split,
+        "data.index": data.index,
+        "data": paths if data.index == "megatron" else None,
+        "data.split": data.split if data.own_files is None else "files of their own",
+        "data.split_by": data.split_by,
         "model.seq_length": recipe.model.seq_length,
     }

@@ -27,7 +27,7 @@ _SPLITS = ("train", "valid", "test")
     "or the recipe's checkpoint.load]",
 )
 @click.option(
-    "--split", type=click.Choice(_SPLITS[1:]), help="Held-out text to evaluate.  [default: all that data.split has]"
+    "--split", type=click.Choice(_SPLITS[1:]), help="Held-out text to evaluate.  [default: all that there is]"
 )
 @click.option(
     "--iters",
@@ -91,14 +91,19 @@ def _named(recipe: Recipe) -> Path:
 
 def _splits(recipe: Recipe, wanted: str | None) -> list[str]:
     """Return the splits to evaluate; each must have documents."""
-    shares = dict(zip(_SPLITS, recipe.data.shares, strict=True))
-    splits = [name for name in _SPLITS[1:] if (shares[name] > 0 if wanted is None else name == wanted)]
-    empty = [name for name in splits if not shares[name]]
-    if empty or not splits:
-        what = {None: "validation and test", "valid": "validation", "test": "the test"}[wanted]
-        msg = (
-            f"{recipe.source}: data.split {recipe.data.split} leaves no document for {what}.\n"
-            "Choose another --split, or --set data.split if the training has not read all documents."
-        )
-        raise RecipeError(msg)
+    has_text = dict(zip(_SPLITS, map(bool, recipe.data.splits), strict=True))
+    splits = [name for name in _SPLITS[1:] if (has_text[name] if wanted is None else name == wanted)]
+    if not splits or not all(has_text[name] for name in splits):
+        raise RecipeError(_no_text(recipe, wanted))
     return splits
+
+
+def _no_text(recipe: Recipe, wanted: str | None) -> str:
+    what = {None: "validation and test", "valid": "validation", "test": "the test"}[wanted]
+    if recipe.data.own_files is not None:
+        key = f"data.{wanted or 'valid'}_data_path"
+        return f"{recipe.source} names no token file for {what}.\nChoose another --split, or --set {key}=PATH."
+    return (
+        f"{recipe.source}: data.split {recipe.data.split} leaves no document for {what}.\n"
+        "Choose another --split, or --set data.split if the training has not read all documents."
+    )

@@ -27,8 +27,7 @@ def samples_needed(recipe: Recipe, train_iters: int) -> SampleCounts:
     if recipe.evaluation.interval == 0:
         return SampleCounts(train=train)
     evaluation = recipe.evaluation.iters * batch
-    has_test = recipe.data.shares[2] > 0
-    return SampleCounts(train=train, valid=evaluation, test=evaluation if has_test else 0)
+    return SampleCounts(train=train, valid=evaluation, test=evaluation if recipe.data.splits[2] else 0)
 
 
 class OwnCorpus(Protocol):

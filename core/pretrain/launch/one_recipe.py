@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 OF_HOST = frozenset(
     {
         *("data.path", "data.blend.path", "data.cache_path"),
+        *("data.train_data_path.path", "data.valid_data_path.path", "data.test_data_path.path"),
         *("tokenizer.file", "tokenizer.vocab_file", "tokenizer.merge_file"),
         *("engine.zero.offload_param.nvme_path", "engine.zero.offload_optimizer.nvme_path"),
     }
@@ -123,10 +124,9 @@ def _files(recipe: Recipe, *, reads_data: bool) -> dict[str, str]:
     from pretrain.data.token_files.reading import TokenFile  # noqa: PLC0415  --help needs none of it
     from pretrain.data.tokenizers.tokenizer import fingerprint_of  # noqa: PLC0415
 
-    section, data = recipe.tokenizer, recipe.data
+    section = recipe.tokenizer
     files = [Path(name) for name in (section.vocab_file, section.merge_file, section.file) if name]
-    prefixes = [data.path] if data.path else [part.path for part in data.blend or ()]
-    prefixes = prefixes if reads_data else []
+    prefixes = recipe.data.token_files if reads_data else []
     found = {"tokenizer": _content(fingerprint_of, section.type, *files)}
     for number, prefix in enumerate(prefixes, start=1):
         key = f"token files {number} of {len(prefixes)}"

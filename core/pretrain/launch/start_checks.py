@@ -153,7 +153,7 @@ def require_inputs(recipe: Recipe, samples: SampleCounts) -> None:
 
 
 def _input_problems(recipe: Recipe, samples: SampleCounts) -> list[PretrainError]:
-    from pretrain.data.samples.checks import check_token_files, split_bounds  # noqa: PLC0415  --help needs none of them
+    from pretrain.data.samples.checks import check_token_files, samples_of_files  # noqa: PLC0415  --help needs none of them
     from pretrain.data.token_files.reading import TokenFile  # noqa: PLC0415
     from pretrain.data.tokenizers import load_tokenizer  # noqa: PLC0415
 
@@ -161,15 +161,15 @@ def _input_problems(recipe: Recipe, samples: SampleCounts) -> list[PretrainError
     tokenizer = None
     try:
         tokenizer = load_tokenizer(recipe.tokenizer)
+        tokenizer.encode(recipe.evaluation.prompt or "")  # not after the training: it may have an unknown character
     except DataError as error:
         problems.append(error)
-    needed, bounds = (samples.train, samples.valid, samples.test), split_bounds(recipe.data)
-    for path in [recipe.data.path] if recipe.data.path else [part.path for part in recipe.data.blend or ()]:
+    for path, needed in samples_of_files(recipe.data, (samples.train, samples.valid, samples.test)):
         try:
             if tokenizer is None:
                 TokenFile.open(path)
             else:
-                check_token_files(path, tokenizer, bounds, needed, recipe.model.seq_length)
+                check_token_files(path, tokenizer, recipe.data, needed, recipe.model.seq_length)
         except PretrainError as error:
             problems.append(error)
     return problems

@@ -6,6 +6,7 @@ import json
 import sys
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -209,6 +210,7 @@ def _mapping(loader: yaml.SafeLoader, node: yaml.MappingNode, document: Document
 _ALTERNATIVES = (
     ("train.train_iters", "train.train_samples"),
     ("data.path", "data.blend"),
+    *product(("data.path", "data.blend"), ("data.train_data_path", "data.valid_data_path", "data.test_data_path")),
     ("schedule.lr_warmup_iters", "schedule.lr_warmup_samples", "schedule.lr_warmup_fraction"),
     ("schedule.lr_decay_iters", "schedule.lr_decay_samples"),
     ("schedule.lr_wsd_decay_iters", "schedule.lr_wsd_decay_samples"),

@@ -44,7 +44,7 @@ class Sampling:
 
 
 def next_tokens(
-    engine: ForwardEngine, tokens: list[int], draw: Callable[[Tensor], int], eod: int, limit: int
+    engine: ForwardEngine, tokens: list[int], draw: Callable[[Tensor], int], eod: int | None, limit: int
 ) -> Iterator[int]:
     """Yield up to `limit` tokens after `tokens`, without the document's end, and append them; all ranks together."""
     for _ in range(limit):

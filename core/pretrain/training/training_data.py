@@ -109,7 +109,7 @@ class TrainingData:
         return Evaluation(
             engine=self.engine,
             batches=self._held_out,
-            splits=("valid", "test") if self.setup.recipe.data.shares[2] > 0 else ("valid",),
+            splits=("valid", "test") if self.setup.recipe.data.splits[2] else ("valid",),
             num_microbatches=self.setup.layout.num_microbatches(self.setup.recipe.train.global_batch_size),
             iters=self.setup.recipe.evaluation.iters,
         )

@@ -16,7 +16,9 @@ def main(store, prefix, rank):
     with quiet_gloo():
         distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     blend = [{"weight": weight, "path": prefix} for weight in (1, 2)]
-    print(json.dumps([build({"path": prefix}, rank), build({"blend": blend}, rank)]))
+    common = [{"path": prefix, "split": "90,8,2"}, {"blend": blend, "split": "90,8,2"}]
+    own = {"train_data_path": blend, "valid_data_path": prefix, "test_data_path": blend}
+    print(json.dumps([build(data, rank) for data in (*common, own)]))
     distributed.destroy_process_group()
 
 
@@ -28,7 +30,7 @@ def build(data, rank):
     from pretrain.recipe import make_recipe
     from recipe.smallest import SMALLEST
 
-    recipe = make_recipe(SMALLEST | {"data": data | {"split": "90,8,2"}})
+    recipe = make_recipe(SMALLEST | {"data": data})
     tokenizer = load_tokenizer(recipe.tokenizer)
     datasets = build_datasets(recipe, tokenizer, SampleCounts(train=200, valid=20, test=20))
     tokens = [datasets.train[index]["tokens"].tolist() for index in range(10)]

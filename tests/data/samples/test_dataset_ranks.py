@@ -77,6 +77,6 @@ def test_two_ranks_get_the_same_samples_from_one_cache(tmp_path, token_files):
     outputs = [rank.communicate(timeout=120)[0] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0]
     assert outputs[0] == outputs[1]
-    (*_, of_one), (*_, of_blend) = json.loads(outputs[0])
-    assert len(of_one) == len(of_blend) == 10
-    assert of_one != of_blend
+    (*_, of_one), (*_, of_blend), (*_, of_own_files) = json.loads(outputs[0])
+    assert len(of_one) == len(of_blend) == len(of_own_files) == 10
+    assert of_one != of_blend != of_own_files  # those read all of the blend's files

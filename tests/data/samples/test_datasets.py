@@ -13,7 +13,9 @@ from pretrain.data.needed import SampleCounts, samples_needed
 from pretrain.data.token_files.reading import TokenFile, bin_path, idx_path
 from pretrain.data.token_files.tokenizer_stamp import stamp_path
 from pretrain.data.tokenizers import load_tokenizer
+from pretrain.data.tokenizers.characters import train_characters
 from pretrain.errors import DataError
+from pretrain.recipe.sections.data import TokenizerSection
 from pretrain.tools.corpus.build import build_tokens
 
 EOD = 256
@@ -266,3 +268,116 @@ class TestCache:
         sent = pickle.dumps(datasets.train)
         assert self.tokens(type(datasets)(train=pickle.loads(sent), valid=None, test=None)) == self.tokens(datasets)
         assert len(sent) < 10_000
+
+
+@pytest.mark.parametrize("index", ["megatron", "native"])
+def test_as_many_iterations_as_a_run_says_read_the_whole_validation_text(small_recipe, tmp_path, bytes_section, index):
+    from pretrain.training.reporting.run_output import validation_text
+
+    numbered = [" ".join(f"{document}.{number}" for number in range(40)) for document in range(200)]
+    build_tokens([write_jsonl(tmp_path / "n.jsonl", numbered)], tmp_path / "n", bytes_section)
+    start, stop = (TokenFile.open(tmp_path / "n").tokens_before(sequence) for sequence in (180, 196))
+    samples = (stop - start - 1) // SEQ_LENGTH
+    needed = -(-samples // 8)
+
+    def read(iters):
+        recipe = small_recipe(f"data.path={tmp_path / 'n'}", f"data.index={index}", f"evaluation.iters={iters}")
+        counts = samples_needed(recipe, 100)
+        valid = built(recipe, counts).valid
+        return validation_text(recipe), len({tuple(valid[i]["tokens"].tolist()) for i in range(counts.valid)})
+
+    said = f"the validation text has {samples}, which evaluation.iters {needed} reads"
+    few, all_ = read(needed - 1), read(needed)
+    assert few == (f"every evaluation reads the same {8 * (needed - 1)} samples; {said}", 8 * (needed - 1))
+    assert all_[0].endswith(said)
+    assert all_[1] >= samples
+
+
+class TestNoEndOfDocument:
+    """A tokenizer without an end-of-document token trains where nothing needs one."""
+
+    @pytest.fixture
+    def recipe(self, small_recipe, tmp_path):
+        section = TokenizerSection(type="huggingface", file=str(tmp_path / "t.json"))
+        train_characters(["abc "], tmp_path / "t.json")
+        build_tokens([write_jsonl(tmp_path / "c.jsonl", ["ab c" * 20] * 40)], tmp_path / "c", section)
+        tokenizer = json.dumps({"type": "huggingface", "file": section.file})
+        return lambda *overrides: small_recipe(f"data.path={tmp_path / 'c'}", f"tokenizer={tokenizer}", *overrides)
+
+    @pytest.mark.parametrize("index", ["megatron", "native"])
+    def test_samples_have_no_end(self, recipe, index):
+        sample = built(recipe(f"data.index={index}")).train[0]
+        assert sample["loss_mask"].tolist() == [1.0] * SEQ_LENGTH
+        assert sample["position_ids"].tolist() == list(range(SEQ_LENGTH))
+
+    @pytest.mark.parametrize("key", ["eod_mask_loss", "reset_position_ids", "reset_attention_mask"])
+    def test_keys_that_need_one_are_named(self, recipe, key):
+        assert f"data.{key} needs an end-of-document token" in error(recipe(f"data.{key}=true"))
+
+
+class TestFilesOfEachSplit:
+    """data.train_data_path, valid_data_path and test_data_path: each a file or a blend."""
+
+    @pytest.fixture
+    def letters(self, tmp_path, bytes_section):
+        """Token files by a letter, of which every document consists."""
+        for letter in "abcd":
+            corpus = write_jsonl(tmp_path / f"{letter}.jsonl", [letter * 50] * 40)
+            build_tokens([corpus], tmp_path / letter, bytes_section)
+        return lambda letter: str(tmp_path / letter)
+
+    @pytest.fixture
+    def own(self, small_recipe, letters):
+        """A recipe that trains on 1/4 a and 3/4 b, validates on c, and tests on d and a in equal parts."""
+        blend = {
+            "train_data_path": [{"weight": 0.25, "path": letters("a")}, {"weight": 0.75, "path": letters("b")}],
+            "valid_data_path": letters("c"),
+            "test_data_path": [{"weight": 1, "path": letters("d")}, {"weight": 1, "path": letters("a")}],
+        }
+        return lambda *overrides: small_recipe(f"data={json.dumps(blend | {'num_workers': 0})}", *overrides)
+
+    COUNTS = SampleCounts(train=100, valid=24, test=40)
+
+    @pytest.mark.parametrize("index", ["megatron", "native"])
+    def test_each_reads_its_own(self, own, index):
+        datasets = built(own(f"data.index={index}"), self.COUNTS)
+        read = [
+            {letter: letters.count(letter) for letter in sorted(set(letters))}
+            for split, number in ((datasets.train, 100), (datasets.valid, 24), (datasets.test, 40))
+            for letters in [[chr(int(split[i]["tokens"][0])) for i in range(number)]]
+        ]
+        assert read == [{"a": 25, "b": 75}, {"c": 24}, {"a": 20, "d": 20}]
+
+    def test_the_samples_are_megatrons(self, own, letters):
+        from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
+        from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
+
+        from pretrain.data.samples.datasets import _TokenizerFacts
+
+        recipe = own()
+        config = GPTDatasetConfig(
+            random_seed=recipe.train.seed,
+            sequence_length=SEQ_LENGTH,
+            blend_per_split=[
+                ([letters("a"), letters("b")], [0.25, 0.75]),
+                ([letters("c")], None),
+                ([letters("d"), letters("a")], [1.0, 1.0]),
+            ],
+            tokenizer=_TokenizerFacts(257, EOD, {}),
+            reset_position_ids=False,
+            reset_attention_mask=False,
+            eod_mask_loss=False,
+            create_attention_mask=False,
+        )
+        theirs = BlendedMegatronDatasetBuilder(GPTDataset, [100, 24, 40], lambda: True, config).build()
+        ours = built(recipe, self.COUNTS)
+        for their_split, our_split in zip(theirs, (ours.train, ours.valid, ours.test), strict=True):
+            assert len(their_split) == len(our_split)
+            for index in range(0, len(their_split), 3):
+                for key, value in their_split[index].items():  # of a blend the number of the file, too
+                    assert torch.equal(torch.as_tensor(value), torch.as_tensor(our_split[index][key]))
+
+    def test_a_file_is_checked_for_the_splits_that_read_it(self, own, tmp_path, bytes_section):
+        build_tokens([write_jsonl(tmp_path / "c.jsonl", ["c" * 9])], tmp_path / "c", bytes_section, force=True)
+        assert "c: split 'valid' has 1 of 1 documents with 9 tokens" in error(own())
+        assert built(own("data.valid_data_path=null", "evaluation.interval=0")).valid is None

@@ -55,7 +55,7 @@ def files(tmp_path_factory, bridged):
 
 def windows_of(prefix, bounds, seed):
     file = TokenFile.open(prefix)
-    return Windows(file, file.identity(), bounds, SEQ_LENGTH, seed)
+    return Windows(file, file.identity(), file.range_of(bounds, "documents"), SEQ_LENGTH, seed)
 
 
 class TestWindows:
@@ -239,3 +239,36 @@ def test_a_phase_survives_a_checkpoint(files):
     phase = Phase(7, {"a": 0.5, "b": 2.0}, {"a": 3, "gone": 9})
     saved = replace(blend(files, {"A": 1}), phase=phase).blend()
     assert replace(blend(files, {"A": 1}), phase=Phase(0, phase.weights)).resume(7, saved).phase == phase
+
+
+class TestSplitByTokens:
+    """data.split_by: tokens divides one long document."""
+
+    TOKENS = 5_003
+
+    @pytest.fixture
+    def one_document(self, native, tmp_path):
+        (tmp_path / "text.txt").write_text("".join(chr(32 + number % 90) for number in range(self.TOKENS)))
+        prefix = tmp_path / "text"
+        build_tokens([tmp_path / "text.txt"], prefix, native().tokenizer)
+        return lambda *overrides: native(f"data.path={prefix}", "data.split=90,8,2", *overrides)
+
+    def test_each_split_has_its_share_of_the_tokens_of_one_document(self, one_document):
+        counts = SampleCounts(train=20, valid=8, test=8)
+        datasets = built(one_document("data.split_by=tokens"), counts)
+        windows = [next(iter(split.parts.values())) for split in (datasets.train, datasets.valid, datasets.test)]
+        assert [(each._first, each._first + each._size) for each in windows] == [(0, 4503), (4503, 4903), (4903, 5003)]
+
+    def test_no_split_reads_a_token_of_another(self, one_document):
+        datasets = built(one_document("data.split_by=tokens"), SampleCounts(train=300, valid=30, test=8))
+        text = TokenFile.open(one_document().data.path).tokens
+        (windows,) = datasets.valid.parts.values()
+        within = {text[i : i + SEQ_LENGTH + 1].tobytes() for i in range(4503, 4903 - SEQ_LENGTH)}
+        assert {windows[number].tobytes() for number in range(5 * windows.per_epoch)} <= within
+
+    def test_by_documents_one_split_gets_all_and_the_error_says_what_to_do(self, one_document):
+        with pytest.raises(DataError) as caught:
+            built(one_document(), SampleCounts(train=20, valid=8))
+        assert str(caught.value).splitlines()[1] == (
+            "data.split: 90,8,2 divides documents; to divide tokens: data.split_by: tokens, data.index: native."
+        )

@@ -10,15 +10,18 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.example_corpus import DOCUMENTS
 from pretrain.data.tokenizers import load_tokenizer
 from pretrain.data.tokenizers.bpe import train_tokenizer
+from pretrain.data.tokenizers.characters import train_characters
 from pretrain.data.tokenizers.load import GPT2_VOCAB_SIZE, expected_vocab_size
+from pretrain.data.tokenizers.tokenizer import end_token
 from pretrain.errors import DataError
 from pretrain.recipe.sections.data import TokenizerSection
+from pretrain.tools.convert.formats.hugging_face_writer import tokenizer_files
 from pretrain.tools.corpus.encoding import load_encoder
 
 _TESTS = Path(__file__).parents[2]
@@ -194,15 +197,62 @@ class TestBrokenFiles:
         (tmp_path / "merges.txt").write_text("#version: 0.2\nqq zz\n")
         assert "are not GPT-2's vocab.json and merges.txt" in self.error(**gpt2_section.model_dump())
 
-    def test_a_vocabulary_without_an_end_of_document(self, tmp_path, trained_file):
+    @pytest.mark.parametrize("load", [load_tokenizer, lambda section: load_encoder(section).tokenizer])
+    def test_a_vocabulary_without_an_end_of_document_fails_where_one_is_needed(self, tmp_path, trained_file, load):
         file = tmp_path / "endless.json"
         file.write_text(trained_file.read_text().replace("<|endoftext|>", "<|nothing|>"))
-        assert "no end-of-document token" in self.error(type="huggingface", file=str(file))
+        tokenizer = load(TokenizerSection(type="huggingface", file=str(file)))
+        assert tokenizer.eod is None
+        with pytest.raises(
+            DataError, match=r"^--append-eod needs an end-of-document token, and the tokenizer has none"
+        ):
+            end_token(tokenizer, "--append-eod")
 
     def test_other_names_for_the_end_are_known(self, tmp_path, trained_file):
         file = tmp_path / "llama.json"
         file.write_text(trained_file.read_text().replace("<|endoftext|>", "</s>"))
         assert load_tokenizer(TokenizerSection(type="huggingface", file=str(file))).eod == 0
+
+
+class TestCharacters:
+    """A vocabulary of the characters of a text, `pretrain tokenizer train --type char`."""
+
+    @staticmethod
+    def load(file):
+        return load_tokenizer(TokenizerSection(type="huggingface", file=str(file)))
+
+    @settings(max_examples=20)
+    @given(text=st.text(min_size=1))
+    def test_its_own_text_comes_back_character_by_character(self, text, tmp_path_factory):
+        file = tmp_path_factory.mktemp("characters") / "t.json"
+        assert train_characters([text[:3], text[3:]], file) == len(set(text))
+        tokenizer = self.load(file)
+        assert tokenizer.encode(text) == [sorted(set(text)).index(character) for character in text]
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+
+    def test_a_character_that_it_does_not_have_is_named(self, tmp_path):
+        train_characters(["abc\n"], tmp_path / "t.json")
+        with pytest.raises(DataError) as caught:
+            self.load(tmp_path / "t.json").encode("ab\u00e9c")
+        first, second = str(caught.value).splitlines()
+        assert first == "the tokenizer has no token for the character '\u00e9' (U+00E9)."
+        assert "--unknown" in second
+
+    def test_or_is_unknown_by_option(self, tmp_path):
+        assert train_characters(["abc"], tmp_path / "t.json", unknown=True) == 4
+        tokenizer = self.load(tmp_path / "t.json")
+        assert tokenizer.encode("a\u00e9c") == [0, 3, 2]
+        assert tokenizer.decode([0, 3, 2]) == "a<unk>c"
+
+    def test_transformers_reads_it(self, tmp_path):
+        transformers = pytest.importorskip("transformers")
+        text = "one , two\n\tthree . don 't \u00e9\U0001f600"
+        train_characters([text], tmp_path / "tokenizer.json")
+        for name, content in tokenizer_files([tmp_path / "tokenizer.json"]).items():
+            (tmp_path / name).write_bytes(content)
+        theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+        assert theirs(text)["input_ids"] == self.load(tmp_path / "tokenizer.json").encode(text)
+        assert theirs.decode(theirs(text)["input_ids"]) == text
 
 
 class TestTraining:

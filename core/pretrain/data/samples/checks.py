@@ -2,50 +2,54 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pretrain.atomic_files import try_to_write
 from pretrain.data.token_files.reading import TokenFile, check_ids, split_range
 from pretrain.data.token_files.tokenizer_stamp import check_stamp
+from pretrain.data.tokenizers.tokenizer import end_token
 from pretrain.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from pretrain.data.tokenizers import Tokenizer
     from pretrain.recipe.sections.data import DataSection
 
 _SPLITS = ("train", "valid", "test")
+_FEW = 30  # documents, of which a default split leaves one for validation
 
 
 def check_token_files(
     prefix: str,
     tokenizer: Tokenizer,
-    split_matrix: Sequence[tuple[float, float] | None],
+    data: DataSection,
     needed: Sequence[int],
     seq_length: int,
 ) -> None:
-    """Check one pair of token files against the recipe's tokenizer, and the samples needed of each split."""
+    """Check one pair of token files against the recipe's tokenizer, and the samples needed of each of its splits."""
+    for key in ("eod_mask_loss", "reset_position_ids", "reset_attention_mask"):
+        if getattr(data, key):
+            end_token(tokenizer, f"data.{key}")
     tokens = TokenFile.open(prefix)
     check_stamp(prefix, tokenizer)
     check_ids(tokens, tokenizer.vocab_size)
-    for name, bounds, samples in zip(_SPLITS, split_matrix, needed, strict=True):
+    for name, bounds, samples in zip(_SPLITS, data.bounds, needed, strict=True):
         if samples:
-            _check_split(tokens, name, bounds or (0.0, 0.0), seq_length)
+            _check_split(tokens, name, bounds, data, seq_length)
 
 
-def split_bounds(data: DataSection) -> list[tuple[float, float]]:
-    """Return begin and end of training, validation and test, as a share of the sequences."""
-    ends = list(accumulate(data.shares))
-    return list(zip([0.0, *ends], ends, strict=False))
+def samples_of_files(data: DataSection, needed: Sequence[int]) -> Iterator[tuple[str, list[int]]]:
+    """Yield every token file, once, with the samples needed of each split, 0 for one that does not read the file."""
+    for path in dict.fromkeys(data.token_files):
+        reads = [any(part.path == path for part in blend) for blend in data.splits]
+        yield path, [number if here else 0 for number, here in zip(needed, reads, strict=True)]
 
 
 def cache_folder(data: DataSection) -> Path:
     """Return the folder of the sample indices of `data.index: megatron`."""
-    first = data.path or next(part.path for part in data.blend or ())
-    return Path(data.cache_path or Path(first).parent / "cache")
+    return Path(data.cache_path or Path(data.token_files[0]).parent / "cache")
 
 
 def check_cache(data: DataSection) -> None:
@@ -66,13 +70,23 @@ def no_cache(folder: Path, error: OSError) -> DataError:
     return DataError(f"the sample indices cannot be written to {folder}: {error}.\nSet data.cache_path.")
 
 
-def _check_split(tokens: TokenFile, name: str, bounds: tuple[float, float], seq_length: int) -> None:
-    sequences = split_range(bounds, tokens.lengths.size)
-    available = tokens.tokens_in(sequences)
+def _check_split(tokens: TokenFile, name: str, bounds: tuple[float, float], data: DataSection, seq_length: int) -> None:
+    available = len(tokens.range_of(bounds, data.split_by))
     if available <= seq_length:
+        documents = len(split_range(bounds, tokens.lengths.size))
+        of = f"{documents} of {tokens.lengths.size} documents with " if data.split_by == "documents" else ""
         msg = (
-            f"{tokens.prefix}: split '{name}' has {len(sequences)} of {tokens.lengths.size} documents with {available} "
-            f"tokens, fewer than one sample of {seq_length} + 1.\n"
-            "Give more text, another data.split or a smaller model.seq_length; evaluation.interval: 0 reads only train."
+            f"{tokens.prefix}: split '{name}' has {of}{available} tokens, fewer than one sample of {seq_length} + 1.\n"
+            f"{_remedy(tokens, data)}"
         )
         raise DataError(msg)
+
+
+def _remedy(tokens: TokenFile, data: DataSection) -> str:
+    if data.own_files is not None:
+        return "Give more text, or a smaller model.seq_length."
+    if data.split_by == "documents" and tokens.lengths.size < _FEW:
+        return (
+            f"data.split: {data.split} divides documents; to divide tokens: data.split_by: tokens, data.index: native."
+        )
+    return "Give more text, another data.split or a smaller model.seq_length; evaluation.interval: 0 reads only train."

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from megatron.core.datasets.gpt_dataset import GPTDatasetConfig
 
 from pretrain.data.samples.cached_datasets import CachedDatasetBuilder, CachedGPTDataset
-from pretrain.data.samples.checks import cache_folder, check_token_files, no_cache, split_bounds
+from pretrain.data.samples.checks import cache_folder, check_token_files, no_cache, samples_of_files
 from pretrain.data.samples.megatron_order import blend_surplus
 from pretrain.data.samples.native_samples import NativeSamples, SampleFormat, Windows
 from pretrain.data.token_files.reading import TokenFile
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pretrain.data.needed import SampleCounts
     from pretrain.data.tokenizers import Tokenizer
     from pretrain.recipe import Recipe
+    from pretrain.recipe.sections.data import BlendPart
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,30 +46,28 @@ class _TokenizerFacts:
     """Facts about a tokenizer that GPTDataset needs; small, because they are sent to every data worker."""
 
     vocab_size: int
-    eod: int
+    eod: int | None
     unique_identifiers: dict[str, str]
 
 
 def build_datasets(
     recipe: Recipe, tokenizer: Tokenizer, samples: SampleCounts, *, on_this_rank: bool = True
 ) -> Datasets:
-    """Check the token files of `data.path` or `data.blend`, and build the datasets of every split that is needed.
+    """Check the token files of section `data`, and build the datasets of every split that is needed.
 
     Every rank calls it: with `data.index: megatron` rank 0, which reads data, builds the index cache, then the others
     map it; with `native` no rank waits. The order of the samples is Megatron-LM's. It depends only on the data,
     `train.seed`, `model.seq_length`, the split and the number of samples; with `native`, not on that number either.
     """
-    parts = _parts(recipe)
-    if recipe.data.index == "native":
-        train, valid, test = native_samples(recipe, tokenizer, parts, samples, check=on_this_rank)
-        return Datasets(train=train, valid=valid, test=test)
-    config = _config(recipe, tokenizer, parts, samples)
     needed = (samples.train, samples.valid, samples.test)
-    seq_length = recipe.model.seq_length
-    for path, _ in parts if on_this_rank else ():
-        check_token_files(path, tokenizer, config.split_matrix, needed, seq_length)
+    for path, of_file in samples_of_files(recipe.data, needed) if on_this_rank else ():
+        check_token_files(path, tokenizer, recipe.data, of_file, recipe.model.seq_length)
+    if recipe.data.index == "native":
+        train, valid, test = _native(recipe, tokenizer, needed)
+        return Datasets(train=train, valid=valid, test=test)
+    config = _config(recipe, tokenizer, needed)
     if on_this_rank:
-        config.mid_level_dataset_surplus = blend_surplus(parts, config.split_matrix, needed, seq_length)
+        config.mid_level_dataset_surplus = blend_surplus(recipe.data, needed, recipe.model.seq_length)
     builder = CachedDatasetBuilder(CachedGPTDataset, list(needed), lambda: on_this_rank, config)
     try:
         train, valid, test = builder.build()
@@ -82,21 +81,21 @@ def build_datasets(
     return Datasets(train=train, valid=valid, test=test)
 
 
-def _parts(recipe: Recipe) -> list[tuple[str, float]]:
-    if recipe.data.path is not None:
-        return [(recipe.data.path, 1.0)]
-    return [(part.path, part.weight) for part in recipe.data.blend or ()]
+def _blend(parts: Sequence[BlendPart]) -> tuple[list[str], list[float] | None]:
+    """Return a blend as megatron-core takes it."""
+    return [part.path for part in parts], [part.weight for part in parts] if len(parts) > 1 else None
 
 
-def _config(recipe: Recipe, tokenizer: Tokenizer, parts: list[tuple[str, float]], samples: SampleCounts) -> Any:
+def _config(recipe: Recipe, tokenizer: Tokenizer, needed: Sequence[int]) -> Any:
     data = recipe.data
-    paths, weights = [path for path, _ in parts], [weight for _, weight in parts]
+    own = None if data.own_files is None else [_blend(each) if each else None for each in data.own_files]
     facts = _TokenizerFacts(tokenizer.vocab_size, tokenizer.eod, {"fingerprint": tokenizer.fingerprint})
     config = GPTDatasetConfig(
         random_seed=recipe.train.seed,
         sequence_length=recipe.model.seq_length,
-        blend=(paths, weights if len(parts) > 1 else None),
-        split=data.split,
+        blend=_blend(data.common_files) if own is None else None,
+        blend_per_split=own,
+        split=data.split if own is None else None,
         path_to_cache=str(cache_folder(data)),
         tokenizer=facts,
         reset_position_ids=data.reset_position_ids,
@@ -105,31 +104,30 @@ def _config(recipe: Recipe, tokenizer: Tokenizer, parts: list[tuple[str, float]]
         create_attention_mask=False,
     )
     # Building a split without documents never ends (GPTDataset._get_num_epochs), even if it is not read.
-    for number, needed in enumerate((samples.train, samples.valid, samples.test)):
-        if not needed:
-            config.split_matrix[number] = None
+    for number, samples in enumerate(needed):
+        if not samples:
+            (config.split_matrix if own is None else config.blend_per_split)[number] = None
     return config
 
 
-def native_samples(
-    recipe: Recipe, tokenizer: Tokenizer, parts: Sequence[tuple[str, float]], samples: SampleCounts, *, check: bool
-) -> list[NativeSamples | None]:
+def _native(recipe: Recipe, tokenizer: Tokenizer, needed: Sequence[int]) -> list[NativeSamples | None]:
     """Return the samples of each split, None for one that is not read; only a bounded part of each file is read."""
-    seq_length, seed, data = recipe.model.seq_length, recipe.train.seed, recipe.data
-    bounds = split_bounds(data)
-    needed = (samples.train, samples.valid, samples.test)
-    for path, _ in parts if check else ():
-        check_token_files(path, tokenizer, bounds, needed, seq_length)
+    data = recipe.data
     format_ = SampleFormat(
         eod=tokenizer.eod,
         eod_mask_loss=data.eod_mask_loss,
         reset_position_ids=data.reset_position_ids,
     )
-    opened = [(TokenFile.open(path), weight) for path, weight in parts]
-    files = [(file, file.identity(), weight) for file, weight in opened]
+    files = {path: TokenFile.open(path) for path in data.token_files}
+    identities = {path: file.identity() for path, file in files.items()}
 
-    def split(share: tuple[float, float], length: int) -> NativeSamples:
-        windows = [(Windows(file, name, share, seq_length, seed), weight) for file, name, weight in files]
-        return NativeSamples.of(windows, format_, length)
+    def windows(path: str, bounds: tuple[float, float]) -> Windows:
+        tokens = files[path].range_of(bounds, data.split_by)
+        return Windows(files[path], identities[path], tokens, recipe.model.seq_length, recipe.train.seed)
 
-    return [split(share, length) if length else None for share, length in zip(bounds, needed, strict=True)]
+    return [
+        NativeSamples.of([(windows(part.path, bounds), part.weight) for part in parts], format_, length)
+        if length
+        else None
+        for parts, bounds, length in zip(data.splits, data.bounds, needed, strict=True)
+    ]

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from pretrain.recipe.sections.data import BlendPart, DataSection
+
 # a last epoch is shuffled separately if a smaller share of it is read, so that none of its documents is read early
 _WHOLE_EPOCH = 0.80
 
@@ -85,33 +87,28 @@ def blending_indices(weights: Sequence[float], samples: int) -> tuple[npt.NDArra
     return parts, numbers
 
 
-def blend_surplus(
-    parts: Sequence[tuple[str, float]],
-    split_matrix: Sequence[tuple[float, float] | None],
-    needed: Sequence[int],
-    seq_length: int,
-) -> float:
+def blend_surplus(data: DataSection, needed: Sequence[int], seq_length: int) -> float:
     """Return megatron-core's surplus, or a larger one if a part would be exhausted and Megatron would stop.
 
     Of each part megatron-core prepares its share rounded up, and `SURPLUS` more; then it mixes the sum of the rounded
     shares by the exact weights (BlendedMegatronDatasetBuilder._get_size_per_split_per_dataset), which may need more of
     a heavy part. A surplus moves the end of the epochs, and with it the order, so it is raised only if necessary.
     """
-    weights: list[float] = normalize([weight for _, weight in parts])
 
-    def needed_surplus(bounds: tuple[float, float], samples: int) -> float:
+    def needed_surplus(parts: Sequence[BlendPart], bounds: tuple[float, float], samples: int) -> float:
+        weights: list[float] = normalize([part.weight for part in parts])
         shares = [math.ceil(samples * weight) for weight in weights]
         # the next sample is of the part furthest below its share
         most = [math.floor(sum(shares) * weight) + 1 for weight in weights]
         scarce = [number for number, share in enumerate(shares) if most[number] > _prepared(share)]
-        has = {n: _available(TokenFile.open(parts[n][0]), bounds, _prepared(shares[n]), seq_length) for n in scarce}
+        has = {n: _available(TokenFile.open(parts[n].path), bounds, _prepared(shares[n]), seq_length) for n in scarce}
         if all(most[number] <= has[number] for number in scarce):
             return SURPLUS
         taken: list[int] = np.bincount(blending_indices(weights, sum(shares))[0], minlength=len(parts)).tolist()
         return max([SURPLUS, *(taken[n] / shares[n] - 1 for n in scarce if taken[n] > has[n])])
 
-    pairs = zip(split_matrix, needed, strict=True)
-    return max((needed_surplus(bounds, samples) for bounds, samples in pairs if bounds and samples), default=SURPLUS)
+    splits = zip(data.splits, data.bounds, needed, strict=True)
+    return max((needed_surplus(*split) for split in splits if split[2]), default=SURPLUS)
 
 
 def _prepared(share: int) -> int:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from pretrain.data.token_files.reading import TokenFile, split_range
+from pretrain.data.token_files.reading import TokenFile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -79,11 +79,10 @@ class Windows:
     epoch to epoch. The last id of a window is only a label, and is the first id of the next window.
     """
 
-    def __init__(self, file: TokenFile, identity: str, bounds: tuple[float, float], seq_length: int, seed: int) -> None:
-        """Find the split; `identity` is given, since computing it reads from the disk, and it serves every split."""
+    def __init__(self, file: TokenFile, identity: str, tokens: range, seq_length: int, seed: int) -> None:
+        """Take a split's tokens; `identity` is given, since computing it reads from the disk, and serves all splits."""
         self.prefix, self.identity, self._file = str(file.prefix), identity, file
-        sequences = split_range(bounds, file.lengths.size)
-        self._first, self._size = file.tokens_before(sequences.start), file.tokens_in(sequences)
+        self._first, self._size = tokens.start, len(tokens)
         self._seq_length, self._seed = seq_length, seed
         self.per_epoch = (self._size - 1) // seq_length
 
@@ -158,7 +157,7 @@ class Permutation:
 class SampleFormat:
     """Options of section `data` for the ends of documents; the result equals that of megatron-core's GPTDataset."""
 
-    eod: int
+    eod: int | None  # None: no token ends a document
     eod_mask_loss: bool
     reset_position_ids: bool
 

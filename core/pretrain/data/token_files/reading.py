@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, assert_never
 
 import numpy as np
 
@@ -94,6 +94,17 @@ class TokenFile:
         """Return the number of tokens in consecutive sequences."""
         return self.tokens_before(sequences.stop) - self.tokens_before(sequences.start)
 
+    def range_of(self, bounds: tuple[float, float], split_by: Literal["documents", "tokens"]) -> range:
+        """Return the tokens of a split, whose begin and end are shares of the sequences or of the tokens."""
+        match split_by:
+            case "tokens":
+                return split_range(bounds, self.tokens.size)
+            case "documents":
+                sequences = split_range(bounds, self.lengths.size)
+                return range(self.tokens_before(sequences.start), self.tokens_before(sequences.stop))
+            case _:
+                assert_never(split_by)
+
     def document_lengths(self) -> npt.NDArray[np.int64]:
         """Return the tokens of each document, [documents] int64."""
         before = np.concatenate([[0], np.cumsum(self.lengths, dtype=np.int64)])
@@ -151,9 +162,12 @@ def idx_path(prefix: str | Path) -> Path:
     return Path(f"{prefix}.idx")
 
 
-def split_range(bounds: tuple[float, float], sequences: int) -> range:
-    """Return a split's sequences, as BlendedMegatronDatasetBuilder._build_megatron_dataset_splits of 0.16.1 does."""
-    return range(*(round(share * sequences) for share in bounds))
+def split_range(bounds: tuple[float, float], number: int) -> range:
+    """Return a split of so many sequences (or tokens), as Megatron-LM rounds it.
+
+    (BlendedMegatronDatasetBuilder._build_megatron_dataset_splits of 0.16.1)
+    """
+    return range(*(round(share * number) for share in bounds))
 
 
 def _hashed(size: int) -> list[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""Byte-pair encodings by the `tokenizers` library: loading and training."""
+"""Tokenizers of the `tokenizers` library: loading, and training of a byte-pair encoding."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class BpeTokenizer:
     using it, and callers that want more cores start processes. Measured on GPT-2 BPE, a batch call gains nothing else.
     """
 
-    def __init__(self, codec: Any, *, vocab_size: int, eod: int, fingerprint: str) -> None:
+    def __init__(self, codec: Any, *, vocab_size: int, eod: int | None, fingerprint: str) -> None:
         self._codec = codec
         self.vocab_size = vocab_size
         self.eod = eod
@@ -40,12 +40,17 @@ class BpeTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of `text`; special tokens are added where the tokenizer's own file says so."""
-        ids: list[int] = self._codec.encode(text).ids
+        try:
+            ids: list[int] = self._codec.encode(text).ids
+        except Exception as exc:  # the library raises plain Exception
+            if unknown := _unknown_character(self._codec, text):
+                raise DataError(unknown) from exc
+            raise
         return ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text."""
-        return [self._codec.encode(text).ids for text in texts]
+        return [self.encode(text) for text in texts]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of `ids`; bytes that are not UTF-8 become U+FFFD."""
@@ -66,7 +71,7 @@ def gpt2(vocab_file: Path, merge_file: Path) -> BpeTokenizer:
         return codec
 
     codec = _checked(read, f"{vocab_file} and {merge_file} are not GPT-2's vocab.json and merges.txt")
-    eod = _end_token(codec, GPT2_END_TOKENS, vocab_file)
+    eod = _end_token(codec, GPT2_END_TOKENS)
     # There are no added tokens, so the file has all ids; asking the library takes longer than reading the file.
     vocab_size = _vocab_size(codec) if largest is None else largest + 1
     return BpeTokenizer(codec, vocab_size=vocab_size, eod=eod, fingerprint=fingerprint)
@@ -79,7 +84,7 @@ def huggingface(file: Path) -> BpeTokenizer:
     codec = _checked(lambda: tokenizers.Tokenizer.from_file(str(file)), f"{file} is not a tokenizer.json")
     codec.no_truncation()
     codec.no_padding()
-    eod = _end_token(codec, END_TOKENS, file)
+    eod = _end_token(codec, END_TOKENS)
     return BpeTokenizer(codec, vocab_size=_vocab_size(codec), eod=eod, fingerprint=fingerprint)
 
 
@@ -97,13 +102,21 @@ def _vocab_size(codec: Any) -> int:
     return int(max(codec.get_vocab(with_added_tokens=True).values())) + 1
 
 
-def _end_token(codec: Any, names: tuple[str, ...], file: Path) -> int:
-    for name in names:
-        token = codec.token_to_id(name)
-        if token is not None:
-            return int(token)
-    msg = f"{file} has no end-of-document token.\nIt must have one of these: {', '.join(names)}."
-    raise DataError(msg)
+def _end_token(codec: Any, names: tuple[str, ...]) -> int | None:
+    return next((int(token) for name in names if (token := codec.token_to_id(name)) is not None), None)
+
+
+def _unknown_character(codec: Any, text: str) -> str:
+    """Return the error of the first character that a vocabulary of characters does not have; empty for no such."""
+    if not isinstance(codec.model, models.WordLevel):
+        return ""
+    character = next((each for each in text if codec.token_to_id(each) is None), "")
+    if not character:
+        return ""
+    return (
+        f"the tokenizer has no token for the character {character!r} (U+{ord(character):04X}).\n"
+        "Train it on text that has this character, or give it a token for all others: --type char --unknown."
+    )
 
 
 SMALLEST_VOCAB = 257  # the 256 bytes and the end of a document

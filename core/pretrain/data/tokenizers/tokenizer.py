@@ -35,8 +35,8 @@ class Tokenizer(Protocol):
         """Largest token id plus one; the embedding may have more rows."""
 
     @property
-    def eod(self) -> int:
-        """Id of the token that ends a document."""
+    def eod(self) -> int | None:
+        """Id of the token that ends a document, or None; `end_token` refuses None where one is needed."""
 
     @property
     def fingerprint(self) -> str:
@@ -54,6 +54,15 @@ class Tokenizer(Protocol):
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of `ids`. Ids outside the vocabulary (from a padded embedding) are left out."""
+
+
+def end_token(tokenizer: Tokenizer, needed_by: str) -> int:
+    """Return the id of the token that ends a document; DataError if the tokenizer has none."""
+    if tokenizer.eod is None:
+        msg = f"{needed_by} needs an end-of-document token, and the tokenizer has none.\n"
+        msg += f"Leave it out, or take a tokenizer that has one of these: {', '.join(END_TOKENS)}."
+        raise DataError(msg)
+    return tokenizer.eod
 
 
 class ByteTokenizer:

@@ -159,6 +159,12 @@ def _decays(recipe: Recipe) -> bool:
 
 OTHER_RULES = (
     only("data.index: megatron", "data.cache_path"),
+    Rule(
+        ("data.split", "data.split_by"),
+        "data.path or data.blend, which they divide",
+        ("data.train_data_path", "data.valid_data_path", "data.test_data_path"),
+        lambda r: r.data.own_files is None,
+    ),
     only("model.position_embedding_type: learned_absolute", "data.reset_position_ids"),
     only(
         "model.position_embedding_type: rope",

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pretrain.recipe.recipe import Recipe
+    from pretrain.recipe.sections.data import DataSection
     from pretrain.recipe.sections.model import ModelSection
     from pretrain.recipe.sections.optimizer import OptimizerSection
 
@@ -287,18 +288,43 @@ def tokenizer_problems(recipe: Recipe) -> Iterator[Problem]:
 def data_problems(recipe: Recipe) -> Iterator[Problem]:
     """Yield missing and superfluous keys of the data."""
     data = recipe.data
-    if data.path is None and not data.blend:
-        yield Problem("data.path", "required, or data.blend: [{weight: 1, path: ...}, ...].")
+    if not data.token_files:
+        yield Problem("data.path", "required, or data.train_data_path, or data.blend: [{weight: 1, path: ...}, ...].")
     if data.path is not None and data.blend is not None:
         yield Problem("data.blend", "given together with data.path; choose one.")
-    if data.corpus is not None and data.blend is not None:
-        yield Problem("data.corpus", "this builds one token file: give data.path instead of data.blend.")
-    train, valid, _ = data.shares
-    if train == 0 and recipe.train.train_iters != 0:
-        yield Problem("data.split", f"{data.split} leaves no document for training.")
-    if valid == 0 and recipe.evaluation.interval > 0:
-        yield Problem(
-            "data.split", f"{data.split} leaves no document for validation. Change it, or set evaluation.interval: 0."
+    if data.own_files is not None:
+        yield from _common_beside_own(data)
+    if data.corpus is not None and (data.blend is not None or data.own_files is not None):
+        given = "data.train_data_path" if data.blend is None else "data.blend"
+        yield Problem("data.corpus", f"this builds one token file: give data.path instead of {given}.")
+    if data.split_by == "tokens" and data.index != "native":
+        yield Problem("data.split_by", "tokens needs data.index: native; megatron divides between documents.")
+    if data.token_files:
+        yield from _missing_text(recipe)
+
+
+def _common_beside_own(data: DataSection) -> Iterator[Problem]:
+    for key in ("path", "blend"):
+        if getattr(data, key) is not None:
+            yield Problem(f"data.{key}", "given together with files for one split (data.train_data_path, ...).")
+
+
+def _missing_text(recipe: Recipe) -> Iterator[Problem]:
+    data = recipe.data
+    train, valid, _ = data.splits
+    is_split = data.own_files is None
+    if not train and recipe.train.train_iters != 0:
+        yield (
+            Problem("data.split", f"{data.split} leaves no document for training.")
+            if is_split
+            else Problem("data.train_data_path", "required where validation or test have files of their own.")
+        )
+    if not valid and recipe.evaluation.interval > 0:
+        to_do = "or set evaluation.interval: 0."
+        yield (
+            Problem("data.split", f"{data.split} leaves no document for validation. Change it, {to_do}")
+            if is_split
+            else Problem("data.valid_data_path", f"required where training has files of its own, {to_do}")
         )
 
 

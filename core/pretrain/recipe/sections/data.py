@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from itertools import accumulate
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -36,6 +37,15 @@ class BlendPart(Section):
     """Token file without its .bin or .idx."""
 
 
+def _as_blend(given: object) -> object:
+    """Take a path as the one token file of a blend."""
+    return [{"weight": 1.0, "path": given}] if isinstance(given, str) else given
+
+
+_Blend: TypeAlias = tuple[BlendPart, ...]
+_OwnFiles = Annotated[_Blend, BeforeValidator(_as_blend, json_schema_input_type=TokenPath | _Blend)]
+
+
 class DataSection(Section):
     """The token files, how they are mixed, and how they are cut into sequences."""
 
@@ -43,11 +53,20 @@ class DataSection(Section):
     """Token file without its .bin or .idx, relative to the working directory."""
     blend: tuple[BlendPart, ...] | None = None
     """Several token files instead of one: a list of {weight, path}."""
+    train_data_path: _OwnFiles | None = None
+    """Token file, or a list of {weight, path}, for training alone; with it there is no path, blend or split."""
+    valid_data_path: _OwnFiles | None = None
+    """Token file, or a list of {weight, path}, for validation alone."""
+    test_data_path: _OwnFiles | None = None
+    """Token file, or a list of {weight, path}, for the test alone."""
     corpus: CorpusSection | None = None
     """What the token file (and the tokenizer) is built from if it is absent: {source, max_bytes}."""
     split: Annotated[Str, BeforeValidator(_as_text)] = Field(default="969,30,1", pattern=_SHARES)
     """Shares of the documents for training, validation and test, relative to their sum; a share that is left out is
     0."""
+    split_by: Literal["documents", "tokens"] = "documents"
+    """What `split` counts. documents: a split begins with a document, as in Megatron-LM; tokens: it begins with any
+    token, so that one long document can be divided (with data.index: native)."""
     index: Literal["megatron", "native"] = "megatron"
     """Order of the samples. megatron: Megatron-LM's, from index files that rank 0 builds; native: computed without
     index files; the blend may change at a resume."""
@@ -63,8 +82,38 @@ class DataSection(Section):
     """Processes per rank that read data; 0 reads in the training process."""
 
     @property
+    def own_files(self) -> tuple[_Blend, _Blend, _Blend] | None:
+        """The files of training, validation and test, () for one without; None if `split` divides common files."""
+        named = (self.train_data_path, self.valid_data_path, self.test_data_path)
+        return None if named == (None, None, None) else tuple(blend or () for blend in named)  # type: ignore[return-value]
+
+    @property
+    def common_files(self) -> _Blend:
+        """The files that `split` divides."""
+        return self.blend or () if self.path is None else (BlendPart(weight=1.0, path=self.path),)
+
+    @property
+    def splits(self) -> tuple[_Blend, _Blend, _Blend]:
+        """The files that training, validation and test read; () for one that has no text."""
+        train, valid, test = (self.common_files if share > 0 else () for share in self.shares)
+        return self.own_files or (train, valid, test)
+
+    @property
+    def token_files(self) -> list[str]:
+        """The path of every token file, in the order in which they are named; of one that is named twice, twice."""
+        return [part.path for part in (self.common_files if self.own_files is None else sum(self.own_files, ()))]
+
+    @property
+    def bounds(self) -> list[tuple[float, float]]:
+        """Begin and end of training, validation and test, as shares of their files."""
+        if self.own_files is not None:
+            return [(0.0, 1.0)] * 3
+        ends = list(accumulate(self.shares))
+        return list(zip([0.0, *ends], ends, strict=False))
+
+    @property
     def shares(self) -> tuple[float, float, float]:
-        """The shares of training, validation and test, which sum to 1."""
+        """The shares of training, validation and test in `split`, which sum to 1."""
         train, valid, test = [*(float(part) for part in self.split.split(",")), 0.0, 0.0][:3]
         total = train + valid + test or 1.0  # 0,0,0: refused later, because no split has a document
         return train / total, valid / total, test / total

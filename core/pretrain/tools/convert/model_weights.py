@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +15,10 @@ from pretrain.recipe.checks.effect import RULES
 from pretrain.recipe.section import shown
 from pretrain.recipe.sections.model import ModelSection
 from pretrain.report.plain_text import some_of
-from pretrain.tools.convert.lazy_tensor import with_rows
+from pretrain.tools.convert.lazy_tensor import constant, with_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
     from pathlib import Path
 
     from pretrain.tools.convert.lazy_tensor import LazyTensor
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 EMBEDDING, OUTPUT = "embedding.word_embeddings.weight", "output_layer.weight"
 EXPERT_BIAS = ".mlp.router.expert_bias"  # end of the name of a router's bias, which is fp32 in models of any dtype
 MAIN = "fp32_param"
+_BIAS = re.compile(r"decoder\.layers\.\d+\.(self_attention|mlp)\.linear_\w+\.bias")
 LATEST_OF_DEEPSPEED = "latest"  # file of DeepSpeed and GPT-NeoX that names the newest folder
 RELEASE = "release"  # content of Megatron-LM's LATEST, and folder, of weights that were published without an iteration
 # keys that have an effect with use_rope_scaling alone
@@ -85,6 +87,15 @@ class ModelWeights:
         }
         return replace(self, tensors={**self.tensors, **changed})
 
+    def with_zero_biases(self) -> ModelWeights:
+        """Return the weights with biases of 0 for linear layers that have none; the model computes the same."""
+        model = self.model.model_copy(update={"add_bias_linear": True, "add_qkv_bias": False})
+        tensors = {
+            name: self.tensors.get(name) or constant(shape, self.tensors[name.replace(".bias", ".weight")].dtype, 0.0)
+            for name, shape in expected_shapes(model, self.rows).items()
+        }
+        return replace(self, model=model, tensors=tensors)
+
     def padded_for(self, ranks: int, *, with_zeros: bool = False) -> ModelWeights:
         """Return the weights with the padding that so many tensor-parallel ranks need; see `with_vocabulary`."""
         return self.with_vocabulary(self.model.padded_vocab_size(self.tokens, ranks), with_zeros=with_zeros)
@@ -134,13 +145,22 @@ def require_expected(weights: ModelWeights) -> ModelWeights:
         what = f"only {len(weights.tensors)} weights for {weights.model.num_layers} layers"
         msg = f"{weights.path} has {what}.\nCopy it again."
         raise CheckpointError(msg)
+    expected = expected_shapes(weights.model, weights.rows if EMBEDDING in weights.tensors else 0)
+    weights = _without_zero_biases(weights, expected)
     found = {name: tensor.shape for name, tensor in weights.tensors.items()}
-    expected = expected_shapes(weights.model, found.get(EMBEDDING, (0,))[0])
     if wrong := mismatches(expected, found):
         msg = f"{weights.path} ({weights.format}) does not hold the model that it describes: {some_of(wrong)}.\n"
         msg += "Give settings that the files do not contain by --set model.KEY=VALUE."
         raise CheckpointError(msg)
     return weights
+
+
+def _without_zero_biases(weights: ModelWeights, expected: Collection[str]) -> ModelWeights:
+    """Leave out biases that the model does not have, as `with_zero_biases` fills them in, if all are 0."""
+    more = {name for name in weights.tensors if _BIAS.fullmatch(name) and name not in expected}
+    if not more or any(bool(weights.tensors[name].whole().any()) for name in more):
+        return weights
+    return replace(weights, tensors={name: each for name, each in weights.tensors.items() if name not in more})
 
 
 def mismatches(expected: Mapping[str, tuple[int, ...]], found: Mapping[str, tuple[int, ...]]) -> list[str]:

@@ -14,6 +14,7 @@ from pretrain.data.prefetch import prefetched
 from pretrain.data.token_files.reading import bin_path, idx_path
 from pretrain.data.token_files.tokenizer_stamp import stamp_path, write_stamp
 from pretrain.data.token_files.writing import IndexPart, TokenWriter, token_dtype, write_all, write_index
+from pretrain.data.tokenizers.tokenizer import end_token
 from pretrain.errors import DataError
 from pretrain.tools.corpus.chunks import CHUNK_BYTES, START, read_chunks
 from pretrain.tools.corpus.documents import NO_CLEANING, SeenDocuments, select_documents, text_fixer, where
@@ -92,6 +93,8 @@ def build_tokens(
     # approximate size of the text in bytes
     size = sum((each.end - each.begin) * (_DECOMPRESSED_RATIO if each.compressed else 1) for each in sources)
     encoder = load_encoder(section, reference_only=reference_only or size <= _SMALL)
+    if append_eod:
+        end_token(encoder.tokenizer, "--append-eod")
     with unfinished(prefix, _settings(sources, encoding, encoder.tokenizer), force=force) as work:
         dtype = token_dtype(encoder.tokenizer.vocab_size)
         if not work.state.finished:

@@ -18,7 +18,7 @@ from pretrain.data.prefetch import exit_with_parent
 from pretrain.data.token_files.writing import Encoded, token_dtype
 from pretrain.data.tokenizers import load_tokenizer
 from pretrain.data.tokenizers.load import tokenizer_file
-from pretrain.data.tokenizers.tokenizer import is_panic
+from pretrain.data.tokenizers.tokenizer import end_token, is_panic
 from pretrain.errors import DataError
 from pretrain.tools.corpus.documents import NO_CLEANING, clean, digests_of, read_documents, where
 from pretrain.tools.corpus.reference_comparison import comparisons_of, parts_of
@@ -100,6 +100,9 @@ def _prepare(tokenizer: Tokenizer, chunk: Chunk, encoding: Encoding) -> _Prepare
 def _ids_of(tokenizer: Tokenizer, prepared: _PreparedChunk, chunk: Chunk) -> Sequence[Any]:
     try:
         return tokenizer.encode_batch([*prepared.texts, *(part.text for part in prepared.parts)])
+    except DataError as exc:
+        msg = f"{where(chunk)} or a later line: {exc}"
+        raise DataError(msg) from exc
     except BaseException as exc:
         if not is_panic(exc):
             raise
@@ -112,7 +115,7 @@ def _assemble(tokenizer: Tokenizer, prepared: _PreparedChunk, ids: Sequence[Any]
     """Return the tokens of a chunk, given the `ids` of its texts and parts."""
     documents, texts, compared, faults, short = prepared
     dtype = token_dtype(tokenizer.vocab_size)  # holds every id
-    end = [np.array([tokenizer.eod], dtype)] if encoding.append_eod else []
+    end = [np.array([end_token(tokenizer, "--append-eod")], dtype)] if encoding.append_eod else []
     remaining = iter(ids)
     parts: list[Any] = []
     lengths: list[int] = []

@@ -41,7 +41,7 @@ class FastTokenizer:
     content: str
     codec: InitVar[BPETokenizer]
     vocab_size: int
-    eod: int
+    eod: int | None
     fingerprint: str
     added_tokens: Sequence[str]
 
@@ -125,7 +125,7 @@ def _load(content: str, end_tokens: Sequence[str], fingerprint: str) -> FastToke
         ids = description["model"]["vocab"] | added
         eod = next((ids[name] for name in end_tokens if name in ids), None)
         vocab_size = max(ids.values()) + 1
-        if eod is None or vocab_size > LARGEST_VOCAB or not is_compared(description):
+        if vocab_size > LARGEST_VOCAB or not is_compared(description):
             return None
         codec = load_hf_json(content)
     except BaseException as exc:

@@ -78,8 +78,11 @@ def _text(
     ends = np.cumsum(lengths)
     filled = np.flatnonzero(lengths)
     some = filled[_spread(filled.size, _CHECKED_ENDS)]
-    ended = int((tokens.tokens[ends[some] - 1] == tokenizer.eod).sum())
-    yield f"ends        {ended:,} of {some.size:,} documents end in the end-of-document token {tokenizer.eod}"
+    if tokenizer.eod is None:
+        yield "ends        the tokenizer has no end-of-document token"
+    else:
+        ended = int((tokens.tokens[ends[some] - 1] == tokenizer.eod).sum())
+        yield f"ends        {ended:,} of {some.size:,} documents end in the end-of-document token {tokenizer.eod}"
     for number in filled[_spread(filled.size, samples)].tolist():
         begin = int(ends[number] - lengths[number])
         shown = tokens.tokens[begin : min(begin + _SHOWN_TOKENS, int(ends[number]))]

@@ -50,6 +50,12 @@ _OF_ONE_WORD = {"activation", "hysteresis", "norm"}
 """Names of one word that mean the same everywhere; others, such as --device, mean something else elsewhere."""
 
 
+_OF_BLENDS = {"data.path": "data.blend"} | {
+    key: key for key in ("data.train_data_path", "data.valid_data_path", "data.test_data_path")
+}
+"""Keys of one token file, and the key that takes several."""
+
+
 class _Found(NamedTuple):
     name: str  # dest
     meaning: Meaning  # of it
@@ -97,9 +103,9 @@ def key_of_recipe(path: str, given: object) -> str:
 
 def _as_option(found: _Found, meaning: Mapped, values: Sequence[str]) -> str:
     """Return "it is --set section.key=value" and a note; without a value to give, how the key is worked out."""
-    if meaning.key == "data.path" and len(values) > 1:
+    if meaning.key in _OF_BLENDS and len(values) > 1:
         parts = ", ".join(_parts(values))
-        return f"it is --set {shlex.quote(f'data.blend=[{parts}]')}"
+        return f"it is --set {shlex.quote(f'{_OF_BLENDS[meaning.key]}=[{parts}]')}"
     is_switch = found.given is False or any(value is True for value in meaning.values)
     given = found.given if is_switch or found.given is None or not values else " ".join(values)
     value = _WORKED_OUT.get(found.name) or _value(meaning, given)

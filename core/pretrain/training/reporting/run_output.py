@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch.distributed as dist
 
 from pretrain.atomic_files import replacing
-from pretrain.data.token_files.reading import unigram_entropy
+from pretrain.data.token_files.reading import TokenFile, unigram_entropy
 from pretrain.errors import RunError
 from pretrain.recipe.load import to_yaml
 from pretrain.report.console import Console
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pretrain.plugins.negotiation.kernel_table import KernelTable
+    from pretrain.recipe import Recipe
     from pretrain.report.environment_file import Begin
     from pretrain.report.metrics import EvalRecord, EventRecord, Record, TrainRecord
     from pretrain.report.timers import Spread
@@ -193,12 +194,24 @@ def log_head(logger: RunLogger, setup: RankSetup, table: KernelTable, run_dir: P
             f"{layout.sizes}"
         ),
     ]
-    if recipe.data.path is not None:
-        entropy = unigram_entropy(recipe.data.path, setup.tokenizer.vocab_size)
+    if len(recipe.data.splits[0]) == 1:
+        entropy = unigram_entropy(recipe.data.splits[0][0].path, setup.tokenizer.vocab_size)
         lines.append(f"unigram entropy of the corpus: {entropy:.3f} nats per token; a model that learns gets below it")
+    lines.append(validation_text(recipe))
     for line in (*lines, *recipe.notices, remark):
         if line:
             logger.note(line)
+
+
+def validation_text(recipe: Recipe) -> str:
+    """Say how much of its text a validation reads; empty without one, and for a blend, whose files are read apart."""
+    files, batch = recipe.data.splits[1], recipe.train.global_batch_size
+    if not recipe.evaluation.interval or len(files) != 1:
+        return ""
+    tokens = TokenFile.open(files[0].path).range_of(recipe.data.bounds[1], recipe.data.split_by)
+    read, samples = recipe.evaluation.iters * batch, (len(tokens) - 1) // recipe.model.seq_length
+    there = f"the validation text has {samples:,}, which evaluation.iters {-(-samples // batch):,} reads"
+    return f"every evaluation reads the same {read:,} samples; {there}"
 
 
 def finish(logger: RunLogger, run_dir: Path, reason: str, iteration: int) -> None:

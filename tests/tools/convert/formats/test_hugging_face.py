@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import pytest
 import torch
 import transformers
 
 from pretrain.tools.convert.formats import hugging_face
+from pretrain.tools.convert.lazy_tensor import in_memory
 from tools.convert.formats.hugging_face_models import (
     EXPERTS,
     GPT2,
@@ -22,7 +24,7 @@ from tools.convert.formats.hugging_face_models import (
     require_equal,
     written,
 )
-from tools.convert.formats.own_models import our_logits
+from tools.convert.formats.own_models import our_logits, random_weights
 
 LLAMA3 = {  # of 8 waves 1 stays, 1 is between, 6 are stretched
     "rope_type": "llama3",
@@ -155,3 +157,25 @@ def test_a_dynamic_base_is_that_of_transformers_for_texts_of_the_recipes_length(
     assert hugging_face.read(target, length).model == weights.model
     opened = transformers.AutoModelForCausalLM.from_pretrained(target)
     torch.testing.assert_close(logits_of(opened), logits_of(model), rtol=0, atol=1e-6)
+
+
+WITHOUT_BIASES = [
+    {"position_embedding_type": "learned_absolute", "activation": "gelu_tanh"},
+    {"position_embedding_type": "learned_absolute", "activation": "gelu", "add_qkv_bias": True},
+    {"position_embedding_type": "rope", "rotary_percent": 0.5, "parallel_residual": True},
+]
+
+
+@pytest.mark.parametrize("settings", WITHOUT_BIASES, ids=["GPT-2", "GPT-2 with biases of queries", "GPT-NeoX"])
+def test_biases_that_an_architecture_always_has_are_0_and_the_logits_equal(tmp_path, settings):
+    without = settings | {"add_bias_linear": False, "seq_length": len(TOKENS), "hidden_size": 64}
+    random = random_weights(VOCAB, **without)
+    small = {name: in_memory(each.whole().float() / 8) for name, each in random.tensors.items()}
+    weights = replace(random, tensors=small)
+    folder = written(weights, tmp_path)
+    theirs, info = transformers.AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+    assert not any(info.values()), info
+    torch.testing.assert_close(logits_of(theirs), our_logits(weights), rtol=0, atol=1e-5)
+    without |= {"add_qkv_bias": settings.get("add_qkv_bias", False)}
+    require_equal(hugging_face.read(folder, without).tensors, weights.tensors)
+    assert hugging_face.read(folder, {}).model.add_bias_linear

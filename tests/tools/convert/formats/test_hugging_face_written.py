@@ -99,6 +99,12 @@ def test_what_is_written_is_read_bit_by_bit(
     assert {name: getattr(weights.model, name) for name in told} == {name: getattr(again.model, name) for name in told}
 
 
+def test_biases_that_are_not_0_are_not_left_out(tmp_path):
+    folder = written(ours("gpt2"), tmp_path)
+    with pytest.raises(CheckpointError, match=r"unexpected decoder\.layers\.0\.self_attention\.linear_qkv\.bias"):
+        hugging_face.read(folder, {"add_bias_linear": False})
+
+
 def test_each_row_is_read_once(tmp_path):
     weights, counts = counted(ours("llama", num_query_groups=2))
     written(weights, tmp_path)
@@ -160,7 +166,6 @@ def test_a_large_model_is_written_in_shards_that_transformers_opens(tmp_path, mo
         ("gpt2", {"activation": "swiglu"}, "model.activation=swiglu"),
         ("gpt2", {"qk_layernorm": True}, "model.qk_layernorm=true"),
         ("gpt_neox", {"qk_layernorm": True}, "model.qk_layernorm=true"),
-        ("gpt_neox", {"add_bias_linear": False}, "model.add_bias_linear=false"),
         ("gpt_neox", {"embedding_layernorm": True}, "model.embedding_layernorm=true"),
         ("gpt2", {"window_size": 5}, "model.window_size=5"),
         ("gpt_neox", {"window_size": 5}, "model.window_size=5"),

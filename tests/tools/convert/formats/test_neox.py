@@ -167,3 +167,12 @@ def test_the_rotated_share_of_a_head_gives_its_size_again():
             assert 0 < rotary_percent(size, head) <= 1
     assert rotary_percent(24, 96, 0.2525) == 0.2525
     assert rotary_percent(24, 96, 0.2) == 0.25
+
+
+def test_biases_that_gpt_neoxs_gelu_has_are_0(tmp_path):
+    weights = random_weights(add_bias_linear=False, parallel_residual=True)
+    folder = written(neox_writer.write(weights, FileLayout(tensor=2)), tmp_path) / "global_step7"
+    there = neox.read(folder, {})
+    assert there.model.add_bias_linear
+    assert not there.tensors["decoder.layers.1.mlp.linear_fc1.bias"].whole().any()
+    require_equal(neox.read(folder, {"add_bias_linear": False}).with_vocabulary(11).tensors, weights.tensors)

@@ -181,7 +181,6 @@ def test_a_folder_of_another_format_is_none(tmp_path):
     ("model", "layout", "named"),
     [
         ({"embedding_layernorm": True}, {}, "embedding_layernorm"),
-        ({"add_bias_linear": False}, {}, "activation gelu without add_bias_linear"),
         (LLAMA | {"parallel_residual": True}, {}, "parallel_residual without add_bias_linear"),
         (LLAMA | {"add_qkv_bias": True}, {}, "add_qkv_bias"),
         ({"position_embedding_type": "rope", "use_rope_scaling": True}, {}, "use_rope_scaling"),

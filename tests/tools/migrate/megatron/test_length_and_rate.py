@@ -94,7 +94,7 @@ def test_iterations_that_are_left_out_are_numbered_from_1():
 def test_training_text_alone_leaves_no_validation():
     common = f"{SIZES} {BATCH} {FILES}"
     found = migrated("--train-data-path d --train-iters 9 --eval-interval 5 --split 9,1,0", common=common)
-    assert (found.recipe.data.split, found.recipe.evaluation.interval) == ("100,0,0", 0)
+    assert ([part.path for part in found.recipe.data.train_data_path], found.recipe.evaluation.interval) == (["d"], 0)
     assert line_of(found, "--split") == ("no effect", "it cuts the files of --data-path alone")
     assert line_of(found, "--eval-interval")[0] == "no effect"
 

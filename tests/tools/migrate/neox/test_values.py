@@ -242,22 +242,25 @@ def test_one_token_file(value):
     assert value("data.path", data_path="a") == "a"
     assert value("data.split", data_path="a") == "969,30,1"
     assert value("data.split", data_path="a", split="9/1") == "9,1,0"
-    assert value("data.blend", data_path="a") is None
+    assert value("data.train_data_path", data_path="a") is None
 
 
-def test_token_files_of_training_alone(work, value):
+def test_token_files_of_each_split(work, value):
     stated = {"train_data_paths": ["a", "b"], "train_data_weights": [1.0, 2.0], "valid_data_paths": ["c"]}
-    assert value("data.blend", **stated) == [{"weight": 1.0, "path": "a"}, {"weight": 2.0, "path": "b"}]
+    stated |= {"test_data_paths": ["d", "e"], "split": "9,1"}
+    assert value("data.train_data_path", **stated) == [{"weight": 1.0, "path": "a"}, {"weight": 2.0, "path": "b"}]
+    assert value("data.valid_data_path", **stated) == "c"
+    assert value("data.test_data_path", **stated) == [{"weight": 1.0, "path": "d"}, {"weight": 1.0, "path": "e"}]
     assert value("data.path", **stated) is None
-    assert value("data.split", **stated) == "1,0,0"
-    interval = work("evaluation.interval", **stated)
-    assert (interval.value, interval.lost[0][0]) == (0, "eval_interval")
-    assert value("data.path", train_data_paths=["a"]) == "a"
+    assert work("data.split", **stated).idle == (
+        ("split", "train_data_paths, valid_data_paths and test_data_paths are not split"),
+    )
+    assert value("evaluation.interval", eval_interval=5, **stated) == 5
 
 
 def test_as_many_weights_as_files(value):
     with pytest.raises(MigrateError, match="train_data_weights: 2 files need as many weights"):
-        value("data.blend", train_data_paths=["a", "b"], train_data_weights=[1.0])
+        value("data.train_data_path", train_data_paths=["a", "b"], train_data_weights=[1.0])
 
 
 # checkpoints and evaluation

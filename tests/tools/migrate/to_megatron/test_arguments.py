@@ -105,6 +105,13 @@ def test_a_rate_of_the_embedding_is_a_flag():
     assert added(*rates) == ["--decoupled-lr 0.5", "--decoupled-min-lr 0.25"]
 
 
+def test_token_files_of_each_split_have_a_flag_each():
+    files = "data={train_data_path: [{weight: 0.5, path: one}, {weight: 2, path: two}], valid_data_path: three}"
+    words = written(files).words
+    assert "--train-data-path 0.5 one 2.0 two --valid-data-path three" in " ".join(words)
+    assert {"--data-path", "--split", "--test-data-path"}.isdisjoint(words)
+
+
 def test_token_files_of_a_blend_follow_their_weights():
     """A path that begins like a flag is written so that it is none."""
     words = written("data.path=null", "data.blend=[{weight: 0.5, path: one}, {weight: 2, path: -two}]").words

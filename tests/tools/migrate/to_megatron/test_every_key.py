@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from pydantic.fields import FieldInfo
 
-FIELDS = {key: field for key, field in walk(Recipe) if inner_section(field) is None or key == "data.blend"}
+BLENDS = ("data.blend", "data.train_data_path", "data.valid_data_path", "data.test_data_path")
+FIELDS = {key: field for key, field in walk(Recipe) if inner_section(field) is None or key in BLENDS}
 
 CIRCUMSTANCES = (
     ("model.seq_length=32",),
@@ -76,6 +77,8 @@ CIRCUMSTANCES = (
     ("optimizer.adam_beta2=0.95",),
     ("optimizer.decoupled_lr=1",),
     ("optimizer.name=muon",),
+    ("data={train_data_path: one, valid_data_path: two}",),
+    ("data.index=native",),
     ("train.loss_spike={threshold: 2, action: rollback}", "checkpoint={save: out, save_interval: 5}"),
 )
 """Overrides of the small recipe: each key has an effect in one of them."""
@@ -107,7 +110,7 @@ VALUES = (
         "bf16",
     ),
     *("cosine", "full", "block", "native", "forbid", "layer", "deepspeed", "torch", "gpt2", "bytes", "adam", "1,1,1"),
-    *("position", "dynamic", "shape_scaling", "rowwise"),
+    *("tokens", "position", "dynamic", "shape_scaling", "rowwise"),
     *([3, 5], [2, 2, 100], [{"weight": 1, "path": "other"}], {"gradient_clipping": 0.5}),
 )
 """Values of which every key takes some."""
@@ -128,7 +131,7 @@ def test_single_flags_are_those_that_give_the_key_in_the_other_direction():
 
 
 # optimizer.options has an effect where another distribution is installed.
-OTHERS = ("data.blend.", "data.corpus.", "optimizer.options")
+OTHERS = (*(f"{key}." for key in BLENDS), "data.corpus.", "optimizer.options")
 
 
 @pytest.mark.parametrize("key", [key for key in FIELDS if not key.startswith(OTHERS)])

@@ -128,11 +128,12 @@ def read(folder: Path, given: Mapping[str, Any]) -> ModelWeights | None:
     stored = _without_next_tokens(_stored(folder, name, family), config)
     stored = family.one_by_one(stored, model)
     rows = _vocabulary(folder, config, family, stored)
+    in_files = model.model_copy(update={"add_bias_linear": True}) if family.always_has_biases else model
     weights = ModelWeights(
         path=folder,
         format=_format_name(name),
         model=model,
-        tensors=_imported(folder, family, model, rows, stored),
+        tensors=_imported(folder, family, in_files, rows, stored),
         vocab_size=rows,
         tokenizer=tuple(own_file(folder / file) for file in TOKENIZER_FILES if (folder / file).is_file()),
     )

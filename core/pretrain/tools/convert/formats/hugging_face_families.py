@@ -75,6 +75,7 @@ class Architecture:
     imported: Callable[[str, Sequence[LazyTensor], ModelSection], LazyTensor]  # of our name and their parts
     exported: Callable[[str, LazyTensor, ModelSection], Sequence[LazyTensor]]  # the reverse
     settings: Mapping[str, tuple[Any, ...]]  # by the name in a recipe: the values that are possible
+    always_has_biases: bool = False  # linear layers: those of a model without them are written as 0
 
     def names(self, ours: str, experts: int = 0) -> tuple[str, ...]:
         """Return their names of the parts of one of our weights; with so many experts those of one after another."""
@@ -216,11 +217,11 @@ _GPT2 = Architecture(
     output="lm_head",
     imported=_from_gpt2,
     exported=_to_gpt2,
+    always_has_biases=True,
     settings={
         "position_embedding_type": ("learned_absolute",),
         "normalization": ("LayerNorm",),
         "activation": ("gelu", "gelu_tanh"),
-        "add_bias_linear": (True,),
         "qk_layernorm": (False,),
         "window_size": (None,),
         "parallel_residual": (False,),
@@ -235,11 +236,11 @@ _GPT_NEOX = Architecture(
     output="embed_out",
     imported=lambda _name, parts, _model: parts[0],
     exported=lambda _name, whole, _model: [whole],
+    always_has_biases=True,
     settings={
         "position_embedding_type": ("rope",),
         "normalization": ("LayerNorm",),
         "activation": ("gelu", "gelu_tanh"),
-        "add_bias_linear": (True,),
         "qk_layernorm": (False,),
         "window_size": (None,),
         "num_experts": (None,),

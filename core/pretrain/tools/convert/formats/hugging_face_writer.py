@@ -42,6 +42,8 @@ def write(weights: ModelWeights, layout: FileLayout) -> Target:  # noqa: ARG001 
         msg = f"{weights.path} has {', '.join(misfits)}, {what} (nearest: {family.architecture}).\n"
         msg += "Convert it to pretrain or torch_dist."
         raise CheckpointError(msg)
+    if family.always_has_biases and not weights.model.add_bias_linear:
+        weights = weights.with_zero_biases()
     rows = weights.tokens
     tensors = family.export(weights.with_vocabulary(rows).tensors, weights.model)
     tokenizer = tokenizer_files(weights.tokenizer)

@@ -62,6 +62,9 @@ def write(weights: ModelWeights, layout: FileLayout) -> Target:
         msg = f"{weights.path} has experts (model.num_experts), which are not written into files of one rank each.\n"
         msg += "Convert it to torch_dist, which Megatron-LM reads too."
         raise CheckpointError(msg)
+    if model.activation == "gelu_tanh" and not model.add_bias_linear:  # which Megatron-LM has with biases alone
+        weights = weights.with_zero_biases()
+        model = weights.model
     _require_possible(model, layout)
     padded = weights.padded_for(layout.tensor)
     folder, latest = _place_of(weights.iteration)
@@ -85,13 +88,11 @@ def _place_of(iteration: int | None) -> tuple[str, bytes]:
 
 
 def _require_possible(model: ModelSection, layout: FileLayout) -> None:
-    is_tanh = model.activation == "gelu_tanh"
     stages = {f"num_layers {model.num_layers} in {layout.pipeline} stages": model.num_layers % layout.pipeline}
     require_none(
         "Megatron-LM",
         {
             **not_held("megatron", model),
-            "activation gelu_tanh without add_bias_linear": is_tanh and not model.add_bias_linear,
             **missing_of_rope(model),
             GROUPS: not groups_agree(model),
         },

@@ -47,6 +47,10 @@ _FIRST_LAYER = 2
 
 def write(weights: ModelWeights, layout: FileLayout) -> Target:
     """Return the files of a checkpoint of GPT-NeoX."""
+    # ParallelMLP.forward adds a bias there without asking for it, and ParallelTransformerLayer.forward leaves the
+    # attention out.
+    if weights.model.activation != "swiglu" and not weights.model.add_bias_linear:
+        weights = weights.with_zero_biases()
     model = weights.model
     _require_possible(model, layout.tensor)
     padded = weights.padded_for(layout.tensor)
@@ -82,9 +86,7 @@ def _require_possible(model: ModelSection, ranks: int) -> None:
             "kv_channels other than hidden_size / num_attention_heads": (
                 model.kv_channels * model.num_attention_heads != model.hidden_size
             ),
-            # ParallelMLP.forward adds a bias there without asking for it, and ParallelTransformerLayer.forward leaves
-            # the attention out.
-            f"activation {model.activation} without add_bias_linear": is_gelu and not model.add_bias_linear,
+            # ParallelTransformerLayer.forward leaves the attention out
             "parallel_residual without add_bias_linear": model.parallel_residual and not model.add_bias_linear,
             "odd ffn_hidden_size": is_gelu and model.ffn_hidden_size % 2,
         },

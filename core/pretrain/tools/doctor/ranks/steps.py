@@ -313,8 +313,7 @@ def measured_speed(
     recipe: Recipe, doing: Callable[[str], None], *, most_seconds: float = _MOST_SECONDS
 ) -> dict[str, Any] | None:
     """Return host and speed of the recipe's largest token file here; None where there is none, or it is too small."""
-    prefixes = [recipe.data.path] if recipe.data.path else [part.path for part in recipe.data.blend or ()]
-    there = [bin_path(prefix) for prefix in prefixes if bin_path(prefix).is_file()]
+    there = [bin_path(prefix) for prefix in recipe.data.token_files if bin_path(prefix).is_file()]
     if not there:
         return None
     largest = max(there, key=lambda path: path.stat().st_size)

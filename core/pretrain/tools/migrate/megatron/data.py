@@ -57,15 +57,29 @@ def _file_name(settings: Settings) -> str:
     return settings.first("tokenizer_model", "tokenizer_name_or_path", "vocab_file")
 
 
+_COMMON = "data_path"
+_OWN = ("train_data_path", "valid_data_path", "test_data_path")
+
+
 def _data_path(settings: Settings) -> Derived | None:
-    name, given = _paths(settings)
-    return Derived(given[0], (name,)) if len(given) == 1 else None
+    given = _paths(settings, _COMMON)
+    return Derived(given[0], (_COMMON,)) if len(given) == 1 else None
 
 
 def _blend(settings: Settings) -> Derived | None:
-    name, given = _paths(settings)
-    if len(given) < 2:
-        return None
+    given = _paths(settings, _COMMON)
+    return _mixed(_COMMON, given) if len(given) > 1 else None
+
+
+def _own_files(settings: Settings, name: str) -> Derived | None:
+    given = _paths(settings, name)
+    if given and settings.value(_COMMON):
+        return unused(name, "it is not read beside --data-path")
+    return _mixed(name, given) if len(given) > 1 else Derived(given[0], (name,)) if given else None
+
+
+def _mixed(name: str, given: list[str]) -> Derived:
+    """Return a list of {weight, path} of weights and paths, or of paths alone."""
     if not (is_weighted := len(given) % 2 == 0 and all(is_number(weight) for weight in given[::2])):
         given = [part for path in given for part in ("1", path)]
     change = "token files without weights are mixed by their sizes there; here each has weight 1: change the weights"
@@ -75,19 +89,18 @@ def _blend(settings: Settings) -> Derived | None:
 
 def split(settings: Settings) -> Derived | None:
     """Return the shares of training, validation and test; the source may leave out the last ones, and write 9/1/0."""
-    if trains_on_all(settings):
-        idle = (("split", "it cuts the files of --data-path alone"),)
-        return Derived("100,0,0", ("train_data_path",), "its files are for training alone", idle=idle)
     given = settings.value("split")
     if given is None:
         return None
+    if not settings.value(_COMMON) and settings.first_on(*_OWN):
+        return unused("split", "it cuts the files of --data-path alone")
     parts = re.findall(r"[.0-9]+", str(given))  # also in quotes, as parse_and_normalize_split reads it
     return Derived(",".join(parts + ["0"] * (3 - len(parts))), ("split",))
 
 
-def trains_on_all(settings: Settings) -> bool:
-    """Say whether token files are named for training alone (blend_per_split of BlendedMegatronDatasetConfig)."""
-    return not settings.value("data_path") and bool(settings.value("train_data_path"))
+def _trains_alone(settings: Settings) -> bool:
+    """Say whether token files are named for training and none for validation."""
+    return not settings.first_on(_COMMON, "valid_data_path") and bool(settings.value("train_data_path"))
 
 
 def reset_position_ids(settings: Settings) -> Derived | None:
@@ -105,12 +118,11 @@ def reset_attention_mask(settings: Settings) -> Derived | None:
     return Derived(bool(stated), stated or names)
 
 
-def _paths(settings: Settings) -> tuple[str, list[str]]:
-    name = settings.first_on("data_path", "train_data_path") or "data_path"
+def _paths(settings: Settings, name: str) -> list[str]:
     given: Any = settings.value(name, [])
     folder = settings.value("aml_data_download_path")
     parts = [str(part) for part in (given if isinstance(given, list) else str(given).split())]
-    return name, [part if folder is None or is_number(part) else f"{folder}/{part}" for part in parts]
+    return [part if folder is None or is_number(part) else f"{folder}/{part}" for part in parts]
 
 
 def is_number(text: str) -> bool:
@@ -154,7 +166,7 @@ def evaluation_interval(settings: Settings) -> Derived | None:
     """Return the iterations between two evaluations; none without iterations of one."""
     if settings.value("eval_iters") == 0:
         return Derived(0, ("eval_iters",))
-    if trains_on_all(settings):
+    if _trains_alone(settings):
         why = "no validation text is left: all of --train-data-path is for training"
         return Derived(0, ("train_data_path",), why, idle=(("eval_interval", why),))
     never = "without --eval-interval the program never evaluates in training"
@@ -173,6 +185,7 @@ FUNCTIONS: Mapping[str, Function] = {
     "tokenizer.file": tokenizer_file,
     "data.path": _data_path,
     "data.blend": _blend,
+    **{f"data.{name}": partial(_own_files, name=name) for name in _OWN},
     "data.split": split,
     "data.reset_position_ids": reset_position_ids,
     "data.reset_attention_mask": reset_attention_mask,

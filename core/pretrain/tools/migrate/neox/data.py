@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from pretrain.tools.migrate.setting import Function, Settings
 
 _TYPES = {"gpt2bpetokenizer": "gpt2", "hftokenizer": "huggingface"}
-_PATHS, _WEIGHTS = "train_data_paths", "train_data_weights"
+_PATHS = "train_data_paths"
 _FACTOR, _SCALE = "checkpoint_factor", "checkpoint_scale"
 
 
@@ -51,40 +52,35 @@ def _is_gpt2(settings: Settings) -> bool:
     return bool(_tokenizer_type(settings).value == "gpt2")
 
 
-def _data_path(settings: Settings) -> Derived | None:
-    parts = _parts(settings)
+def own_files(settings: Settings, split: str) -> Derived | None:
+    """Return the token files of a split, with their weights, which are equal by default."""
+    names = (f"{split}_data_paths", f"{split}_data_weights")
+    parts = _parts(settings, *names)
     if parts is None:
-        return taken(settings, "data_path")
-    return Derived(parts[0]["path"], (_PATHS,)) if len(parts) == 1 else None
-
-
-def blend(settings: Settings) -> Derived | None:
-    """Return several token files with their weights, which are equal by default."""
-    parts = _parts(settings)
-    return None if parts is None or len(parts) == 1 else Derived(parts, (_PATHS, _WEIGHTS))
+        return None
+    return Derived(parts[0]["path"], names[:1]) if len(parts) == 1 else Derived(parts, names)
 
 
 def split(settings: Settings) -> Derived | None:
-    """Return the shares of training, validation and test; all of a file that is for training alone."""
-    if settings.value(_PATHS):
-        idle = (("split", "train_data_paths, valid_data_paths and test_data_paths are not split"),)
-        return Derived("1,0,0", (_PATHS,), "these files are for training alone", idle=idle)
+    """Return the shares of training, validation and test in `data_path`."""
     given = settings.value("split")
     if given is None:
         return None
+    if settings.value(_PATHS):
+        return unused("split", "train_data_paths, valid_data_paths and test_data_paths are not split")
     shares = [share.strip() for share in str(given).replace("/", ",").split(",") if share.strip()]
     return Derived(",".join([*shares, *["0"] * (3 - len(shares))]), ("split",))
 
 
-def _parts(settings: Settings) -> list[dict[str, Any]] | None:
-    paths: Any = settings.value(_PATHS)
+def _parts(settings: Settings, of_paths: str, of_weights: str) -> list[dict[str, Any]] | None:
+    paths: Any = settings.value(of_paths)
     if not paths:
         return None
     paths = paths if isinstance(paths, list) else [paths]
-    weights: Any = settings.value(_WEIGHTS, [1.0] * len(paths))
+    weights: Any = settings.value(of_weights, [1.0] * len(paths))
     if not isinstance(weights, list) or len(weights) != len(paths):
         why = f"{len(paths)} files need as many weights"
-        raise refused(settings, _WEIGHTS, why, f"Give {_WEIGHTS} a number for each of {_PATHS}")
+        raise refused(settings, of_weights, why, f"Give {of_weights} a number for each of {of_paths}")
     parts = [{"weight": weight, "path": path} for weight, path in zip(weights, paths, strict=True)]
     return [part for part in parts if part["weight"] != 0] or parts
 
@@ -123,10 +119,7 @@ def _keep(settings: Settings) -> Derived | None:
 
 
 def evaluation_interval(settings: Settings) -> Derived | None:
-    """Return the iterations between two evaluations: 0 without iterations of one, or text that is held out."""
-    if settings.value(_PATHS):
-        change = "text for evaluation is a share of the training files here; valid_data_paths is not read"
-        return Derived(0, ("train_data_paths",), lost=(("eval_interval", change),))
+    """Return the iterations between two evaluations: 0 without iterations of one."""
     if settings.value("eval_iters") == 0:
         return Derived(0, ("eval_iters",))
     return taken(settings, "eval_interval")
@@ -145,8 +138,8 @@ FUNCTIONS: Mapping[str, Function] = {
     "tokenizer.vocab_file": lambda settings: taken(settings, "vocab_file") if _is_gpt2(settings) else None,
     "tokenizer.merge_file": merge_file,
     "tokenizer.file": tokenizer_file,
-    "data.path": _data_path,
-    "data.blend": blend,
+    "data.path": partial(taken, name="data_path"),
+    **{f"data.{each}_data_path": partial(own_files, split=each) for each in ("train", "valid", "test")},
     "data.split": split,
     "checkpoint.save": save,
     "checkpoint.load": load,

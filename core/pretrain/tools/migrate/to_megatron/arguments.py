@@ -132,6 +132,7 @@ WITHOUT_FLAG: Mapping[str, str] = {
     "model.output_layer_init_method": _STARTS,
     "tokenizer.vocab_size": "no tokenizer is trained: make its file first",
     "data.corpus": "no token file is built: make it first, with pretrain data build",
+    "data.split_by": "a split begins with a document there",
     "data.index": "samples come in another order, that of Megatron-LM's index files",
     "train.kill_switch_path": "no file ends the training; --exit-signal-handler saves and exits at SIGTERM",
     "precision.fp8": _FP8,

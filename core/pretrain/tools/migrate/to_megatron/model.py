@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pretrain.recipe import Recipe
+    from pretrain.recipe.sections.data import BlendPart
     from pretrain.tools.migrate.to_megatron.flags import Function
 
 _ATTENTION = {"flash": "flash", "softmax": "unfused"}
@@ -114,11 +116,26 @@ def _of_gpt2(recipe: Recipe, name: str, file: str | None) -> Answer:
 
 def blend(recipe: Recipe) -> Answer:
     """Return several token files, each after its weight."""
-    parts = recipe.data.blend or ()
-    words: list[str] = []
+    return when(recipe.data.blend is not None, "data_path", *_weighted(recipe.data.blend or ()))
+
+
+def _own_files(recipe: Recipe, key: str) -> Answer:
+    blend: tuple[BlendPart, ...] = getattr(recipe.data, key) or ()
+    words = _weighted(blend)
+    return when(bool(blend), key, *(words if len(blend) > 1 else words[1:]))
+
+
+def _weighted(parts: tuple[BlendPart, ...]) -> list[str]:
+    words = []
     for part in parts:
         words += [repr(part.weight), f"./{part.path}" if part.path.startswith("-") else part.path]
-    return when(recipe.data.blend is not None, "data_path", *words)
+    return words
+
+
+def _split(recipe: Recipe) -> Answer:
+    if recipe.data.own_files is not None:
+        return NOTHING
+    return Answer((given("split", "".join(recipe.data.split.split())),))  # it warns without
 
 
 def reset_attention_mask(recipe: Recipe) -> Answer:
@@ -218,6 +235,7 @@ FUNCTIONS: Mapping[str, Function] = {
     "tokenizer.file": tokenizer_file,
     "data.path": lambda recipe: when(recipe.data.path is not None, "data_path", recipe.data.path),
     "data.blend": blend,
-    "data.split": lambda recipe: Answer((given("split", "".join(recipe.data.split.split())),)),  # it warns without
+    **{f"data.{key}": partial(_own_files, key=key) for key in ("train_data_path", "valid_data_path", "test_data_path")},
+    "data.split": _split,
     "data.reset_attention_mask": reset_attention_mask,
 }
