@@ -49,7 +49,9 @@ def test_text_is_text(refusal):
     assert refusal("data.path=''").endswith("data.path: '' is not text that is not empty.")
 
 
-PATHS = [path for path, field in walk(Recipe) if re.search(r"(path|file|\.load|\.save|deepspeed_config)$", path)]
+PATHS = [
+    path for path, field in walk(Recipe) if re.search(r"(path|(?<!pro)file|\.load|\.save|deepspeed_config)$", path)
+]
 
 
 @pytest.mark.parametrize("path", PATHS)
