@@ -87,6 +87,8 @@ def _hook(hook: str) -> Iterator[str]:
         yield _code(_source(backend.Backend))
         yield "`Backend.recent_collectives` returns:"
         yield _code(_source(collective_record.CalledCollective))
+        yield "`Backend.profiler` and `Backend.memory_recorder` return:"
+        yield _code(f"{_source(backend.DeviceProfiler)}\n\n\n{_source(backend.MemoryRecorder)}")
         return
     yield "Asked with:"
     yield _code(_source(request))

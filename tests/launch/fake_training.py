@@ -205,7 +205,8 @@ def reporting(recipe, *, run_dir, world, **_):
     (run_dir / f"{world.rank}.deaf").touch()  # its rank is there, and does not handle SIGUSR1 yet
     wait_for((run_dir / "listen").exists, "the test")
     asked = []
-    signal.signal(signal.SIGUSR1, lambda *_: (asked.append(1), (run_dir / f"{world.rank}.{len(asked)}").touch()))
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, lambda *_: (asked.append(1), (run_dir / f"{world.rank}.{len(asked)}").touch()))
     return until_signalled(recipe, run_dir=run_dir, world=world)
 
 

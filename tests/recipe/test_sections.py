@@ -49,7 +49,9 @@ def test_text_is_text(refusal):
     assert refusal("data.path=''").endswith("data.path: '' is not text that is not empty.")
 
 
-PATHS = [path for path, field in walk(Recipe) if re.search(r"(path|file|\.load|\.save|deepspeed_config)$", path)]
+PATHS = [
+    path for path, field in walk(Recipe) if re.search(r"(path|(?<!pro)file|\.load|\.save|deepspeed_config)$", path)
+]
 
 
 LISTS = {"data.blend", "data.train_data_path", "data.valid_data_path", "data.test_data_path"}

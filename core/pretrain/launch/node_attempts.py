@@ -20,7 +20,7 @@ from pretrain.launch.nodes.reports import signalled_node
 from pretrain.launch.nodes.store_client import is_served_again
 from pretrain.launch.processes.children import Processes
 from pretrain.launch.processes.failure import CRASH, USER_ERROR, Failure
-from pretrain.launch.processes.supervision import REPORT_SIGNAL, exit_with_signal, stop_signals_exit
+from pretrain.launch.processes.supervision import REPORT_SIGNAL, REQUEST_SIGNALS, exit_with_signal, stop_signals_exit
 from pretrain.launch.restarts import NO_RESTARTS, Restarts, RunProgress, announce, with_remark
 from pretrain.launch.run_lock import require_shared, this_process
 from pretrain.recipe.layout import lay_out
@@ -142,24 +142,26 @@ def _run_ranks(job: AnyJob, worlds: Sequence[World], rendezvous: Rendezvous) -> 
 
 
 class _RanksOfNode(Processes):
-    """Ranks of one of several nodes: a report that is asked for here is one of the ranks of all nodes."""
+    """Ranks of one of several nodes: a report or a profile that is asked for here is one of the ranks of all nodes."""
 
     def __init__(self, job: AnyJob, worlds: Sequence[World], rendezvous: Rendezvous) -> None:
         super().__init__(job, worlds)
         self._rendezvous = rendezvous
 
     def send(self, number: int) -> None:
-        """Pass a signal on; a request for a report goes to all nodes."""
-        if number == REPORT_SIGNAL:
-            self._rendezvous.report_requests.ask()
+        """Pass a signal on; a request goes to all nodes."""
+        if number in REQUEST_SIGNALS:
+            self._rendezvous.requests.ask(number)
         else:
             self._rendezvous.asked_to_stop = True
             super().send(number)
 
     def poll(self) -> Failure | None:
-        """Pass on a report that was asked for on any node, and what ranks have told; return another node's failure."""
-        if self._rendezvous.report_requests.came():
-            super().send(REPORT_SIGNAL)
+        """Pass on what was asked for on any node, and what ranks have told; return another node's failure."""
+        for number in self._rendezvous.requests.came():
+            # Ranks agree on a profile by themselves: asked twice, at two moments, they would take two.
+            if number == REPORT_SIGNAL or self._worlds[0].rank == 0:
+                super().send(number)
         self._rendezvous.tell(self.told())
         return self._rendezvous.poll()
 

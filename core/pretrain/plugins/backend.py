@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 from pretrain.errors import BackendError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
+    from pathlib import Path
 
     import torch
     from torch import Tensor
@@ -114,6 +116,45 @@ class Overflow(Protocol):
 
     def read(self) -> Tensor:
         """Return a fp32 scalar on the device, non-zero after an overflow; called after the backward pass."""
+
+
+class DeviceProfiler(Protocol):
+    """The maker's own profiler of the device, such as Nsight Systems or msprof. Contract 1.4."""
+
+    def start(self) -> str:
+        """Begin to record on this rank; return a line for the user: what it records into, and what it needs."""
+
+    def stop(self) -> None:
+        """End the recording, and write what is to be written."""
+
+    def range(self, name: str) -> AbstractContextManager[object]:
+        """Return a block that the recording shows by this name, such as "layer 3/mlp"; blocks may be nested."""
+
+
+class MemoryRecorder(Protocol):
+    """A record of a device's allocations. Contract 1.4."""
+
+    def start(self) -> None:
+        """Begin to record."""
+
+    def stop(self, snapshot: Path) -> None:
+        """Write what was recorded into a file, and end the recording."""
+
+
+class _MemoryHistory:
+    """`MemoryRecorder` of a device whose torch module has the functions of torch.cuda.memory."""
+
+    def __init__(self, record: Callable[..., None], dump: Callable[[str], None]) -> None:
+        self._record, self._dump = record, dump
+
+    def start(self) -> None:
+        self._record()
+
+    def stop(self, snapshot: Path) -> None:
+        try:
+            self._dump(str(snapshot))
+        finally:
+            self._record(enabled=None)
 
 
 class Backend(ABC):
@@ -258,6 +299,24 @@ class Backend(ABC):
         from pretrain.plugins.collective_record import of_flight_recorder  # noqa: PLC0415  only for a report
 
         return of_flight_recorder()
+
+    def profiler(self, folder: Path) -> DeviceProfiler | None:
+        """Return the maker's profiler, for `profile.use_pytorch_profiler: false`; None if there is none.
+
+        What it writes by itself goes into `folder`, which all ranks share. Contract 1.4.
+        """
+        return None
+
+    def memory_recorder(self) -> MemoryRecorder | None:
+        """Return what records the device's allocations, for `profile.memory`; None where nothing can.
+
+        By default: the memory history of torch's module of the device, if it has one. Contract 1.4.
+        """
+        import torch  # noqa: PLC0415  the class must be importable without torch
+
+        memory = getattr(torch.get_device_module(self.device_type), "memory", None)
+        record, dump = (getattr(memory, name, None) for name in ("_record_memory_history", "_dump_snapshot"))
+        return None if record is None or dump is None else _MemoryHistory(record, dump)
 
     def describe(self) -> Mapping[str, str]:
         """Return entries of a run's environment.json: driver, library versions, and "device", its name."""

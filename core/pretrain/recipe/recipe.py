@@ -16,7 +16,7 @@ from pretrain.recipe.sections.data import DataSection, TokenizerSection
 from pretrain.recipe.sections.engine import EngineSection
 from pretrain.recipe.sections.model import ModelSection
 from pretrain.recipe.sections.optimizer import OptimizerSection, ScheduleSection
-from pretrain.recipe.sections.outputs import CheckpointSection, EvaluationSection, LoggingSection
+from pretrain.recipe.sections.outputs import CheckpointSection, EvaluationSection, LoggingSection, ProfileSection
 from pretrain.recipe.sections.parallel import ParallelSection, RecomputeSection
 from pretrain.recipe.sections.precision import KernelsSection, PrecisionSection
 from pretrain.recipe.sections.train import TrainSection
@@ -65,6 +65,7 @@ class Recipe(Section):
     checkpoint: CheckpointSection = CheckpointSection()
     evaluation: EvaluationSection = EvaluationSection()
     logging: LoggingSection = LoggingSection()
+    profile: ProfileSection = ProfileSection()
 
     _origin: RecipeOrigin = PrivateAttr(default=RecipeOrigin())
 

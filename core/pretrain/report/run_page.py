@@ -12,15 +12,18 @@ import yaml
 
 from pretrain.errors import RunError
 from pretrain.report import environment_file, metrics
-from pretrain.report.html import charts, framed, legend, section, table, write_page
+from pretrain.report.html import charts, framed, legend, paragraph, section, table, write_page
 from pretrain.report.metric_table import METRICS, figures
 from pretrain.report.metrics import duration, number
-from pretrain.report.svg import COLOURS, ChartLine, chart
+from pretrain.report.step_summary import UNSEEN, latest_summaries, phase_name
+from pretrain.report.step_trace import PHASES
+from pretrain.report.svg import COLOURS, ChartLine, Share, bars, chart
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from pretrain.report.step_summary import StepSummary
     from pretrain.report.svg import Point
 
 
@@ -34,6 +37,7 @@ class RunData:
     events: list[dict[str, Any]]
     recipe: str
     environment: dict[str, Any]
+    profile: list[StepSummary]  # of its latest profile, by rank
 
     def curve(self, key: str) -> list[Point]:
         """Return a metric over iterations, None where a line has no value; ValueError without a row of the table."""
@@ -83,6 +87,7 @@ def _read(run_dir: Path, name: str) -> RunData:
         events=[line for line in lines if line.get("kind") == "event"],
         recipe=recipe.read_text(encoding="utf-8") if recipe.is_file() else "",
         environment=_environment(run_dir / environment_file.FILE),
+        profile=latest_summaries(run_dir),
     )
 
 
@@ -137,12 +142,43 @@ def _about(run: RunData, *, heading: bool) -> str:
     environment = {key: value for key, value in run.environment.items() if key != "kernels"}
     parts = [
         f"<h2>{escape(run.name)}</h2>" if heading else "",
+        section("Where a step goes", _profile(run), unfolded=True),
         section("Events", table(["after iteration", ""], events), unfolded=True),
         section("Kernels", _kernels(run), unfolded=not heading),
         section("Environment", table(["", ""], _flat(environment))),
         section("Recipe", recipe),
     ]
     return "".join(parts)
+
+
+def _profile(run: RunData) -> str:
+    if not run.profile:
+        return ""
+    first = run.profile[0]
+    there = [phase for phase in PHASES if any(phase in summary.phases for summary in run.profile)]
+    names = [(f"c{PHASES.index(phase)}", phase_name(phase)) for phase in there]
+    rows = [
+        (part.phase, part.part, f"{part.seconds:.4f}", f"{part.seconds / first.seconds:.1%}") for part in first.parts
+    ]
+    return "".join(
+        [
+            paragraph([UNSEEN] if any(summary.device_unseen for summary in run.profile) else []),
+            legend(names),
+            bars("", [(f"{summary.title}; {summary.counts}", _shares(summary)) for summary in run.profile]),
+            section(f"Parts, rank {first.rank}", table(["phase", "part", "seconds a step", "share"], rows)),
+        ]
+    )
+
+
+def _shares(summary: StepSummary) -> list[Share]:
+    shares = []
+    for phase, seconds in summary.phases.items():
+        colour = PHASES.index(phase)
+        parts = [part for part in summary.parts if part.phase == phase]
+        # "mlp.linear_fc1: reference (pretrain)" is "linear_fc1: reference" in short.
+        pieces = [Share(each.part, each.part.partition(" (")[0].split(".")[-1], each.seconds, colour) for each in parts]
+        shares.append(Share(phase_name(phase), phase, seconds, colour, pieces))
+    return shares
 
 
 def _summary(runs: Sequence[RunData]) -> str:

@@ -87,6 +87,51 @@ def stacked_areas(
     return _figure(title, "".join(parts), x_name)
 
 
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A piece of a bar."""
+
+    name: str
+    short: str  # where there is no room for the name
+    size: float
+    colour: int  # 0 to `COLOURS` - 1
+    pieces: Sequence[Share] = ()  # below it; their sizes have its size as their sum
+
+
+_BAR_WIDTH, _BAR, _BAR_HEAD, _LETTER = 1120, 26, 24, 6.4
+
+
+def bars(title: str, rows: Sequence[tuple[str, Sequence[Share]]]) -> str:
+    """Return a figure with a bar under each heading, as wide as the page: shares, and below them their pieces."""
+    body, y = [], 0
+    for heading, shares in rows:
+        body.append(f'<text class="heading" x="0" y="{y + 15}">{escape(heading)}</text>')
+        whole = sum(share.size for share in shares) or 1.0
+        body += _bar(shares, whole, y + _BAR_HEAD, "share")
+        pieces = [piece for share in shares for piece in share.pieces]
+        body += _bar(pieces, whole, y + _BAR_HEAD + _BAR, "piece")
+        y += _BAR_HEAD + 2 * _BAR + 12
+    svg = f'<svg viewBox="0 0 {_BAR_WIDTH} {y}" role="img" aria-label="{escape(title)}">{"".join(body)}</svg>'
+    return f"<figure><figcaption>{escape(title)}</figcaption>{svg}</figure>"
+
+
+def _bar(shares: Iterable[Share], whole: float, y: float, style: str) -> Iterator[str]:
+    x = 0.0
+    for share in shares:
+        width = _BAR_WIDTH * share.size / whole
+        text = f"{share.name} {share.size / whole:.1%}"
+        yield (
+            f'<g class="{style} c{share.colour % COLOURS}"><rect x="{x:.1f}" y="{y}" width="{width:.1f}" '
+            f'height="{_BAR}"><title>{escape(text)}</title></rect>'
+        )
+        letters = int((width - 8) / _LETTER)
+        cut = f"{share.short[: letters - 1]}\N{HORIZONTAL ELLIPSIS}" if letters > 4 else ""
+        if shown := next((each for each in (text, share.short) if len(each) <= letters), cut):
+            yield f'<text x="{x + 4:.1f}" y="{y + 17}">{escape(shown)}</text>'
+        yield "</g>"
+        x += width
+
+
 def _figure(title: str, body: str, x_name: str = "") -> str:
     name = f'<p class="axis-name">{escape(x_name)}</p>' if x_name else ""
     return (

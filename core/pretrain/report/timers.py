@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from pretrain.report.hang.position import Position
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from contextlib import AbstractContextManager
 
     import torch
 
@@ -35,6 +36,7 @@ class PhaseTimers:
         self._synchronize = synchronize
         self._clock = clock
         self._seconds = dict.fromkeys(PHASES, 0.0)
+        self.ranges: Callable[[str], AbstractContextManager[object]] | None = None  # names phases in a trace
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -42,7 +44,8 @@ class PhaseTimers:
         before = self.position.enter(name)
         started = self._now()
         try:
-            yield
+            with nullcontext() if self.ranges is None else self.ranges(name):
+                yield
         finally:
             self._seconds[name] += self._now() - started
             self.position.leave(before)

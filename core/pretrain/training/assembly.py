@@ -19,6 +19,7 @@ from pretrain.report.hang.position import LOAD
 from pretrain.training.event import GcControl
 from pretrain.training.events import Checkpoints, Continuation, Evaluations, LogLines, evaluation_pending
 from pretrain.training.loop import Training
+from pretrain.training.profiling import ProfileRequests, Profiling
 from pretrain.training.progress import Length
 from pretrain.training.rank_setup import RankSetup
 from pretrain.training.reporting.meter import Meter
@@ -68,7 +69,8 @@ def assemble(
         watch = SpikeWatch.of(setup, progress)
         with (
             RunLogger(setup, run_dir, length.iterations, progress, resumed=resume) as logger,
-            Stopping(recipe, *filter(None, (watch,))) as stopping,
+            ProfileRequests() as requests,
+            Stopping(recipe, requests, *filter(None, (watch,))) as stopping,
             GcControl(recipe.train.manual_gc_interval, is_manual=recipe.train.manual_gc) as garbage,
             naming_kernels(kernels),
             open_saving(setup, run_dir, progress, logger.note, seeded, resumed=resume) or nullcontext() as saving,
@@ -88,8 +90,11 @@ def assemble(
                 stopping=stopping,
                 meter=meter,
             )
+            profiling = Profiling(training, setup, kernels, requests, run_dir)
+            profiling.check(resumed=resume)
             is_pending = resume and evaluation_pending(recipe, logger, progress)
-            yield replace(training, events=_events(training, setup, data, saving, watch, clock, is_pending=is_pending))
+            events = _events(training, setup, data, saving, watch, clock, is_pending=is_pending)
+            yield replace(training, events=(profiling, *events))
         engine.close()
 
 

@@ -213,15 +213,17 @@ def test_a_node_that_a_scheduler_has_signalled_too_is_not_signalled_again(node, 
     node.leave()
 
 
-def test_a_request_for_a_report_reaches_the_nodes_once_each_time(node, launcher):
-    assert not node.report_requests.came()
-    for _ in range(2):
-        launcher.ask_for_report()
-        wait_for(node.report_requests.came, "the request")
-        assert not node.report_requests.came()
-    node.report_requests.ask()
-    assert node.report_requests.came()
-    assert not node.report_requests.came()
+def test_a_request_for_a_report_or_a_profile_reaches_the_nodes_once_each_time(node, launcher):
+    assert not node.requests.came()
+    for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGUSR1):
+        launcher.ask(number)
+        came = []
+        wait_for(lambda: came.extend(node.requests.came()) or came, "the request")  # noqa: B023  called here
+        assert came == [number]
+        assert not node.requests.came()
+    node.requests.ask(signal.SIGUSR2)
+    assert node.requests.came() == [signal.SIGUSR2]
+    assert not node.requests.came()
     node.leave()
 
 

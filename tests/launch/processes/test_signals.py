@@ -27,15 +27,16 @@ def test_a_signal_reaches_every_rank_once_and_the_launcher_waits(launcher, tmp_p
 
 
 @pytest.mark.full
-def test_a_request_for_a_report_reaches_every_rank_each_time_and_ends_none(launcher, tmp_path):
+def test_a_request_for_a_report_or_a_profile_reaches_every_rank_each_time_and_ends_none(launcher, tmp_path):
     process, run_dir = launcher("reporting"), tmp_path / "run"
     for rank in range(2):
         wait_for((run_dir / f"{rank}.deaf").exists, "the ranks to run")
-    process.send_signal(signal.SIGUSR1)  # they do not handle it yet
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        process.send_signal(number)  # they do not handle it yet
     (run_dir / "listen").touch()
     pids_of_ranks(run_dir)
-    for times in (1, 2):
-        process.send_signal(signal.SIGUSR1)
+    for times, number in enumerate((signal.SIGUSR1, signal.SIGUSR2, signal.SIGUSR1), 1):
+        process.send_signal(number)
         for rank in range(2):
             wait_for((run_dir / f"{rank}.{times}").exists, "the request")
     process.send_signal(signal.SIGTERM)

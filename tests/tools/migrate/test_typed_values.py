@@ -29,7 +29,7 @@ def value_of(name, value, flags=NEWEST):
         ("data_path", [0.3, "a"], ["0.3", "a"]),
         ("data_path", "0.3 a", ["0.3", "a"]),
         ("rampup_batch_size", [4, 4, 100], [4, 4, 100]),
-        ("profile_ranks", "any", "any"),
+        ("memory_snapshot_path", 3, 3),
         ("no_flag", "any", "any"),
     ],
 )

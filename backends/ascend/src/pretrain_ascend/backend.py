@@ -15,9 +15,11 @@ from pretrain_ascend import collectives, devices, environment, software
 from pretrain_ascend.devices import Family
 from pretrain_ascend.environment import VISIBLE
 from pretrain_ascend.kernels.float_status import FloatStatus
+from pretrain_ascend.profiler import Msprof
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from pretrain.plugins.backend import Overflow, Remark
     from pretrain.plugins.collective_record import CalledCollective
@@ -140,6 +142,10 @@ class AscendBackend(Backend):
         with suppress(Exception):  # whatever fails there, the host's collectives are known
             found += collectives.of_hccl()
         return found
+
+    def profiler(self, folder: Path) -> Msprof:
+        """Return torch_npu's profiler, which writes into the folder."""
+        return Msprof(folder)
 
     def describe(self) -> Mapping[str, str]:
         """Return name, family, versions, and Huawei's figure of the peak."""

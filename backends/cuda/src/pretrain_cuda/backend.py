@@ -12,9 +12,11 @@ from pretrain.errors import BackendError
 from pretrain.plugins.backend import Available, Backend, Figures, NamedDevice, PointToPoint, Unavailable
 from pretrain_cuda import collectives, devices, environment, software
 from pretrain_cuda.devices import AMPERE, BLACKWELL
+from pretrain_cuda.profiler import NsightSystems
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from pretrain.plugins.backend import Remark
     from pretrain.plugins.collective_record import CalledCollective
@@ -143,6 +145,10 @@ class CudaBackend(Backend):
         with suppress(Exception):  # whatever fails there, the host's collectives are known
             found += collectives.of_nccl()
         return found
+
+    def profiler(self, folder: Path) -> NsightSystems:  # noqa: ARG002  nsys writes where its command line says
+        """Return ranges and start for Nsight Systems."""
+        return NsightSystems()
 
     def describe(self) -> Mapping[str, str]:
         """Return name, driver, and the versions of CUDA, cuDNN and NCCL."""

@@ -192,7 +192,7 @@ def _start_worker(worker: int) -> None:  # noqa: ARG001  torch's signature
     exit_with_parent()
     # Skips Python's own cleanup, which aborts in the presence of the thread that sends a batch.
     atexit.register(os._exit, 0)
-    for number in (signal.SIGINT, signal.SIGUSR1):  # SIGUSR1 makes the training process say where it is
+    for number in (signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):  # the training process answers the last two
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: signal.alarm(_GRACE))
 

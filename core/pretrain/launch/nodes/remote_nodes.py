@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Self
@@ -21,10 +22,10 @@ from pretrain.exit_codes import WELL, of_signal
 from pretrain.launch.nodes import joining
 from pretrain.launch.nodes.attempt import attempt_prefix
 from pretrain.launch.nodes.joining import HOSTFILE_TIMEOUT, LINGERING
-from pretrain.launch.nodes.reports import REQUESTS, Reports
+from pretrain.launch.nodes.reports import Reports, request_key
 from pretrain.launch.nodes.store_client import connect
 from pretrain.launch.processes.failure import CRASH, USER_ERROR, Failure
-from pretrain.launch.processes.supervision import REPORT_SIGNAL
+from pretrain.launch.processes.supervision import REQUEST_SIGNALS
 from pretrain.report.plain_text import some_of
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class LauncherMember(threading.Thread):
         self._all_came = all_came
         self._patience = patience
         self._lingering = LINGERING if at_restart else 0.0
-        self._reports = self._reports_sent = 0
+        self._requests: deque[int] = deque()  # signals that nodes are to pass on
         self._await_nodes = True
         self._arrival = self._notice = math.inf
         self._taken_keys = [joining.taken_key(node) for node in range(len(hosts))]
@@ -88,9 +89,9 @@ class LauncherMember(threading.Thread):
         """Ask every node to act as if it had received the signal `times` times."""
         self._request = json.dumps([int(number), times])
 
-    def ask_for_report(self) -> None:
-        """Have every node pass SIGUSR1 on to its ranks."""
-        self._reports += 1
+    def ask(self, number: int) -> None:
+        """Have the nodes pass on to their ranks a signal of `REQUEST_SIGNALS`."""
+        self._requests.append(number)
 
     def wait_for_exit_codes(self, seconds: float) -> None:
         """Wait until all nodes have ended, or the rendezvous is lost."""
@@ -194,9 +195,9 @@ class LauncherMember(threading.Thread):
         if request != self._request_sent:
             store.set(joining.STOP, request)
             self._request_sent = request
-        while self._reports_sent < self._reports:
-            store.add(REQUESTS, 1)
-            self._reports_sent += 1
+        while self._requests:
+            store.add(request_key(self._requests[0]), 1)
+            self._requests.popleft()
         ended = store.check(self._ended_keys)
         reports = Reports(PrefixStore(attempt_prefix(0), store))
         if reported := reports.failure():
@@ -269,8 +270,8 @@ class RemoteNodes:
 
     def send(self, number: int) -> None:
         """Have every node pass the signal on to its ranks."""
-        if number == REPORT_SIGNAL:
-            self._member.ask_for_report()
+        if number in REQUEST_SIGNALS:
+            self._member.ask(number)
             return
         self._stop_signal = number
         self._member.stop_nodes(number, 1)

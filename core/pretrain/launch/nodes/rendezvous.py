@@ -25,7 +25,7 @@ from pretrain.exit_codes import of_signal
 from pretrain.launch.nodes import attempt as attempts
 from pretrain.launch.nodes import joining
 from pretrain.launch.nodes.attempt import Attempt, Heartbeat, HeartbeatWatch, RunEnded
-from pretrain.launch.nodes.reports import SharedReportRequests, lost_node_0
+from pretrain.launch.nodes.reports import SharedRequests, lost_node_0
 from pretrain.launch.processes.failure import Failure
 from pretrain.launch.restarts import NO_RESTARTS, Decision
 from pretrain.machine import machine
@@ -69,7 +69,7 @@ class Rendezvous:
         self._heartbeat = Heartbeat(self._store, self._launcher)
         self._attempt = Attempt(self._store, 0, self._watch)
         self._next = 0  # number of the attempt that opens next; what fails before the first belongs to that
-        self.report_requests = SharedReportRequests(self._store)
+        self.requests = SharedRequests(self._store)
 
     def wait_for_launcher(self) -> None:
         """Wait for the launcher of the hostfile; LaunchError: it has ended, or cannot reach the rendezvous."""

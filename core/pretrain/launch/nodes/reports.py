@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from torch.distributed import DistError
 
 from pretrain.launch.processes.failure import CRASH, USER_ERROR, Failure, root_cause
+from pretrain.launch.processes.supervision import REQUEST_SIGNALS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 _FAILURE, _STOPPED, _TOLD = "failure", "stopped", "told"
 """Keys of an attempt: the failure that says most about its end so far; why the ranks have stopped without one; the
 failure of a rank that writes a checkpoint before it ends, which ends no other rank."""
-
-REQUESTS = "reports"  # key of the run: how many times a report has been asked for
 
 
 class Reports:
@@ -76,31 +75,38 @@ class Reports:
         return Failure(**json.loads(self._store.get(key))) if self._store.check([key]) else None
 
 
-class SharedReportRequests:
-    """Requests for a report of the ranks of all nodes, which SIGUSR1 makes at any launcher."""
+class SharedRequests:
+    """Requests that a signal of `REQUEST_SIGNALS` makes at any launcher."""
 
     def __init__(self, store: StoreClient) -> None:
         self._store = store
-        self._wanted = False
-        self._passed_on = self._count(0) or 0
+        self._wanted: set[int] = set()
+        self._passed_on = {number: self._count(number, 0) or 0 for number in REQUEST_SIGNALS}
 
-    def ask(self) -> None:
-        """Have the ranks of all nodes get SIGUSR1, those here too, with the next calls of `came`."""
-        self._wanted = True
+    def ask(self, number: int) -> None:
+        """Have all launchers see this signal with the next calls of `came`, this one too."""
+        self._wanted.add(number)
 
-    def came(self) -> bool:
-        """Say whether some node has asked since the last call."""
-        wanted, self._wanted = self._wanted, False
-        asked = self._count(int(wanted))
-        if asked is None:
-            return False
-        is_new, self._passed_on = asked > self._passed_on, asked
-        return is_new
+    def came(self) -> list[signal.Signals]:
+        """Return the signals that some node has got since the last call."""
+        wanted, self._wanted = self._wanted, set()
+        came = []
+        for number, before in self._passed_on.items():
+            asked = self._count(number, int(number in wanted))
+            if asked is not None and asked > before:
+                self._passed_on[number] = asked
+                came.append(number)
+        return came
 
-    def _count(self, more: int) -> int | None:
+    def _count(self, number: int, more: int) -> int | None:
         with suppress(DistError):
-            return self._store.add(REQUESTS, more)
+            return self._store.add(request_key(number), more)
         return None
+
+
+def request_key(number: int) -> str:
+    """Return the key of the run that counts how many times this signal has come."""
+    return f"requests of {signal.Signals(number).name}"
 
 
 def silent_node(place: int, host: str, seconds: float) -> Failure:

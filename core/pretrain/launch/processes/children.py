@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Self
 from pretrain.launch.job import ForwardJob
 from pretrain.launch.processes.failure import Failure
 from pretrain.launch.processes.rank import FAILURE_FILE, PARENT, place_file, read_end
-from pretrain.launch.processes.supervision import children_ignoring_report_signal, supervise
+from pretrain.launch.processes.supervision import children_ignoring_request_signals, supervise
 from pretrain.launch.world import default_variables
 from pretrain.report.environment_file import COMMAND
 from pretrain.report.hang.position import last_place, place_words
@@ -76,7 +76,7 @@ class Processes:
     def __enter__(self) -> Self:
         self._folder = RankFolder()
         try:
-            with children_ignoring_report_signal():
+            with children_ignoring_request_signals():
                 for world in self._worlds:
                     self._children.append(self._start(world))
         except BaseException:

@@ -1,4 +1,4 @@
-"""Supervision of ranks: signals (Ctrl-C, SIGTERM, SIGHUP, SIGUSR1) are passed on, and one failure ends all."""
+"""Supervision of ranks: signals (Ctrl-C, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2) are passed on, and one failure ends all."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from pretrain.exit_codes import STOP_SIGNALS, StopRequest, of_signal
 from pretrain.launch.processes.failure import root_cause
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
     from types import FrameType
 
     from pretrain.launch.processes.failure import Failure
 
-REPORT_SIGNAL = signal.SIGUSR1  # asks for a report of all ranks
+REPORT_SIGNAL, PROFILE_SIGNAL = signal.SIGUSR1, signal.SIGUSR2
+REQUEST_SIGNALS = (REPORT_SIGNAL, PROFILE_SIGNAL)
+"""Signals that end nothing: they ask for a report of all ranks, and for a profile of the next steps."""
 _PERIOD = 0.05
 _GRACE = 1.0
 """Seconds that the other ranks have to report their failures before they are killed: the first failure seen need not
@@ -73,12 +75,8 @@ def _passing_on(ranks: _Ranks) -> Iterator[StopRequest]:
             # SIGHUP of a closed terminal becomes SIGTERM, on which the ranks save and exit.
             ranks.send(signal.SIGTERM if number == signal.SIGHUP else number)
 
-    before = signal.signal(REPORT_SIGNAL, lambda number, _: ranks.send(number))
-    try:
-        with stop_signals_handled(pass_on):
-            yield stop
-    finally:
-        signal.signal(REPORT_SIGNAL, before)
+    with _handled(REQUEST_SIGNALS, lambda number, _: ranks.send(number)), stop_signals_handled(pass_on):
+        yield stop
 
 
 def _wait_for_event(
@@ -101,31 +99,33 @@ def _wait(ranks: _Ranks, seconds: float) -> None:
         time.sleep(_PERIOD)
 
 
-def ignore_report_signal() -> None:
-    """Ignore the signal in this process, and in those that it starts, until they handle it; a handler stays."""
-    if threading.current_thread() is threading.main_thread() and signal.getsignal(REPORT_SIGNAL) is signal.SIG_DFL:
-        signal.signal(REPORT_SIGNAL, signal.SIG_IGN)
+def ignore_request_signals() -> None:
+    """Ignore these signals in this process, and in those that it starts, until they handle them; a handler stays."""
+    if threading.current_thread() is threading.main_thread():
+        for number in REQUEST_SIGNALS:
+            if signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, signal.SIG_IGN)
 
 
 @contextmanager
-def children_ignoring_report_signal() -> Iterator[None]:
-    """Have the processes that are started in a block begin with the signal ignored, before Python runs in them."""
+def children_ignoring_request_signals() -> Iterator[None]:
+    """Have the processes that are started in a block begin with the signals ignored, before Python runs in them."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(REPORT_SIGNAL, signal.SIG_IGN)
-    try:
+    with _handled(REQUEST_SIGNALS, signal.SIG_IGN):
         yield
-    finally:
-        signal.signal(REPORT_SIGNAL, before)
+
+
+def stop_signals_handled(handler: Callable[[int, Any], object]) -> AbstractContextManager[None]:
+    """Have Ctrl-C, SIGTERM and SIGHUP call `handler` in a block of the main thread."""
+    # Those that were ignored stay ignored: under nohup, or in a background job of a script, some are.
+    return _handled([number for number in STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN], handler)
 
 
 @contextmanager
-def stop_signals_handled(handler: Callable[[int, Any], object]) -> Iterator[None]:
-    """Have Ctrl-C, SIGTERM and SIGHUP call `handler` in a block of the main thread."""
-    # Those that were ignored stay ignored: under nohup, or in a background job of a script, some are.
-    handled = [number for number in STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-    before: dict[int, Any] = {number: signal.signal(number, handler) for number in handled}
+def _handled(numbers: Iterable[signal.Signals], handler: Any) -> Iterator[None]:
+    before: dict[int, Any] = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:

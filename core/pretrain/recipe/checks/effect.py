@@ -20,6 +20,7 @@ from pretrain.recipe.checks.training import (
     data_problems,
     model_problems,
     optimizer_problems,
+    profile_problems,
     schedule_problems,
     stage_problems,
     tensor_problems,
@@ -337,6 +338,7 @@ OTHER_RULES = (
     only("evaluation.interval over 0", "evaluation.iters", "evaluation.target_loss"),
     only("evaluation.prompt", "evaluation.prompt_tokens"),
     only("logging.tensorboard: true", "logging.tensorboard_queue_size"),
+    only("profile.steps over 0", "profile.start"),
 )
 
 RULES = ENGINE_RULES + OTHER_RULES
@@ -360,6 +362,7 @@ def problems_of(recipe: Recipe) -> list[Problem]:
         schedule_problems,
         deepspeed_problems,
         compilation_problems,
+        profile_problems,
         effect_problems,
     )
     return [problem for check in checks for problem in check(recipe)]

@@ -357,3 +357,10 @@ def _compiled_sequences(recipe: Recipe) -> Iterator[Problem]:
         yield Problem(_KEY, "layer conflicts with data.reset_attention_mask: documents' lengths change at every step.")
     if recipe.parallel.context_parallel_size > 1:
         yield Problem(_KEY, "layer conflicts with parallel.context_parallel_size over 1; no layout test covers both.")
+
+
+def profile_problems(recipe: Recipe) -> Iterator[Problem]:
+    """Yield a profile that never comes."""
+    profile, iterations = recipe.profile, recipe.train.train_iters
+    if profile.steps and iterations and profile.start > iterations:
+        yield Problem("profile.start", f"{profile.start} is past the last iteration, train.train_iters {iterations}.")

@@ -1,4 +1,4 @@
-"""Sections `checkpoint`, `evaluation` and `logging`: what a run starts from, saves, evaluates and shows."""
+"""Sections `checkpoint`, `evaluation`, `logging` and `profile`: what a run starts from, saves, evaluates and shows."""
 
 from __future__ import annotations
 
@@ -70,3 +70,19 @@ class LoggingSection(Section):
     """Whether the norm of all weights is measured."""
     log_num_zeros_in_grad: Bool = False
     """Whether zeros in the gradient are counted, without the vocabulary's padding."""
+
+
+class ProfileSection(Section):
+    """A trace of a few steps, and where their time goes (docs/profiling.md); SIGUSR2 takes one of a running job."""
+
+    start: Int = Field(default=10, gt=0)
+    """First iteration that is profiled, counted from 1."""
+    steps: Int = Field(default=0, ge=0)
+    """Number of iterations that are profiled; 0: none. SIGUSR2 profiles so many, or 3 where this is 0."""
+    ranks: tuple[Annotated[Int, Field(ge=0)], ...] = Field(default=(0,), min_length=1)
+    """Ranks that are profiled."""
+    use_pytorch_profiler: Bool = True
+    """Whether torch.profiler records a trace. false: the device's own profiler, by its maker's tool (Nsight Systems,
+    msprof), with the same names and without a summary."""
+    memory: Bool = False
+    """Whether allocations are recorded too: in torch's trace, and as a snapshot where the device has them."""

@@ -246,7 +246,7 @@ def _recomputation(draw: Draw) -> Tree:
 
 @st.composite
 def _outputs(draw: Draw) -> Tree:
-    """Draw the sections of checkpoints, evaluation and logging."""
+    """Draw the sections of checkpoints, evaluation, logging and profiles."""
     checkpoint = {
         "save": draw(st.just(False) | _PATH),
         "load": draw(st.none() | _PATH),
@@ -262,4 +262,16 @@ def _outputs(draw: Draw) -> Tree:
         "log_num_zeros_in_grad": draw(st.booleans()),
     }
     evaluation = {"interval": draw(st.sampled_from([0, 1, 500])), "iters": draw(_COUNT)}
-    return {"checkpoint": checkpoint, "evaluation": evaluation, "logging": logging}
+    profile = {
+        "start": 1,
+        "steps": draw(st.integers(1, 5)),
+        "ranks": draw(st.sampled_from([[0], [1, 3]])),
+        "use_pytorch_profiler": draw(st.booleans()),
+        "memory": draw(st.booleans()),
+    }
+    return {
+        "checkpoint": checkpoint,
+        "evaluation": evaluation,
+        "logging": logging,
+        "profile": draw(st.sampled_from([{}, profile])),
+    }

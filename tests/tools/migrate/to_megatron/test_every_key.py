@@ -74,6 +74,7 @@ CIRCUMSTANCES = (
     ("checkpoint={save: out, save_interval: 5, load: in}",),
     ("evaluation.prompt=once",),
     ("logging.tensorboard=true",),
+    ("profile.steps=3",),
     ("optimizer.adam_beta2=0.95",),
     ("optimizer.decoupled_lr=1",),
     ("optimizer.name=muon",),

@@ -15,7 +15,7 @@ from pretrain.tools.migrate.megatron.model import position_embedding_type
 from pretrain.tools.migrate.setting import Derived, note_on_start, save, taken, taken_if_on, unused
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from pretrain.tools.migrate.setting import Function, Settings
 
@@ -178,6 +178,60 @@ def _log_timers(settings: Settings) -> Derived | None:
     return Derived(True, (name,)) if name else None
 
 
+def _profiles(settings: Settings) -> bool:
+    """Say whether Megatron-LM's own --profile is on; other programs' has other flags."""
+    return settings.program.name.startswith("megatron-lm") and bool(settings.value("profile"))
+
+
+def _of_profile(settings: Settings, name: str, derived: Callable[[Any], Derived]) -> Derived | None:
+    """Return what a setting of the profile becomes; without one the program does not read it."""
+    if settings.value(name) is None:
+        return None
+    return derived(settings.value(name)) if _profiles(settings) else unused(name, "it belongs to profile")
+
+
+def _profile_steps(settings: Settings) -> Derived | None:
+    def derived(end: int) -> Derived:
+        steps, names = end - settings.value("profile_step_start"), ("profile", "profile_step_end")
+        return Derived(steps, names) if steps > 0 else unused(names, "it ends before it begins")
+
+    if settings.value("profile") and not _profiles(settings):
+        other = "its profiles have flags of their own: give profile.steps, and profile.start or ranks"
+        return Derived(None, (), lost=(("profile", other),))
+    return _of_profile(settings, "profile_step_end", derived)
+
+
+def _profile_start(settings: Settings) -> Derived | None:
+    def derived(start: int) -> Derived:
+        return Derived(start + 1, ("profile_step_start",), "counted from 1")
+
+    return _of_profile(settings, "profile_step_start", derived)
+
+
+def _profile_ranks(settings: Settings) -> Derived | None:
+    def derived(ranks: list[int]) -> Derived:
+        everyone = list(range(settings.devices or 1))
+        lost = (
+            () if ranks or settings.devices else (("profile_ranks", "the number of ranks is not known: rank 0 alone"),)
+        )
+        return Derived(ranks or everyone, ("profile_ranks",), "" if ranks else "all ranks", lost)
+
+    return _of_profile(settings, "profile_ranks", derived)
+
+
+def _use_pytorch_profiler(settings: Settings) -> Derived | None:
+    return _of_profile(settings, "use_pytorch_profiler", lambda given: Derived(given, ("use_pytorch_profiler",)))
+
+
+def _profile_memory(settings: Settings) -> Derived | None:
+    name = "record_memory_history"
+    if not settings.value(name):
+        return None
+    if not _profiles(settings):
+        return Derived(None, (), lost=((name, "allocations are recorded in a profile alone: give profile.steps"),))
+    return Derived(True, (name,), "of the profiled steps")
+
+
 FUNCTIONS: Mapping[str, Function] = {
     "tokenizer.type": _tokenizer_type,
     "tokenizer.vocab_file": partial(_of_gpt2, name="vocab_file"),
@@ -196,4 +250,9 @@ FUNCTIONS: Mapping[str, Function] = {
     "evaluation.interval": evaluation_interval,
     "evaluation.iters": partial(taken_if_on, name="eval_iters"),
     "logging.log_timers": _log_timers,
+    "profile.start": _profile_start,
+    "profile.steps": _profile_steps,
+    "profile.ranks": _profile_ranks,
+    "profile.use_pytorch_profiler": _use_pytorch_profiler,
+    "profile.memory": _profile_memory,
 }

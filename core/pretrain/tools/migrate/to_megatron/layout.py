@@ -131,6 +131,14 @@ def save_interval(recipe: Recipe) -> Answer:
     return when(recipe.checkpoint.save is not False, "save_interval", interval)
 
 
+def profile_steps(recipe: Recipe) -> Answer:
+    """Return the profile's end, which Megatron-LM counts from 0."""
+    profile = recipe.profile
+    if not profile.steps:
+        return NOTHING
+    return Answer((given("profile"), given("profile_step_end", profile.start - 1 + profile.steps)))
+
+
 def evaluation_interval(recipe: Recipe) -> Answer:
     """Return the interval, which has no default there; evaluations are off without iterations of one."""
     interval = recipe.evaluation.interval
@@ -179,6 +187,13 @@ FUNCTIONS: Mapping[str, Function] = {
         (given("async_save"), given("use_persistent_ckpt_worker")) if recipe.checkpoint.async_save else ()
     ),
     "evaluation.interval": evaluation_interval,
+    "profile.start": lambda recipe: when(recipe.profile.steps, "profile_step_start", recipe.profile.start - 1),
+    "profile.steps": profile_steps,
+    "profile.ranks": lambda recipe: when(recipe.profile.steps, "profile_ranks", *recipe.profile.ranks),
+    "profile.use_pytorch_profiler": lambda recipe: when(
+        recipe.profile.steps and recipe.profile.use_pytorch_profiler, "use_pytorch_profiler"
+    ),
+    "profile.memory": lambda recipe: when(recipe.profile.steps and recipe.profile.memory, "record_memory_history"),
     "logging.tensorboard": lambda recipe: when(recipe.logging.tensorboard, "tensorboard_dir", "tensorboard"),
     "logging.log_timers": lambda recipe: when(recipe.logging.log_timers, "timing_log_level", 1),
 }
