@@ -37,7 +37,8 @@ _IDLE = ": no effect here; "
 _ABSENT = {
     "version": "a recipe has no version: its keys are those of this pretrain (pretrain --version). Delete the line.",
     "moe": "experts are keys of section model, num_experts and those that begin with moe_; DeepSpeed's are not here.",
-    "wandb": "not supported: nothing is sent to a service; metrics.jsonl and TensorBoard have the metrics.",
+    "wandb": "loggers are keys of section logging: loggers: [wandb], and those that begin with wandb_.",
+    "comet": "loggers are keys of section logging: loggers: [comet], and those that begin with comet_.",
 }
 """Sections and keys that a recipe of another program has at its top."""
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pretrain.recipe.checks.deepspeed import deepspeed_problems
 from pretrain.recipe.checks.experts import expert_problems
 from pretrain.recipe.checks.fp8 import fp8_problems
+from pretrain.recipe.checks.installed import logger_problems
 from pretrain.recipe.checks.training import (
     batch_problems,
     compilation_problems,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pretrain.recipe.recipe import Recipe
+    from pretrain.recipe.sections.outputs import LoggerName
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +157,12 @@ ENGINE_RULES = (
 
 def _decays(recipe: Recipe) -> bool:
     return recipe.schedule.lr_decay_style != "constant"
+
+
+def _of_logger(name: LoggerName, *keys: str) -> Rule:
+    paths = tuple(f"logging.{key}" for key in keys)
+    decided_by = ("logging.loggers", "logging.tensorboard")  # which is read as a change of the former
+    return Rule(paths, f"{name} in logging.loggers", decided_by, lambda recipe: name in recipe.logging.loggers)
 
 
 OTHER_RULES = (
@@ -330,7 +338,10 @@ OTHER_RULES = (
     only("checkpoint.load", "checkpoint.finetune"),
     only("evaluation.interval over 0", "evaluation.iters", "evaluation.target_loss"),
     only("evaluation.prompt", "evaluation.prompt_tokens"),
-    only("logging.tensorboard: true", "logging.tensorboard_queue_size"),
+    _of_logger("tensorboard", "tensorboard_queue_size"),
+    _of_logger("wandb", "wandb_project", "wandb_entity", "wandb_exp_name", "wandb_group"),
+    _of_logger("mlflow", "mlflow_tracking_uri", "mlflow_experiment", "mlflow_run_name"),
+    _of_logger("comet", "comet_project", "comet_workspace", "comet_experiment_name", "comet_tags"),
 )
 
 RULES = ENGINE_RULES + OTHER_RULES
@@ -354,6 +365,7 @@ def problems_of(recipe: Recipe) -> list[Problem]:
         schedule_problems,
         deepspeed_problems,
         compilation_problems,
+        logger_problems,
         effect_problems,
     )
     return [problem for check in checks for problem in check(recipe)]
