@@ -8,7 +8,7 @@ from pretrain.report.metric_table import METRICS, NAMES
 from pretrain.report.loggers.curves import of_train
 from pretrain.report.metrics import MetricsWriter, train_line
 from pretrain.report.run_page import page, read_runs
-from report.test_tensorboard import board_of, curves
+from report.loggers.test_tensorboard import board_of, curves
 
 
 def numbers():

@@ -146,6 +146,7 @@ def _remedy(installed: Installed, exc: BaseException) -> str:
         Role.KERNELS: f", or remove the plugin: pip uninstall {distribution}",
         Role.REFERENCE: "",
         Role.OPTIMIZER: ", or give another optimizer.name.",
+        Role.LOGGER: ", or leave it out of logging.loggers.",
     }
     return first + otherwise[installed.role]
 

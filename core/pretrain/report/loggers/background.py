@@ -79,7 +79,7 @@ class Background:
         until = time.monotonic() + (FAILED_SECONDS if failed else FINISH_SECONDS)
         self._thread.join(FAILED_SECONDS)
         while self._thread.is_alive() and not self._is_failing and time.monotonic() < until:
-            self._thread.join(1.0)
+            self._thread.join(0.2)
         if self._thread.is_alive():
             self._tell("it does not finish; what it has not sent by now may be missing")
 
