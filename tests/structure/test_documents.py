@@ -48,7 +48,8 @@ def test_commands_that_are_shown_exist(monkeypatch):
 
 
 def test_recipes_that_are_shown_are_valid_with_their_overrides_and_ranks(monkeypatch, site):
-    site.project(ROOT / "docs" / "example-optimizer")  # which a page has the reader install
+    for example in ("example-optimizer", "example-logger"):  # which pages have the reader install
+        site.project(ROOT / "docs" / example)
     monkeypatch.chdir(ROOT)
     for page, words in RECIPES:
         shown = called(arguments_of_pretrain(words)).params
