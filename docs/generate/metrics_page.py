@@ -27,8 +27,8 @@ is null. Optional keys are left out where there is no value. Lines of kind `eval
 and `ppl`; those of kind `event` have `event`, `iteration`, `text` and numbers of their own.
 
 The other columns say how the log line shows a metric, its curve in TensorBoard and in every tracker
-([loggers.md](loggers.md)), and its chart in `report.html`. A curve with "vs samples" has a second one in TensorBoard, over
-samples, in the folder `samples`.
+([loggers.md](loggers.md)), and its chart in `report.html`. A curve with "vs samples" has a second one in TensorBoard,
+over samples, in the folder `samples`.
 
 | key | meaning | log line | curve | chart of the report |
 | --- | --- | --- | --- | --- |

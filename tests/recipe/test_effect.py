@@ -38,7 +38,10 @@ VALUES = {
     "optimizer.exp_avg_sq_dtype": "bf16",
     "optimizer.muon_momentum": 0.5,
     "optimizer.muon_scale_mode": "shape_scaling",
-    **dict.fromkeys((key for key in keys_of_recipe() if key.startswith(("logging.wandb_", "logging.mlflow_", "logging.comet_"))), "name"),
+    **dict.fromkeys(
+        (key for key in keys_of_recipe() if key.startswith(("logging.wandb_", "logging.mlflow_", "logging.comet_"))),
+        "name",
+    ),
     "logging.comet_tags": ["name"],
 }
 """Values of keys that do not accept 2."""

@@ -4,8 +4,8 @@ from contextlib import closing
 
 import pytest
 
-from pretrain.report.metric_table import METRICS, NAMES
 from pretrain.report.loggers.curves import of_train
+from pretrain.report.metric_table import METRICS, NAMES
 from pretrain.report.metrics import MetricsWriter, train_line
 from pretrain.report.run_page import page, read_runs
 from report.loggers.test_tensorboard import board_of, curves

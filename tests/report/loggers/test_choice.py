@@ -124,7 +124,9 @@ def test_a_missing_package_is_told_before_ranks_start_but_not_to_a_resumed_run(t
 def test_what_is_no_logger_is_named(site, tmp_path):
     target = site.module("odd_logger", "@hookimpl\ndef pretrain_logger(recipe, run): return 3")
     site.install("odd", "1.0", "pretrain.loggers", odd=target)
-    with pytest.raises(BackendError, match=r"logger 'odd' \(odd 1.0\): pretrain_logger must return one .*; it returns int"):
+    with pytest.raises(
+        BackendError, match=r"logger 'odd' \(odd 1.0\): pretrain_logger must return one .*; it returns int"
+    ):
         chosen(tmp_path, "loggers=[odd]")
 
 

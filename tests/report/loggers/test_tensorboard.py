@@ -83,7 +83,12 @@ def test_a_resumed_run_shows_one_curve_over_iterations_and_over_samples(tmp_path
     run([10, 20, 30])
     run([25, 35], Point(iteration=20, consumed_samples=2000))
     assert [step for step, _ in curves(tmp_path / "tensorboard")["lm loss"]] == [10, 20, 25, 35]
-    assert [step for step, _ in curves(tmp_path / "tensorboard" / "samples")["lm loss vs samples"]] == [1000, 2000, 2500, 3500]
+    assert [step for step, _ in curves(tmp_path / "tensorboard" / "samples")["lm loss vs samples"]] == [
+        1000,
+        2000,
+        2500,
+        3500,
+    ]
 
 
 def test_a_training_that_goes_back_hides_the_later_points(tmp_path, train_record, monkeypatch):

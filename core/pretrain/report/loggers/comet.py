@@ -31,7 +31,7 @@ def pretrain_logger(recipe: Recipe, run: Run) -> Logger:
 
 
 class Comet(Logger):
-    """Log into one experiment, whose key is in loggers/comet of the run directory; offline each start has an archive."""
+    """Log into one experiment, whose key is in loggers/comet of the run directory; offline, each start has a file."""
 
     def __init__(self, recipe: Recipe, run: Run) -> None:
         self._recipe, self._run = recipe, run
@@ -46,7 +46,7 @@ class Comet(Logger):
         sends = config.get_bool(None, "comet.start.online", default=None, not_set_value=None)  # None: by default
         if sends is not False and not get_api_key(None, config):
             login = "comet login, or COMET_API_KEY"
-            raise no_login("comet", "there is no API key", login, "COMET_START_ONLINE=0")
+            raise no_login(name="comet", problem="there is no API key", login=login, offline="COMET_START_ONLINE=0")
 
     def start(self) -> None:
         """Begin the experiment, or continue it."""

@@ -84,7 +84,9 @@ class MLflow(Logger):
         from mlflow.entities import Metric  # noqa: PLC0415
 
         now, step = int(time.time() * 1000), metrics.iteration
-        self._client.log_batch(self._id, metrics=[Metric(name, float(y), now, step) for name, y in metrics.curves.items()])
+        self._client.log_batch(
+            self._id, metrics=[Metric(name, float(y), now, step) for name, y in metrics.curves.items()]
+        )
 
     def event(self, event: LoggedEvent) -> None:
         """Set a tag, which the run's page shows."""

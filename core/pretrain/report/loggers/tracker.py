@@ -25,7 +25,7 @@ def require_package(module: str, name: str) -> None:
         raise RunError(msg)
 
 
-def no_login(name: str, problem: str, login: str, offline: str) -> RunError:
+def no_login(*, name: str, problem: str, login: str, offline: str) -> RunError:
     """Return the error of a tracker that cannot send to its service."""
     return RunError(
         f"logging.loggers: {name} is not logged in: {' '.join(problem.split()).rstrip('.')}.\n"

@@ -44,7 +44,8 @@ class WeightsAndBiases(Logger):
         finally:
             wandb.teardown()  # of the process that asks the service
         if problem:
-            raise no_login("wandb", problem, "wandb login, or WANDB_API_KEY", "WANDB_MODE=offline")
+            login = "wandb login, or WANDB_API_KEY"
+            raise no_login(name="wandb", problem=problem, login=login, offline="WANDB_MODE=offline")
 
     def start(self) -> None:
         """Begin the run, or continue it."""

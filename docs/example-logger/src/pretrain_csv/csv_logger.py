@@ -10,8 +10,6 @@ from pretrain.plugins import hookimpl
 from pretrain.plugins.logger import Logger
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pretrain.plugins.logger import LoggedEvent, Metrics, Point, Run
     from pretrain.recipe import Recipe
 
