@@ -94,7 +94,7 @@ def _loggers(start: Start) -> None:
     from pretrain.report.loggers.choice import loggers_of  # noqa: PLC0415
 
     if not start.resumes:
-        for logger in loggers_of(start.recipe, Run(directory=start.run_dir or RUNS, note=str)).values():
+        for logger in loggers_of(start.recipe, Run(directory=start.run_dir or RUNS, note=lambda _line: None)).values():
             logger.check()
 
 

@@ -49,7 +49,7 @@ def pretrain_backend() -> Backend | None:
 
 
 @hookspec
-def pretrain_logger(recipe: Recipe, run: Run) -> Logger:
+def pretrain_logger(recipe: Recipe, run: Run) -> Logger | None:
     """Return the logger of this plugin, asked of those that `logging.loggers` names; docs/writing-a-logger.md.
 
     Its entry point is in the group `pretrain.loggers`, and the entry's name is the word of the recipe. Contract 1.4.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING, Any
 
 from pretrain.plugins import hookimpl
@@ -79,8 +80,9 @@ class WeightsAndBiases(Logger):
             self._remote.alert(title=event.name, text=event.text)
 
     def artifact(self, file: Path) -> None:
-        """Put a file among the run's files."""
-        self._remote.save(str(file), base_path=str(self._run.directory), policy="now")
+        """Put a copy among the run's files."""
+        copy = shutil.copy(file, self._remote.dir)
+        self._remote.save(copy, base_path=self._remote.dir, policy="now")
 
     def finish(self, *, failed: bool) -> None:
         """Send what waits."""

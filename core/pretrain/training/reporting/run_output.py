@@ -56,11 +56,11 @@ class RunLogger:
         if setup.world.rank != 0:
             return
         run = Run(directory=run_dir, resumed=_point(progress) if resumed else None, note=self._notes.put)
-        self._metrics = MetricsFile(run)
         named = [Background(name, each, run.note) for name, each in loggers_of(setup.recipe, run).items()]
-        self._loggers = [self._metrics, *named]
         for logger in named:
             logger.start(is_required=not resumed)
+        self._metrics = MetricsFile(run)  # last: with this file a directory holds a run, which has begun
+        self._loggers = [self._metrics, *named]
         if resumed:
             for logger in named:
                 text = f"resumed after iteration {progress.iteration}"
