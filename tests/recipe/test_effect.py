@@ -34,6 +34,7 @@ VALUES = {
     "model.rope_scaling_type": "yarn",
     "train.loss_spike.action": "skip",
     "optimizer.options": "{beta: 2}",
+    "logging.logger_options": "{acme: {beta: 2}}",
     "optimizer.exp_avg_dtype": "bf16",
     "optimizer.exp_avg_sq_dtype": "bf16",
     "optimizer.muon_momentum": 0.5,

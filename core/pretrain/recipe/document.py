@@ -180,10 +180,19 @@ def apply_override(document: Document, override: str) -> None:
         del document.places[replaced]
     document.places[keys] = place
     document.overridden.add(path)
+    _settle_others(document, path, value)
+
+
+def _settle_others(document: Document, path: str, value: Any) -> None:
+    """Take out what the override of a key replaces."""
     for group in _ALTERNATIVES:
         if value is not None and path in group:
             for other in set(group) - {path} - document.overridden:
                 document.remove(other)
+    if path == "logging.loggers":
+        document.remove("logging.tensorboard")
+    elif path == "logging.tensorboard":  # the key of before, which LoggingSection reads as a change of loggers
+        document.overridden.add("logging.loggers")
 
 
 def _value(text: str) -> Any:

@@ -77,8 +77,9 @@ def test_a_name_of_ours_that_a_distribution_registers_too_is_refused(site):
     ("overrides", "message"),
     [
         (["loggers=[wandb,wandb]"], "logging.loggers: wandb is named 2 times. Name it once."),
-        (["logger_options={acme: {a: 1}}"], "logger_options: acme is not in logging.loggers. Add it there"),
-        (["logger_options={wandb: {a: 1}}"], "logging.logger_options: wandb has keys of its own: logging.wandb_..."),
+        (["loggers=[broken]", "logger_options={acme: {a: 1}}"], "acme is not in logging.loggers. Add it there"),
+        (["loggers=[acme]", "logger_options={wandb: {a: 1}}"], "wandb has keys of its own: logging.wandb_..."),
+        (["logger_options={acme: {a: 1}}"], "no effect here; it needs a logger in logging.loggers that another"),
         (["wandb_project=p"], "logging.wandb_project: no effect here; it needs wandb in logging.loggers."),
         (["tensorboard=3"], "tensorboard: 3 is not true or false."),
     ],
@@ -96,6 +97,7 @@ def test_what_cannot_be_is_refused(overrides, message):
         (["tensorboard=null"], ("tensorboard",)),
         (["loggers=[tensorboard,comet]", "tensorboard=false"], ("comet",)),
         (["loggers=[comet]", "tensorboard=true"], ("tensorboard", "comet")),
+        (["tensorboard=false", "loggers=[tensorboard]"], ("tensorboard",)),  # the later one wins
     ],
 )
 def test_the_key_of_before_adds_or_removes_tensorboard(overrides, loggers):

@@ -161,8 +161,8 @@ def _decays(recipe: Recipe) -> bool:
 
 def _of_logger(name: LoggerName, *keys: str) -> Rule:
     paths = tuple(f"logging.{key}" for key in keys)
-    decided_by = ("logging.loggers", "logging.tensorboard")  # which is read as a change of the former
-    return Rule(paths, f"{name} in logging.loggers", decided_by, lambda recipe: name in recipe.logging.loggers)
+    needs, decided_by = f"{name} in logging.loggers", ("logging.loggers",)
+    return Rule(paths, needs, decided_by, lambda recipe: name in recipe.logging.loggers)
 
 
 OTHER_RULES = (
@@ -342,6 +342,12 @@ OTHER_RULES = (
     _of_logger("wandb", "wandb_project", "wandb_entity", "wandb_exp_name", "wandb_group"),
     _of_logger("mlflow", "mlflow_tracking_uri", "mlflow_experiment", "mlflow_run_name"),
     _of_logger("comet", "comet_project", "comet_workspace", "comet_experiment_name", "comet_tags"),
+    Rule(
+        ("logging.logger_options",),
+        "a logger in logging.loggers that another distribution has installed",
+        ("logging.loggers",),
+        lambda r: bool(r.logging.of_others),
+    ),
 )
 
 RULES = ENGINE_RULES + OTHER_RULES

@@ -42,7 +42,7 @@ def logger_problems(recipe: Recipe) -> Iterator[Problem]:
         yield from name_problems("logging.loggers", name, get_args(LoggerName), installed, LOGGERS)
         if section.loggers.count(name) > 1:
             yield Problem("logging.loggers", f"{name} is named {section.loggers.count(name)} times. Name it once.")
-    for name in section.logger_options:
+    for name in section.logger_options if section.of_others else ():
         if name in get_args(LoggerName):
             yield Problem("logging.logger_options", f"{name} has keys of its own: logging.{name}_...")
         elif name not in section.loggers:

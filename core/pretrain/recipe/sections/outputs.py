@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -70,9 +70,8 @@ class LoggingSection(Section):
     log_interval: Int = Field(default=100, gt=0)
     """Iterations between two lines of metrics."""
     loggers: tuple[LoggerName | Str, ...] = ("tensorboard",)
-    """Where metrics go beside the screen and metrics.jsonl: tensorboard (into the run directory), wandb (Weights &
-    Biases), mlflow, comet, or installed ones by name; docs/loggers.md. tensorboard: true or false, the key of before,
-    adds or removes that one."""
+    """Where metrics go besides metrics.jsonl: tensorboard, wandb, mlflow, comet, installed ones by name; tensorboard:
+    true or false, the key of before, adds or removes that one (docs/loggers.md)."""
     logger_options: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Settings of installed loggers, by the logger's name and its own names."""
     tensorboard_queue_size: Int = Field(default=1000, gt=0)
@@ -110,6 +109,11 @@ class LoggingSection(Section):
     """Whether the norm of all weights is measured."""
     log_num_zeros_in_grad: Bool = False
     """Whether zeros in the gradient are counted, without the vocabulary's padding."""
+
+    @property
+    def of_others(self) -> list[str]:
+        """The loggers that other distributions bring."""
+        return [name for name in self.loggers if name not in get_args(LoggerName)]
 
     @model_validator(mode="before")
     @classmethod
