@@ -50,7 +50,7 @@ class MLflow(Logger):
         elif scheme not in {"", "file"} and not has("sqlalchemy"):
             msg = (
                 f"logging.mlflow_tracking_uri: {uri} is a database, which mlflow-skinny does not open.\n"
-                "Give the address of a server (http://...), or install all of MLflow: pip install mlflow"
+                "Give the address of a server, or install all of MLflow: pip install mlflow"
             )
             raise RunError(msg)
 
