@@ -25,6 +25,7 @@ class Role(StrEnum):
     BACKEND = "backend"
     REFERENCE = "reference"
     OPTIMIZER = "optimizer"
+    LOGGER = "logger"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

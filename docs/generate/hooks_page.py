@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pretrain.plugins import backend, collective_record, hookspecs, offer, requests, signatures
+from pretrain.plugins import backend, collective_record, hookspecs, logger, offer, requests, signatures
 from pretrain.plugins.contract import removal_of
 from pretrain.plugins.device_module import MEMBERS
 from pretrain.plugins.host.manager import HOOKS
@@ -53,7 +53,7 @@ def signature(hook: str) -> str:
 
 
 def request_type(hook: str) -> type[requests.Request] | None:
-    """Return the type of a kernel hook's argument; None for `pretrain_backend`."""
+    """Return the type of a kernel hook's argument; None for `pretrain_backend` and `pretrain_logger`."""
     parameter = inspect.signature(getattr(hookspecs, hook)).parameters.get("request")
     return getattr(requests, parameter.annotation) if parameter else None
 
@@ -81,6 +81,11 @@ def _hook(hook: str) -> Iterator[str]:
     removal = removal_of(getattr(hookspecs, hook))
     if removal:
         yield f"To be removed: {removal}"
+    if hook == "pretrain_logger":
+        yield "A logger is told of a run by these:"
+        kinds = (logger.Logger, logger.Run, logger.Point, logger.Metrics, logger.LoggedEvent)
+        yield _code("\n\n\n".join(map(_source, kinds)))
+        return
     request = request_type(hook)
     if request is None:
         yield "The device is an object of this class:"

@@ -26,10 +26,11 @@ Generated from `core/pretrain/report/metric_table.py` (`python docs/generate/met
 is null. Optional keys are left out where there is no value. Lines of kind `eval` have `split`, `iteration`, `lm_loss`
 and `ppl`; those of kind `event` have `event`, `iteration`, `text` and numbers of their own.
 
-The other columns say how the log line shows a metric, its tag in TensorBoard, and its chart in `report.html`. A tag
-with "vs samples" has a second curve, over samples, in the folder `samples`.
+The other columns say how the log line shows a metric, its curve in TensorBoard and in every tracker
+([loggers.md](loggers.md)), and its chart in `report.html`. A curve with "vs samples" has a second one in TensorBoard,
+over samples, in the folder `samples`.
 
-| key | meaning | log line | TensorBoard | chart of the report |
+| key | meaning | log line | curve | chart of the report |
 | --- | --- | --- | --- | --- |
 """
 

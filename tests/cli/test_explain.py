@@ -13,12 +13,12 @@ from click.testing import CliRunner
 from plugins.fake_site import reference, site
 from pretrain.cli.explain import command
 from pretrain.errors import BackendError, KernelError, RecipeError
-from pretrain.plugins.host.manager import HOOKS
+from pretrain.plugins.host.manager import KERNEL_HOOKS
 
 __all__ = ["reference", "site"]
 
 RECIPE = str(Path(__file__).parents[2] / "recipes" / "gpt3.yml")
-OPERATIONS = {hook.removeprefix("pretrain_") for hook in HOOKS} - {"backend", "attention"}
+OPERATIONS = {hook.removeprefix("pretrain_") for hook in KERNEL_HOOKS} - {"attention"}
 SIMPLE = "\n".join(
     f"@hookimpl\ndef pretrain_{operation}(request):\n    return Offer(name='plain', build=None.__class__)\n"
     for operation in sorted(OPERATIONS)

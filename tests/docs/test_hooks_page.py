@@ -11,11 +11,10 @@ from hooks_page import example, page, request_type, signature
 from pretrain.conformance import suite
 from pretrain.plugins import requests, signatures
 from pretrain.plugins.host.discovery import REFERENCE, load_plugin
-from pretrain.plugins.host.manager import HOOKS, register
+from pretrain.plugins.host.manager import HOOKS, KERNEL_HOOKS, register
 from pretrain.plugins.negotiation.kernels import Kernels
 
 PAGE = Path(__file__).parents[2] / "docs" / "hooks.md"
-KERNEL_HOOKS = [hook for hook in HOOKS if hook != "pretrain_backend"]
 
 
 def test_the_page_is_up_to_date():

@@ -311,7 +311,7 @@ ELSEWHERE = {
     "pretrain.engine.build": ("engine.name", "engine.deepspeed_config"),
     "pretrain.report": (
         "logging.log_interval",
-        "logging.tensorboard",
+        "logging.loggers",
         "logging.tensorboard_queue_size",
         "logging.hang_after_seconds",
         "logging.log_timers",

@@ -7,6 +7,7 @@ import pytest
 from pretrain.recipe import make_recipe, to_yaml
 from pretrain.recipe.checks.effect import OTHER_RULES as RULES
 from pretrain.recipe.checks.effect import without_effect
+from pretrain.recipe.recipe import keys_of_recipe
 
 VALUES = {
     "kernels.rotary": "mine",
@@ -35,10 +36,16 @@ VALUES = {
     "model.rope_scaling_type": "yarn",
     "train.loss_spike.action": "skip",
     "optimizer.options": "{beta: 2}",
+    "logging.logger_options": "{acme: {beta: 2}}",
     "optimizer.exp_avg_dtype": "bf16",
     "optimizer.exp_avg_sq_dtype": "bf16",
     "optimizer.muon_momentum": 0.5,
     "optimizer.muon_scale_mode": "shape_scaling",
+    **dict.fromkeys(
+        (key for key in keys_of_recipe() if key.startswith(("logging.wandb_", "logging.mlflow_", "logging.comet_"))),
+        "name",
+    ),
+    "logging.comet_tags": ["name"],
 }
 """Values of keys that do not accept 2."""
 

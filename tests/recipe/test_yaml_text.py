@@ -47,7 +47,7 @@ CHOICES = {
     "checkpoint.load": [None, "from"],
     "evaluation.interval": [0, 5],
     "evaluation.prompt": [None, "def f(x):\n    'ä # not a comment'"],
-    "logging.tensorboard": [True, False],
+    "logging.loggers": [["tensorboard"], []],
 }
 
 

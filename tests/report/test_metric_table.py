@@ -4,11 +4,11 @@ from contextlib import closing
 
 import pytest
 
+from pretrain.report.loggers.curves import of_train
 from pretrain.report.metric_table import METRICS, NAMES
 from pretrain.report.metrics import MetricsWriter, train_line
 from pretrain.report.run_page import page, read_runs
-from pretrain.report.tensorboard import TensorBoard
-from report.test_tensorboard import curves
+from report.loggers.test_tensorboard import board_of, curves
 
 
 def numbers():
@@ -54,10 +54,10 @@ def test_the_log_line_has_the_parts_of_all_rows(train_record):
 
 
 def test_tensorboard_has_the_tags_of_all_rows(train_record, tmp_path):
-    with closing(TensorBoard(tmp_path, warn=pytest.fail)) as board:
-        board.train(train_record(**numbers()))
+    with board_of(tmp_path) as board:
+        board.metrics(of_train(train_record(**numbers())))
     tags = {tag_of(metric): metric.number(numbers()[metric.name]) for metric in METRICS if metric.tensorboard}
-    assert {tag: value for tag, ((_, value),) in curves(tmp_path).items()} == tags
+    assert {tag: value for tag, ((_, value),) in curves(tmp_path / "tensorboard").items()} == tags
 
 
 def test_the_report_has_the_charts_of_all_rows_and_no_curve_without_a_row(train_record, tmp_path):

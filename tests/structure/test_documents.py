@@ -89,7 +89,8 @@ def test_every_line_of_a_shell_block_is_looked_at():
 
 
 def test_recipes_that_are_shown_are_valid_with_their_overrides_and_ranks(monkeypatch, site):
-    site.project(ROOT / "docs" / "example-optimizer")  # which a page has the reader install
+    for example in ("example-optimizer", "example-logger"):  # which pages have the reader install
+        site.project(ROOT / "docs" / example)
     monkeypatch.chdir(ROOT)
     for page, words in RECIPES:
         shown = called(arguments_of_pretrain(words)).params

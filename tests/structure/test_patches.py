@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 
 ALLOWED = {
-    "report/tensorboard.py": "threading.excepthook, Python's own place for it: TensorBoard's thread prints a traceback "
-    "of an error that it also hands to us",
+    "report/loggers/tensorboard.py": "threading.excepthook, Python's own place for it: TensorBoard's thread prints "
+    "a traceback of an error that it also hands to us",
 }
 """Modules outside the bridge that replace something, and why."""
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pretrain.plugins.host.manager import HOOKS
+from pretrain.plugins.host.manager import KERNEL_HOOKS
 from pretrain.plugins.requests import LinearRequest
 from pretrain.recipe import load_recipe
 from pretrain_ascend import plugin
@@ -25,7 +25,7 @@ IN_FP8 = {"linear"}
 """Left to the reference too, but for a reason in fp8."""
 
 OF_EXPERTS = {"grouped_linear", "moe_permute"}
-OPERATIONS = {hook.removeprefix("pretrain_") for hook in HOOKS if hook != "pretrain_backend"} - LEFT_TO_THE_REFERENCE
+OPERATIONS = {hook.removeprefix("pretrain_") for hook in KERNEL_HOOKS} - LEFT_TO_THE_REFERENCE
 DEVICES = ("Ascend910B3", "Ascend910_9391", "Ascend910A", "Ascend950DT")
 VARIANTS = ("", "train.deterministic_mode=true", "data.reset_attention_mask=true", "precision={dtype: bf16}")
 

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from pretrain.plugins.host.manager import HOOKS
+from pretrain.plugins.host.manager import KERNEL_HOOKS
 from pretrain_cuda import plugin
 
 pytestmark = pytest.mark.xdist_group("answers")  # each worker would ask again
 
 RECIPES = sorted((Path(__file__).parents[3] / "recipes").glob("*.yml"))
 LEFT_TO_THE_REFERENCE = {"moe_permute", "router"}
-OPERATIONS = [hook.removeprefix("pretrain_") for hook in HOOKS if hook != "pretrain_backend"]
+OPERATIONS = [hook.removeprefix("pretrain_") for hook in KERNEL_HOOKS]
 OF_EXPERTS = {"grouped_linear", *LEFT_TO_THE_REFERENCE}
 DEVICES = ("NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3", "Tesla V100-SXM2-32GB")
 VARIANTS = ("", "train.deterministic_mode=true", "data.reset_attention_mask=true", "precision={dtype: bf16}")

@@ -88,6 +88,16 @@ def _metrics(start: Start) -> None:
         read_metrics(start.run_dir / METRICS)
 
 
+def _loggers(start: Start) -> None:
+    """Check packages and logins, unless the run resumes: then a service that is down costs its curves alone."""
+    from pretrain.plugins.logger import Run  # noqa: PLC0415  --help needs none of them
+    from pretrain.report.loggers.choice import loggers_of  # noqa: PLC0415
+
+    if not start.resumes:
+        for logger in loggers_of(start.recipe, Run(directory=start.run_dir or RUNS, note=lambda _line: None)).values():
+            logger.check()
+
+
 def _checkpoint_folder(start: Start) -> None:
     from pretrain.checkpoint.folder import require_own  # noqa: PLC0415  --help needs none of it
 
@@ -136,6 +146,7 @@ CHECKS = (
     StartCheck("checkpoint folder", _checkpoint_folder),
     StartCheck("data", _inputs),
     StartCheck("sample indices", _sample_indices),
+    StartCheck("loggers", _loggers),
     StartCheck("starting checkpoint", _starting_checkpoint, on_rank0=True),
 )
 """All checks, the cheapest first."""

@@ -15,6 +15,7 @@ from pretrain.plugins import hookspec
 
 if TYPE_CHECKING:
     from pretrain.plugins.backend import Backend
+    from pretrain.plugins.logger import Logger, Run
     from pretrain.plugins.offer import Answer
     from pretrain.plugins.requests import (
         ActivationRequest,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
         RouterRequest,
         SoftmaxRequest,
     )
+    from pretrain.recipe import Recipe
 
 
 @hookspec
@@ -43,6 +45,19 @@ def pretrain_backend() -> Backend | None:
         @hookimpl
         def pretrain_backend() -> Backend:
             return CpuBackend()
+    """
+
+
+@hookspec
+def pretrain_logger(recipe: Recipe, run: Run) -> Logger | None:
+    """Return the logger of this plugin, asked of those that `logging.loggers` names; docs/writing-a-logger.md.
+
+    Its entry point is in the group `pretrain.loggers`, and the entry's name is the word of the recipe. Contract 1.4.
+
+    Example:
+        @hookimpl
+        def pretrain_logger(recipe: Recipe, run: Run) -> Logger:
+            return CsvLogger(run.directory / "curves.csv", **recipe.logging.logger_options.get("csv", {}))
     """
 
 

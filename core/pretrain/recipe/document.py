@@ -120,6 +120,19 @@ class Document:
                 if self.layer(path) < self.layer(last):
                     self.left_out[path] = f"{last} replaces it"
                     self.remove(path)
+        self._settle_tensorboard()
+
+    def _settle_tensorboard(self) -> None:
+        """Take logging.tensorboard, the key of before, for a change of logging.loggers, which a later layer replaces."""
+        old, new = "logging.tensorboard", "logging.loggers"
+        if self.value(old) is None:
+            return
+        if self.layer(old) < self.layer(new):
+            self.left_out[old] = f"{new} replaces it"
+            self.remove(old)
+        elif self.value(new) is None or self.layer(old) > self.layer(new):
+            self.layers[new] = self.layer(old)
+            self.places[tuple(new.split("."))] = self.place(tuple(old.split(".")))
 
 
 def read_document(path: Path, named_by: str = "") -> Document:

@@ -64,6 +64,7 @@ def make_effective(document: Document) -> tuple[Recipe, list[Problem]]:
 
 
 def _build(document: Document, overrides: Iterable[str]) -> Recipe:
+    document.leave_out_replaced()
     for override in overrides:
         apply_override(document, override)
     take_version(document)

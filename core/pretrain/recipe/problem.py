@@ -37,7 +37,8 @@ _IDLE = ": no effect here; "
 _ABSENT = {
     "extends": "only a recipe's file can extend another, by `extends: base.yml` at its top; --set cannot.",
     "moe": "experts are keys of section model, num_experts and those that begin with moe_; DeepSpeed's are not here.",
-    "wandb": "not supported: nothing is sent to a service; metrics.jsonl and TensorBoard have the metrics.",
+    "wandb": "loggers are keys of section logging: loggers: [wandb], and those that begin with wandb_.",
+    "comet": "loggers are keys of section logging: loggers: [comet], and those that begin with comet_.",
 }
 """Sections and keys that stand at the top of a recipe of another program, or in a file alone."""
 

@@ -1,1 +1,1 @@
-"""What a run shows: metrics, console, TensorBoard, timers, environment, hang report, pages."""
+"""What a run shows: metrics, console, loggers, timers, environment, hang report, pages."""

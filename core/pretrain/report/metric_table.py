@@ -1,4 +1,4 @@
-"""Table of the metrics of a logged training interval: records, log line, TensorBoard, report and docs read it.
+"""Table of the metrics of a logged training interval: records, log line, loggers, report and docs read it.
 
 CONTRIBUTING.md says how to add one. Every row says of every output whether it has the metric; there are no defaults.
 """
@@ -29,7 +29,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """Curve of TensorBoard."""
+    """Curve of TensorBoard and of trackers."""
 
     name: str  # Megatron's, where Megatron has the metric
     over_samples: bool  # there is a second curve, over samples

@@ -150,8 +150,12 @@ class MetricsWriter:
         self._file = appended(path)
 
     def write(self, record: Record) -> None:
-        """Append one line, with null for values that are not finite; all of it, or nothing (OSError: a full disk)."""
-        line = json.dumps(record.to_json(), allow_nan=False).encode() + b"\n"
+        """Append one line, with null for values that are not finite, as `append`."""
+        self.append(record.to_json())
+
+    def append(self, values: Mapping[str, Any]) -> None:
+        """Append the values as one line; all of it, or nothing (OSError: a full disk)."""
+        line = json.dumps(values, allow_nan=False).encode() + b"\n"
         end = os.fstat(self._file.fileno()).st_size
         if self._file.write(line) != len(line):  # a disk takes what there is room for
             self._file.truncate(end)

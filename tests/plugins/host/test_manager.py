@@ -116,7 +116,7 @@ def _reference(reference):
 def test_every_hook_is_known():
     assert "pretrain_backend" in HOOKS
     assert "pretrain_attention" in HOOKS
-    assert len(HOOKS) == 14
+    assert len(HOOKS) == 15
 
 
 def test_a_misspelt_hook_names_the_plugin_and_the_nearest_hook(site):

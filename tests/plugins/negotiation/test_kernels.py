@@ -7,11 +7,11 @@ import torch
 
 from plugins.negotiation.test_choosing import ATTENTION, NORM, OPTIMIZER, SOFTMAX
 from pretrain.plugins.host import manager
-from pretrain.plugins.host.manager import HOOKS
+from pretrain.plugins.host.manager import KERNEL_HOOKS
 from pretrain.plugins.negotiation.kernel_table import KernelTable
 from pretrain.plugins.negotiation.kernels import Kernels, add_note, negotiate
 
-OPERATIONS = [hook.removeprefix("pretrain_") for hook in HOOKS if hook != "pretrain_backend"]
+OPERATIONS = [hook.removeprefix("pretrain_") for hook in KERNEL_HOOKS]
 TABLE = KernelTable(backend="fake", provider="fake 1", rows=())
 
 

@@ -280,6 +280,8 @@ CASES = [
         lambda _: ["--set", "data.cache_path=/proc/nowhere"],
         "the sample indices cannot be written to /proc/nowhere: ",
     ),
+    # The package or the login is missing.
+    ("loggers", lambda _: ["--set", "logging={loggers: [comet]}"], "logging.loggers: comet "),
     ("starting checkpoint", lambda _: ["--set", "checkpoint.load=nowhere"], "checkpoint.load: nowhere holds no "),
     ("starting checkpoint", loads_another_model, "is of another run: model.num_layers 3 (recipe: 2)."),
     ("starting checkpoint", resumed_with_another_model, "is of another run: model.hidden_size 128 (recipe: 64)."),

@@ -55,7 +55,7 @@ def test_other_ranks_log_nothing(logger, tmp_path, train_record, capfd):
     with logger(rank=1) as opened:
         opened.train(train_record(10))
         opened.evaluation(EvalRecord.of("valid", 10, 2.0), consumed_samples=80)
-        opened.timers({}, 10)
+        opened.timers({}, 10, 80)
         opened.note("a remark")
         opened.go_back(Progress())
         opened.event(EventRecord(event="straggler", iteration=10, text="slow"))

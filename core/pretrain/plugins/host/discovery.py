@@ -13,6 +13,7 @@ from pretrain.errors import BackendError, did_you_mean
 from pretrain.plugins import BACKENDS, CONTRACT, PLUGINS
 from pretrain.plugins.backend import Backend
 from pretrain.recipe.sections.optimizer import OPTIMIZERS
+from pretrain.recipe.sections.outputs import LOGGERS
 
 if TYPE_CHECKING:
     from pretrain.plugins.contract import Version
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 FIRST_PARTY = ("ascend", "cuda")
 """Backends of this repository with a distribution of their own: `pretrain-<name>`, in `backends/<name>`."""
 
-_READ = (BACKENDS, PLUGINS, OPTIMIZERS)
+_READ = (BACKENDS, PLUGINS, OPTIMIZERS, LOGGERS)
 """The entry-point groups that are read."""
 
 
@@ -145,6 +146,7 @@ def _remedy(installed: Installed, exc: BaseException) -> str:
         Role.KERNELS: f", or remove the plugin: pip uninstall {distribution}",
         Role.REFERENCE: "",
         Role.OPTIMIZER: ", or give another optimizer.name.",
+        Role.LOGGER: ", or leave it out of logging.loggers.",
     }
     return first + otherwise[installed.role]
 

@@ -10,11 +10,12 @@ import pluggy
 
 from pretrain.distributions import Role
 from pretrain.errors import BackendError, did_you_mean
-from pretrain.plugins import BACKENDS, CONTRACT, PROJECT, hookspecs
+from pretrain.plugins import BACKENDS, CONTRACT, PLUGINS, PROJECT, hookspecs
 from pretrain.plugins.backend import Backend
 from pretrain.plugins.contract import removal_of
 from pretrain.plugins.host import discovery
 from pretrain.plugins.host.discovery import cause, load_plugin
+from pretrain.recipe.sections.outputs import LOGGERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -80,6 +81,11 @@ def assemble(extras: list[Plugin], backend: Plugin, *last: Plugin) -> Plugins:
     )
 
 
+def call_alone(plugin: Plugin, hook: str, **arguments: object) -> list[Any]:
+    """Call a hook of a plugin that takes part in nothing else, as `Plugins.call`."""
+    return _call(register([plugin]), plugin, hook, arguments)
+
+
 def _call(manager: pluggy.PluginManager, plugin: Plugin, hook: str, arguments: dict[str, object]) -> list[Any]:
     # One plugin at a time: pluggy's list of answers does not name the plugins.
     others = [other for _, other in manager.list_name_plugin() if other is not plugin.hooks]
@@ -121,6 +127,7 @@ def _require_attributes(who: str, backend: Backend) -> None:
 
 
 HOOKS = tuple(name for name in vars(hookspecs) if name.startswith("pretrain_"))
+KERNEL_HOOKS = tuple(name for name in HOOKS if name not in {"pretrain_backend", "pretrain_logger"})
 
 
 def register(plugins: Iterable[Plugin]) -> pluggy.PluginManager:
@@ -159,8 +166,18 @@ def _check(manager: pluggy.PluginManager, plugin: Plugin) -> None:
     for hook in HOOKS:
         if hook not in implemented and callable(inspect.getattr_static(plugin.hooks, hook, None)):
             raise _fault(plugin, f"has a function {hook} without the mark: put @hookimpl above it")
-    if "pretrain_backend" in implemented and plugin.installed.role is Role.KERNELS:
+    _check_role(plugin, implemented)
+
+
+def _check_role(plugin: Plugin, implemented: set[str]) -> None:
+    """Check that every hook of a plugin is one that is called of plugins of its group."""
+    role = plugin.installed.role
+    if "pretrain_backend" in implemented and role not in {Role.BACKEND, Role.REFERENCE}:
         raise _fault(plugin, f"brings a device: its entry point belongs in the group {BACKENDS}")
+    if "pretrain_logger" in implemented and role is not Role.LOGGER:
+        raise _fault(plugin, f"brings a logger: its entry point belongs in the group {LOGGERS}")
+    if role is Role.LOGGER and (kernels := implemented.intersection(KERNEL_HOOKS)):
+        raise _fault(plugin, f"implements {min(kernels)}: entry points of kernels belong in the group {PLUGINS}")
 
 
 def _fault(plugin: Plugin, what: str) -> BackendError:

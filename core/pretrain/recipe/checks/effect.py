@@ -6,13 +6,13 @@ Which of DeepSpeed's ZeRO stages reads what was looked up in deepspeed 0.19.8: r
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from pretrain.recipe.checks.deepspeed import deepspeed_problems
 from pretrain.recipe.checks.experts import expert_problems
 from pretrain.recipe.checks.fp8 import fp8_problems
+from pretrain.recipe.checks.installed import logger_problems
+from pretrain.recipe.checks.rule import Rule, only
 from pretrain.recipe.checks.training import (
     batch_problems,
     compilation_problems,
@@ -30,42 +30,10 @@ from pretrain.recipe.problem import Problem
 from pretrain.recipe.section import Section
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from pretrain.recipe.recipe import Recipe
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """Keys that have an effect only while other keys have certain values."""
-
-    keys: tuple[str, ...]  # "section.key", or a whole inner section such as "engine.zero"
-    needs: str  # what the recipe must say for them to have an effect
-    decided_by: tuple[str, ...]  # the keys that `holds` looks at
-    holds: Callable[[Recipe], bool]
-
-
-_WORDS = {"true": True, "false": False}
-
-
-def only(condition: str, *keys: str, note: str = "") -> Rule:
-    """Return the rule of keys that have an effect under a condition; the note is added to what they need.
-
-    A condition is terms joined by "and": "section.key: value", "section.key: one or other", "section.key over 0", or
-    "section.key", which is given and not false.
-    """
-    terms = [_term(term) for term in condition.split(" and ")]
-    paths = tuple(path for path, _ in terms)
-    return Rule(keys, condition + note, paths, lambda recipe: all(holds(recipe) for _, holds in terms))
-
-
-def _term(term: str) -> tuple[str, Callable[[Recipe], bool]]:
-    if " over " in term:
-        path, _, least = term.partition(" over ")
-        return path, lambda recipe: (attrgetter(path)(recipe) or 0) > int(least)
-    path, _, listed = term.partition(": ")
-    values = [int(value) if value.isdecimal() else _WORDS.get(value, value) for value in listed.split(" or ")]
-    return path, lambda recipe: attrgetter(path)(recipe) in values if listed else bool(attrgetter(path)(recipe))
+    from pretrain.recipe.sections.outputs import LoggerName
 
 
 _ZERO = "engine.zero"
@@ -156,6 +124,12 @@ ENGINE_RULES = (
 
 def _decays(recipe: Recipe) -> bool:
     return recipe.schedule.lr_decay_style != "constant"
+
+
+def _of_logger(name: LoggerName, *keys: str) -> Rule:
+    paths = tuple(f"logging.{key}" for key in keys)
+    needs, decided_by = f"{name} in logging.loggers", ("logging.loggers",)
+    return Rule(paths, needs, decided_by, lambda recipe: name in recipe.logging.loggers)
 
 
 OTHER_RULES = (
@@ -337,8 +311,17 @@ OTHER_RULES = (
     only("checkpoint.load", "checkpoint.finetune"),
     only("evaluation.interval over 0", "evaluation.iters", "evaluation.target_loss"),
     only("evaluation.prompt", "evaluation.prompt_tokens"),
-    only("logging.tensorboard: true", "logging.tensorboard_queue_size"),
     only("profile.steps over 0", "profile.start"),
+    _of_logger("tensorboard", "tensorboard_queue_size"),
+    _of_logger("wandb", "wandb_project", "wandb_entity", "wandb_exp_name", "wandb_group"),
+    _of_logger("mlflow", "mlflow_tracking_uri", "mlflow_experiment", "mlflow_run_name"),
+    _of_logger("comet", "comet_project", "comet_workspace", "comet_experiment_name", "comet_tags"),
+    Rule(
+        ("logging.logger_options",),
+        "a logger in logging.loggers that another distribution has installed",
+        ("logging.loggers",),
+        lambda r: bool(r.logging.of_others),
+    ),
 )
 
 RULES = ENGINE_RULES + OTHER_RULES
@@ -363,6 +346,7 @@ def problems_of(recipe: Recipe) -> list[Problem]:
         deepspeed_problems,
         compilation_problems,
         profile_problems,
+        logger_problems,
         effect_problems,
     )
     return [problem for check in checks for problem in check(recipe)]

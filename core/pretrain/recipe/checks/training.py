@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, get_args
 
-from pretrain.distributions import registered_twice
-from pretrain.errors import did_you_mean
+from pretrain.recipe.checks.installed import name_problems
 from pretrain.recipe.problem import Problem
 from pretrain.recipe.sections.optimizer import OPTIMIZERS, OptimizerName, installed_optimizers
 from pretrain.recipe.sections.precision import COMPILED
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from pretrain.recipe.recipe import Recipe
     from pretrain.recipe.sections.data import DataSection
     from pretrain.recipe.sections.model import ModelSection
-    from pretrain.recipe.sections.optimizer import OptimizerSection
 
 
 def model_problems(recipe: Recipe) -> Iterator[Problem]:
@@ -133,7 +131,8 @@ end of their power of two, and rounding to nearest takes back a step of less tha
 
 def optimizer_problems(recipe: Recipe) -> Iterator[Problem]:
     """Yield an optimizer that is not there, and what it cannot do."""
-    yield from _installed(recipe.optimizer)
+    own = get_args(OptimizerName)
+    yield from name_problems("optimizer.name", recipe.optimizer.name, own, installed_optimizers(), OPTIMIZERS)
     if recipe.optimizer.own not in {"adam", "adamw"} and recipe.parallel.use_distributed_optimizer:
         yield Problem(
             "parallel.use_distributed_optimizer",
@@ -148,25 +147,6 @@ def optimizer_problems(recipe: Recipe) -> Iterator[Problem]:
                 f"bf16 with optimizer.{decay} {beta} would never fall: a step's part of it is rounded away. Give fp32, "
                 f"or a {decay} below {SLOWEST_IN_BF16} (1 - 2^-8).",
             )
-
-
-def _installed(section: OptimizerSection) -> Iterator[Problem]:
-    """Yield a name that nothing has, or that several have: which one is meant is not guessed."""
-    name, own = section.name, get_args(OptimizerName)
-    installed = installed_optimizers()
-    found = [each for each in installed if each.name == name]
-    if section.own is None and not found:
-        names = [each.name for each in installed]
-        others = f"installed: {', '.join(names)}" if names else f"none is installed as {OPTIMIZERS}"
-        hint = did_you_mean(name, [*own, *names])
-        yield Problem("optimizer.name", f"{name} is neither of {', '.join(own)} nor installed; {others}.{hint}")
-    elif section.own is not None and found:
-        others = " and ".join(each.provider for each in found)
-        remove = " ".join(each.distribution or "<its distribution>" for each in found)
-        text = f"{name} is pretrain's own, but {others} has one of that name too, which would not be used."
-        yield Problem("optimizer.name", f"{text} pip uninstall {remove}, or have it registered under another name.")
-    elif len(found) > 1:
-        yield Problem("optimizer.name", registered_twice(found).replace("\n", " "))
 
 
 def batch_problems(recipe: Recipe) -> Iterator[Problem]:

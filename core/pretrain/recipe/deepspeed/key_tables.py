@@ -148,10 +148,10 @@ UNREAD = (f"{_ZERO}.allgather_partitions",)
 """Keys that DeepSpeed accepts and never reads: nothing calls DeepSpeedEngine.zero_allgather_partitions."""
 
 SWITCHED = {
-    "tensorboard": "logging.tensorboard: true writes for TensorBoard",
+    "tensorboard": "logging.loggers: [tensorboard] writes for TensorBoard",
     "csv_monitor": "metrics.jsonl has every number",
-    "wandb": "",
-    "comet": "",
+    "wandb": "logging.loggers: [wandb] logs there, with logging.wandb_project",
+    "comet": "logging.loggers: [comet] logs there, with logging.comet_project",
     "flops_profiler": "metrics.jsonl has tflops_per_device",
     "comms_logger": "",
     "autotuning": "",

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
-from pretrain.recipe.section import Bool, Float, Int, LocalPath, Section, Str, local_path, shown
+from pretrain.distributions import Role, registered
+from pretrain.recipe.section import Bool, Float, Int, LocalPath, Section, Str, as_written, local_path, shown
+
+if TYPE_CHECKING:
+    from pretrain.distributions import Installed
+
+LoggerName = Literal["tensorboard", "wandb", "mlflow", "comet"]
+"""A logger has a file in pretrain.report.loggers; metrics.jsonl, which every run writes, has no name here."""
+LOGGERS = "pretrain.loggers"
+"""Entry-point group of other distributions' loggers; see docs/writing-a-logger.md."""
+
+
+def installed_loggers() -> list[Installed]:
+    """Return the loggers that other distributions bring, sorted by name; reading them imports none."""
+    return registered(LOGGERS, Role.LOGGER)
 
 
 def _switch_or_folder(given: object) -> object:
@@ -55,10 +69,35 @@ class LoggingSection(Section):
 
     log_interval: Int = Field(default=100, gt=0)
     """Iterations between two lines of metrics."""
-    tensorboard: Bool = True
-    """Whether metrics go to tensorboard/ of the run directory too."""
+    loggers: tuple[LoggerName | Str, ...] = ("tensorboard",)
+    """Where metrics go besides metrics.jsonl: tensorboard, wandb, mlflow, comet, installed ones by name; tensorboard:
+    true or false, the key of before, adds or removes that one (docs/loggers.md)."""
+    logger_options: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Settings of installed loggers, by the logger's name and its own names."""
     tensorboard_queue_size: Int = Field(default=1000, gt=0)
     """Events that are held back before they are written."""
+    wandb_project: Str | None = Field(default=None, min_length=1)
+    """Weights & Biases: the project; by default that of WANDB_PROJECT, or uncategorized."""
+    wandb_entity: Str | None = Field(default=None, min_length=1)
+    """Weights & Biases: the team or user; by default that of WANDB_ENTITY, or the user's own."""
+    wandb_exp_name: Str | None = Field(default=None, min_length=1)
+    """Weights & Biases: the run's name; by default that of its directory."""
+    wandb_group: Str | None = Field(default=None, min_length=1)
+    """Weights & Biases: the group of runs to which it belongs."""
+    mlflow_tracking_uri: Str | None = Field(default=None, min_length=1)
+    """MLflow: address of the server, or sqlite:///file; by default that of MLFLOW_TRACKING_URI, or MLflow's own."""
+    mlflow_experiment: Str | None = Field(default=None, min_length=1)
+    """MLflow: the experiment, which is made if it is absent; by default that of MLFLOW_EXPERIMENT_NAME, or Default."""
+    mlflow_run_name: Str | None = Field(default=None, min_length=1)
+    """MLflow: the run's name; by default that of its directory."""
+    comet_project: Str | None = Field(default=None, min_length=1)
+    """Comet: the project; by default that of COMET_PROJECT_NAME, or general."""
+    comet_workspace: Str | None = Field(default=None, min_length=1)
+    """Comet: the workspace; by default that of COMET_WORKSPACE, or the user's own."""
+    comet_experiment_name: Str | None = Field(default=None, min_length=1)
+    """Comet: the experiment's name; by default that of the run directory."""
+    comet_tags: tuple[Str, ...] = ()
+    """Comet: the experiment's tags."""
     hang_after_seconds: Float | None = Field(default=None, ge=0)
     """Seconds without progress after which a rank counts as hanging: all ranks report where they are, and the run ends;
     0: never. By default 10 times the median step, at least 60 (docs/reliability.md)."""
@@ -70,6 +109,27 @@ class LoggingSection(Section):
     """Whether the norm of all weights is measured."""
     log_num_zeros_in_grad: Bool = False
     """Whether zeros in the gradient are counted, without the vocabulary's padding."""
+
+    @property
+    def of_others(self) -> list[str]:
+        """The loggers that other distributions bring."""
+        return [name for name in self.loggers if name not in get_args(LoggerName)]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _tensorboard_as_logger(cls, given: Any) -> Any:
+        """Read `tensorboard: true or false`, the key of before, as the word in or out of loggers."""
+        if not isinstance(given, dict) or "tensorboard" not in given:
+            return given
+        rest, is_wanted = {key: value for key, value in given.items() if key != "tensorboard"}, given["tensorboard"]
+        if not isinstance(is_wanted, bool | None):
+            msg = f"tensorboard: {as_written(is_wanted)} is not true or false."
+            raise ValueError(msg)  # noqa: TRY004  pydantic collects only ValueError
+        loggers = rest.get("loggers")
+        if is_wanted is None or not isinstance(loggers, list | tuple | None):
+            return rest
+        others = [name for name in loggers or () if name != "tensorboard"]
+        return {**rest, "loggers": ["tensorboard", *others] if is_wanted else others}
 
 
 class ProfileSection(Section):

@@ -53,7 +53,7 @@ def dialect_of(program: Program) -> Dialect:
 
 
 _OURS = {
-    *("train.manual_gc", "train.manual_gc_interval", "logging.tensorboard", "logging.log_straggler"),
+    *("train.manual_gc", "train.manual_gc_interval", "logging.loggers", "logging.log_straggler"),
     "checkpoint.async_save",
 }
 """Keys whose default is better here and changes no result: the source's default is not written out."""

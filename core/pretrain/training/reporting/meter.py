@@ -162,7 +162,7 @@ class Meter:
         self.logger.train(self._record(totals, step, engine, progress, slow[0] if slow else None))
         if self.recipe.logging.log_timers:
             spreads = across_ranks(seconds, self.interval.iterations, device=self.device)
-            self.logger.timers(spreads, progress.iteration)
+            self.logger.timers(spreads, progress.iteration, progress.consumed_samples)
         self._warn(slow, progress)
         self.interval.start()
 

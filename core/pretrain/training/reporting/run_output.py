@@ -1,9 +1,10 @@
-"""Output of a run: console, metrics.jsonl and TensorBoard, and files that describe it. Only rank 0 writes."""
+"""Output of a run: console, metrics.jsonl and other loggers, and files that describe it. Only rank 0 writes."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Self
 
 import torch.distributed as dist
@@ -11,26 +12,30 @@ import torch.distributed as dist
 from pretrain.atomic_files import replacing
 from pretrain.data.token_files.reading import TokenFile, unigram_entropy
 from pretrain.errors import RunError
+from pretrain.plugins.logger import LoggedEvent, Point, Run
 from pretrain.recipe.load import to_yaml
 from pretrain.report.console import Console
 from pretrain.report.environment_file import FILE as ENVIRONMENT
 from pretrain.report.environment_file import describe_environment, write_environment
 from pretrain.report.flops import active_text, parameter_count
+from pretrain.report.loggers.background import Background
+from pretrain.report.loggers.choice import loggers_of
+from pretrain.report.loggers.curves import of_evaluation, of_event, of_timers, of_train
+from pretrain.report.loggers.metrics_file import MetricsFile
 from pretrain.report.metrics import FILE as METRICS
-from pretrain.report.metrics import MetricsWriter
 from pretrain.report.plain_text import kernel_table_text
 from pretrain.report.run_page import write_report
-from pretrain.report.tensorboard import TensorBoard
 from pretrain.report.timers import timers_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from pretrain.plugins.logger import Metrics
     from pretrain.plugins.negotiation.kernel_table import KernelTable
     from pretrain.recipe import Recipe
     from pretrain.report.environment_file import Begin
-    from pretrain.report.metrics import EvalRecord, EventRecord, Record, TrainRecord
+    from pretrain.report.metrics import EvalRecord, EventRecord, TrainRecord
     from pretrain.report.timers import Spread
     from pretrain.training.progress import Progress
     from pretrain.training.rank_setup import RankSetup
@@ -40,44 +45,39 @@ REPORT = "report.html"
 
 
 class RunLogger:
-    """Sends each record to every output."""
+    """Sends each record to the screen and to every logger."""
 
     def __init__(
         self, setup: RankSetup, run_dir: Path, total_iterations: int, progress: Progress, *, resumed: bool
     ) -> None:
-        recipe, rank = setup.recipe, setup.world.rank
-        self._console = Console(total_iterations, start_iteration=progress.iteration, rank=rank)
-        self._metrics: MetricsWriter | None = None
-        self._metrics_fail = False
-        self._tensorboard: TensorBoard | None = None
-        if rank != 0:
+        self._console = Console(total_iterations, start_iteration=progress.iteration, rank=setup.world.rank)
+        self._notes: SimpleQueue[str] = SimpleQueue()  # of loggers, which call from their own threads
+        self._metrics: MetricsFile | None = None
+        self._loggers: list[MetricsFile | Background] = []
+        if setup.world.rank != 0:
             return
-        resume_at = progress.iteration if resumed else None
-        self._metrics = MetricsWriter(run_dir / METRICS, resume_at=resume_at, left_out=progress.left_out)
-        if recipe.logging.tensorboard:
-            self._tensorboard = TensorBoard(
-                run_dir / "tensorboard",
-                warn=self._console.note,
-                queue_size=recipe.logging.tensorboard_queue_size,
-                resume_at=resume_at,
-                resume_samples=progress.consumed_samples,
-            )
+        run = Run(directory=run_dir, resumed=_point(progress) if resumed else None, note=self._notes.put)
+        named = [Background(name, each, run.note) for name, each in loggers_of(setup.recipe, run).items()]
+        for logger in named:
+            logger.start(is_required=not resumed)
+        self._metrics = MetricsFile(run)  # last: with this file a directory holds a run, which has begun
+        self._loggers = [self._metrics, *named]
+        if resumed:
+            for logger in named:
+                text = f"resumed after iteration {progress.iteration}"
+                logger.event(LoggedEvent(name="resume", iteration=progress.iteration, text=text))
+        self._show_notes()
 
     def train(self, record: TrainRecord) -> None:
         """Log the record of an interval."""
         self._console.train(record)
-        self._append(record)
-        if self._tensorboard:
-            self._tensorboard.train(record)
+        self._send(of_train(record))
 
     def evaluation(self, record: EvalRecord, consumed_samples: int) -> None:
-        """Log an evaluation; in the files once, also where a finished run is started again."""
+        """Log an evaluation; in the loggers once, also where a finished run is started again."""
         self._console.evaluation(record)
-        if self.has_evaluation(record.split, record.iteration):
-            return
-        self._append(record)
-        if self._tensorboard:
-            self._tensorboard.evaluation(record, consumed_samples)
+        if not self.has_evaluation(record.split, record.iteration):
+            self._send(of_evaluation(record, consumed_samples))
 
     def has_evaluation(self, split: str, iteration: int) -> bool:
         """Say whether the run had logged this evaluation before it was started or resumed; False on other ranks."""
@@ -86,57 +86,57 @@ class RunLogger:
     def event(self, record: EventRecord) -> None:
         """Log something that happened to the training."""
         self._console.note(record.text)
-        self._append(record)
+        for logger in self._loggers:
+            logger.event(of_event(record))
+        self._show_notes()
 
     def go_back(self, progress: Progress) -> None:
-        """Drop what the files have of later iterations: the training has gone back."""
-        if self._metrics:
-            try:
-                self._metrics.go_back(progress.iteration, progress.left_out)
-            except RunError as error:
-                self.note(
-                    f"warning: {str(error).splitlines()[0]} Its lines after iteration {progress.iteration} stay, and "
-                    "will be there twice. The training continues."
-                )
-        if self._tensorboard:
-            self._tensorboard.go_back(progress.iteration, progress.consumed_samples)
+        """Tell the loggers that the training has gone back, so that later iterations come again."""
+        for logger in self._loggers:
+            logger.go_back(_point(progress))
+        self._show_notes()
 
-    def timers(self, spreads: Mapping[str, Spread], iteration: int) -> None:
+    def timers(self, spreads: Mapping[str, Spread], iteration: int, consumed_samples: int) -> None:
         """Log the time of each phase on the fastest and the slowest rank."""
         self._console.note(timers_line(spreads))
-        if self._tensorboard:
-            self._tensorboard.timers(spreads, iteration)
+        self._send(of_timers(spreads, iteration, consumed_samples))
 
-    def _append(self, record: Record) -> None:
-        """Append a record to metrics.jsonl; one for which there is no room is lost."""
-        if self._metrics is None:
-            return
-        try:
-            self._metrics.write(record)
-        except OSError as error:
-            if not self._metrics_fail:
-                self._metrics_fail = True
-                self.note(
-                    f"warning: {METRICS} cannot be written ({error.strerror}): lines are lost until it can be. "
-                    "The training continues."
-                )
+    def artifact(self, file: Path) -> None:
+        """Hand over a file of the run directory, if it is there."""
+        for logger in self._loggers if file.exists() else ():
+            logger.artifact(file)
+
+    def _send(self, metrics: Metrics) -> None:
+        for logger in self._loggers:
+            logger.metrics(metrics)
+        self._show_notes()
+
+    def _show_notes(self) -> None:
+        while not self._notes.empty():
+            self._console.note(self._notes.get())
 
     def note(self, text: str) -> None:
         """Print a remark."""
         self._console.note(text)
 
-    def close(self) -> None:
-        """Close the files and restore the terminal; may be called twice."""
+    def close(self, *, failed: bool = False) -> None:
+        """Finish the loggers and restore the terminal; may be called twice."""
+        for logger in self._loggers:
+            logger.finish(failed=failed)
+        self._show_notes()
         self._console.close()
-        for output in (self._metrics, self._tensorboard):
-            if output:
-                output.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_error: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_error: object) -> None:
+        self.close(failed=kind is not None)
+
+
+def _point(progress: Progress) -> Point:
+    # Loggers read it later, in other threads, while the training moves its progress on.
+    left_out = tuple((first, last) for first, last in progress.left_out)
+    return Point(iteration=progress.iteration, consumed_samples=progress.consumed_samples, left_out=left_out)
 
 
 def describe(logger: RunLogger, setup: RankSetup, table: KernelTable, run_dir: Path, remark: str, begin: Begin) -> None:
@@ -145,6 +145,8 @@ def describe(logger: RunLogger, setup: RankSetup, table: KernelTable, run_dir: P
     dist.all_gather_object(devices, setup.plugins.backend.describe().get("device", str(setup.device)))
     if setup.world.rank == 0:
         write(setup, table, run_dir, devices, begin)
+        for name in (RECIPE, ENVIRONMENT):
+            logger.artifact(run_dir / name)
         log_head(logger, setup, table, run_dir, remark)
 
 
@@ -220,6 +222,7 @@ def finish(logger: RunLogger, run_dir: Path, reason: str, iteration: int) -> Non
         try:
             if (run_dir / METRICS).stat().st_size:  # a run that had nothing left to do has nothing to report
                 write_report([run_dir], run_dir / REPORT)
+                logger.artifact(run_dir / REPORT)
         except RunError as error:  # of a full disk: the training is complete all the same
             logger.note(f"warning: {error}\nWrite it later: pretrain report {run_dir}")
         logger.note(f"stopped after iteration {iteration}: {reason}" if reason else f"done: {iteration} iterations")

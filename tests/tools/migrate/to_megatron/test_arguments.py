@@ -77,7 +77,7 @@ SAID = {
     "checkpoint.save=true": ["--save checkpoints", "--save-interval 100"],
     "evaluation.interval=0": ["--eval-iters 0"],
     "evaluation.iters=7": ["--eval-iters 7"],
-    "logging={log_timers: true, tensorboard: true}": ["--tensorboard-dir tensorboard", "--timing-log-level 1"],
+    "logging={log_timers: true, loggers: [tensorboard]}": ["--tensorboard-dir tensorboard", "--timing-log-level 1"],
     "engine={name: deepspeed, zero: {stage: 1, overlap_comm: true, reduce_bucket_size: 1000}}": [
         "--use-distributed-optimizer",
         "--overlap-grad-reduce",

@@ -73,7 +73,9 @@ CIRCUMSTANCES = (
     ("model.hidden_dropout=0", "model.attention_dropout=0"),
     ("checkpoint={save: out, save_interval: 5, load: in}",),
     ("evaluation.prompt=once",),
-    ("logging.tensorboard=true",),
+    ("logging.loggers=[tensorboard]",),
+    ("logging={loggers: [wandb], wandb_project: p}",),
+    ("logging.loggers=[mlflow,comet]",),
     ("profile.steps=3",),
     ("optimizer.adam_beta2=0.95",),
     ("optimizer.decoupled_lr=1",),
@@ -112,7 +114,7 @@ VALUES = (
     ),
     *("cosine", "full", "block", "native", "forbid", "layer", "deepspeed", "torch", "gpt2", "bytes", "adam", "1,1,1"),
     *("tokens", "position", "dynamic", "shape_scaling", "rowwise"),
-    *([3, 5], [2, 2, 100], [{"weight": 1, "path": "other"}], {"gradient_clipping": 0.5}),
+    *([3, 5], [2, 2, 100], [{"weight": 1, "path": "other"}], {"gradient_clipping": 0.5}, ["wandb"], ["tensorboard"]),
 )
 """Values of which every key takes some."""
 
@@ -131,8 +133,8 @@ def test_single_flags_are_those_that_give_the_key_in_the_other_direction():
         assert meaning.key == key
 
 
-# optimizer.options has an effect where another distribution is installed.
-OTHERS = (*(f"{key}." for key in BLENDS), "data.corpus.", "optimizer.options")
+# Options have an effect where another distribution is installed.
+OTHERS = (*(f"{key}." for key in BLENDS), "data.corpus.", "optimizer.options", "logging.logger_options")
 
 
 @pytest.mark.parametrize("key", [key for key in FIELDS if not key.startswith(OTHERS)])

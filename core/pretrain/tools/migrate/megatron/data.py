@@ -232,6 +232,12 @@ def _profile_memory(settings: Settings) -> Derived | None:
     return Derived(True, (name,), "of the profiled steps")
 
 
+def _loggers(settings: Settings) -> Derived | None:
+    """Return Weights & Biases beside TensorBoard, where it has a project."""
+    name = settings.first_on("wandb_project")
+    return Derived(["tensorboard", "wandb"], (name,)) if name else None
+
+
 FUNCTIONS: Mapping[str, Function] = {
     "tokenizer.type": _tokenizer_type,
     "tokenizer.vocab_file": partial(_of_gpt2, name="vocab_file"),
@@ -250,6 +256,7 @@ FUNCTIONS: Mapping[str, Function] = {
     "evaluation.interval": evaluation_interval,
     "evaluation.iters": partial(taken_if_on, name="eval_iters"),
     "logging.log_timers": _log_timers,
+    "logging.loggers": _loggers,
     "profile.start": _profile_start,
     "profile.steps": _profile_steps,
     "profile.ranks": _profile_ranks,

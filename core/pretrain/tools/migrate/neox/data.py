@@ -133,6 +133,30 @@ def evaluation_iters(settings: Settings) -> Derived | None:
     return taken_if_on(settings, "eval_iters")
 
 
+_TRACKERS = {
+    "wandb_project": ("use_wandb", "wandb_project"),
+    "wandb_entity": ("use_wandb", "wandb_team"),
+    "wandb_group": ("use_wandb", "wandb_group"),
+    "wandb_exp_name": ("use_wandb", "wandb_run_name"),
+    **{
+        name: ("use_comet", name)
+        for name in ("comet_project", "comet_workspace", "comet_experiment_name", "comet_tags")
+    },
+}
+"""Switch and setting by key of section logging."""
+
+
+def _loggers(settings: Settings) -> Derived | None:
+    """Return the trackers that are switched on, beside TensorBoard."""
+    on = tuple(name for name in ("use_wandb", "use_comet") if settings.value(name) is True)
+    return Derived(["tensorboard", *(name.removeprefix("use_") for name in on)], on) if on else None
+
+
+def _of_tracker(settings: Settings, switch: str, name: str) -> Derived | None:
+    is_on = settings.value(switch) is True
+    return taken(settings, name) if is_on else unused(name, f"it belongs to {switch}")
+
+
 FUNCTIONS: Mapping[str, Function] = {
     "tokenizer.type": _tokenizer_type,
     "tokenizer.vocab_file": lambda settings: taken(settings, "vocab_file") if _is_gpt2(settings) else None,
@@ -148,4 +172,6 @@ FUNCTIONS: Mapping[str, Function] = {
     "checkpoint.keep": _keep,
     "evaluation.interval": evaluation_interval,
     "evaluation.iters": evaluation_iters,
+    "logging.loggers": _loggers,
+    **{f"logging.{key}": partial(_of_tracker, switch=on, name=name) for key, (on, name) in _TRACKERS.items()},
 }

@@ -121,6 +121,7 @@ _KERNEL = "Megatron-LM and Transformer Engine choose their kernels themselves"
 _DEEPSPEED = "it is DeepSpeed's: memory and speed can differ, the results do not"
 _SPIKE = "nothing happens when the loss rises suddenly"
 _FP8 = "matmuls are in precision.dtype: Megatron-LM's --fp8-format has other scales, and needs Transformer Engine"
+_LOGGERS = "Megatron-LM logs to TensorBoard and Weights & Biases alone"
 _DEVICE = "it stays on the device and takes more of its memory"
 
 WITHOUT_FLAG: Mapping[str, str] = {
@@ -141,6 +142,13 @@ WITHOUT_FLAG: Mapping[str, str] = {
     "train.loss_spike.action": _SPIKE,
     "train.loss_spike.leave_out": _SPIKE,
     "logging.hang_after_seconds": "a rank that hangs ends the run when its collectives time out, without a report",
+    "logging.logger_options": _LOGGERS,
+    "logging.wandb_group": "its run of Weights & Biases belongs to no group",
+    **{f"logging.{key}": _LOGGERS for key in ("mlflow_tracking_uri", "mlflow_experiment", "mlflow_run_name")},
+    **{
+        f"logging.{key}": _LOGGERS
+        for key in ("comet_project", "comet_workspace", "comet_experiment_name", "comet_tags")
+    },
     "optimizer.options": "they belong to an installed optimizer, which Megatron-LM does not have",
     "optimizer.muon_momentum": _MUON,
     "optimizer.muon_use_nesterov": _MUON,

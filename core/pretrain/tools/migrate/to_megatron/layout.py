@@ -147,6 +147,23 @@ def evaluation_interval(recipe: Recipe) -> Answer:
     return Answer((given("eval_interval", _ANY_INTERVAL), given("eval_iters", 0)))
 
 
+def loggers(recipe: Recipe) -> Answer:
+    """Return TensorBoard's folder, and what Megatron-LM does not log to; a project has a flag of its own."""
+    section = recipe.logging
+    missing = [name for name in section.loggers if name not in {"tensorboard", "wandb"}]
+    if "wandb" in section.loggers and section.wandb_project is None:
+        missing.insert(0, "wandb without logging.wandb_project")
+    change = f"nothing is logged to {', '.join(missing)}" if missing else ""
+    return Answer(when("tensorboard" in section.loggers, "tensorboard_dir", "tensorboard").flags, change)
+
+
+def wandb_exp_name(recipe: Recipe) -> Answer:
+    """Return the name of the run, which a project needs there; there is no run directory that could give it."""
+    section = recipe.logging
+    has_project = "wandb" in section.loggers and section.wandb_project is not None
+    return when(has_project, "wandb_exp_name", section.wandb_exp_name or section.wandb_project)
+
+
 def _virtual_pipeline_model_parallel_size(recipe: Recipe) -> Answer:
     chunks, layers = recipe.parallel.virtual_pipeline_model_parallel_size, recipe.parallel.pipeline_layers
     return when(chunks is not None and layers is None, "num_virtual_stages_per_pipeline_rank", chunks)
@@ -194,6 +211,7 @@ FUNCTIONS: Mapping[str, Function] = {
         recipe.profile.steps and recipe.profile.use_pytorch_profiler, "use_pytorch_profiler"
     ),
     "profile.memory": lambda recipe: when(recipe.profile.steps and recipe.profile.memory, "record_memory_history"),
-    "logging.tensorboard": lambda recipe: when(recipe.logging.tensorboard, "tensorboard_dir", "tensorboard"),
+    "logging.loggers": loggers,
+    "logging.wandb_exp_name": wandb_exp_name,
     "logging.log_timers": lambda recipe: when(recipe.logging.log_timers, "timing_log_level", 1),
 }

@@ -2,77 +2,60 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from pretrain.report.metric_table import METRICS
+from pretrain.plugins import hookimpl
+from pretrain.plugins.logger import Logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from pathlib import Path
 
-    from pretrain.report.metrics import EvalRecord, TrainRecord
-    from pretrain.report.timers import Spread
+    from pretrain.plugins.logger import Metrics, Point, Run
+    from pretrain.recipe import Recipe
 
 
-class TensorBoard:
-    """Write event files below a run directory. Made on rank 0 only.
+@hookimpl
+def pretrain_logger(recipe: Recipe, run: Run) -> Logger:
+    """Return the logger of `logging.loggers: [tensorboard]`."""
+    return TensorBoard(run, queue_size=recipe.logging.tensorboard_queue_size)
+
+
+class TensorBoard(Logger):
+    """Write event files below tensorboard/ of the run directory.
 
     The curves over samples ("lm loss vs samples") have their own folder, `samples`: a resumed run hides events after
     the checkpoint by a step number, which counts iterations in one folder and samples in the other.
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        *,
-        warn: Callable[[str], None],
-        queue_size: int = 1000,
-        resume_at: int | None = None,
-        resume_samples: int = 0,
-    ) -> None:
-        """Open the files; a resumed run hides later events. `warn` is told once if they cannot be written."""
-        self._directory, self._warn, self._has_warned = directory, warn, False
-        self._iterations = EventFile(directory, queue_size, self._lose)
-        self._samples = EventFile(directory / "samples", queue_size, self._lose)
-        self._open(resume_at, resume_samples)
+    def __init__(self, run: Run, *, queue_size: int = 1000) -> None:
+        self._run, self._directory, self._has_warned = run, run.directory / "tensorboard", False
+        self._iterations = EventFile(self._directory, queue_size, self._lose)
+        self._samples = EventFile(self._directory / "samples", queue_size, self._lose)
 
-    def go_back(self, iteration: int, samples: int) -> None:
+    def start(self) -> None:
+        """Open the files; a resumed run hides later events."""
+        self._open(self._run.resumed)
+
+    def go_back(self, to: Point) -> None:
         """Hide the events of later iterations, which the training will write again."""
-        self.close()
-        self._open(iteration, samples)
+        self.finish(failed=False)
+        self._open(to)
 
-    def _open(self, resume_at: int | None, resume_samples: int) -> None:
-        self._iterations.open(None if resume_at is None else resume_at + 1)
-        self._samples.open(None if resume_at is None else resume_samples + 1)
+    def _open(self, begin: Point | None) -> None:
+        self._iterations.open(None if begin is None else begin.iteration + 1)
+        self._samples.open(None if begin is None else begin.consumed_samples + 1)
 
-    def train(self, record: TrainRecord) -> None:
-        """Add a logged interval."""
-        for metric in METRICS:
-            if tag := metric.tensorboard:
-                samples = record.consumed_samples if tag.over_samples else None
-                value = record.metrics[metric.name]
-                if metric.over_layers is None:
-                    self._add(tag.name, value, record.iteration, samples)
-                    continue
-                for number, of_layer in enumerate(value or (), 1):
-                    if not math.isnan(of_layer):  # a layer without experts
-                        self._add(f"{tag.name}/layer {number}", of_layer, record.iteration, samples)
+    def metrics(self, metrics: Metrics) -> None:
+        """Add a point to each curve."""
+        for name, value in metrics.curves.items():
+            self._iterations.add(name, value, metrics.iteration)
+            if name in metrics.by_samples:
+                self._samples.add(f"{name} vs samples", value, metrics.consumed_samples)
 
-    def evaluation(self, record: EvalRecord, consumed_samples: int) -> None:
-        """Add loss and perplexity of one split."""
-        tag = {"valid": "lm loss validation", "test": "lm loss test"}[record.split]
-        self._add(tag, record.lm_loss, record.iteration, consumed_samples)
-        self._add(f"{tag} ppl", record.ppl, record.iteration, consumed_samples)
-
-    def timers(self, spreads: Mapping[str, Spread], iteration: int) -> None:
-        """Add the slowest rank's time of each phase in milliseconds, as "forward-backward-time"."""
-        for name, (_, slowest) in spreads.items():
-            self._add(f"{name}-time", slowest, iteration)
-
-    def close(self) -> None:
+    def finish(self, *, failed: bool) -> None:  # noqa: ARG002  a logger's signature
         """Write the waiting events and close the files."""
         self._iterations.close()
         self._samples.close()
@@ -81,17 +64,10 @@ class TensorBoard:
         if not self._has_warned:
             self._has_warned = True
             reason = getattr(error, "strerror", None) or error
-            self._warn(
+            self._run.note(
                 f"warning: {self._directory} cannot be written ({reason}). The training continues; TensorBoard's "
                 "curves have a gap until it can be written again."
             )
-
-    def _add(self, tag: str, value: float | None, iteration: int, samples: int | None = None) -> None:
-        if value is None:
-            return
-        self._iterations.add(tag, value, iteration)
-        if samples is not None:
-            self._samples.add(f"{tag} vs samples", value, samples)
 
 
 _FIRST_WAIT = 60.0

@@ -1,0 +1,1 @@
+"""Curves of a training as a table."""
