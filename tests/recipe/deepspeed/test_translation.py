@@ -232,7 +232,7 @@ def test_the_recipe_overrides_defaults_of_deepspeed(load):
         (
             {"tensorboard": {"enabled": True}},
             (
-                "ds.json:2: tensorboard: a recipe has no equivalent: logging.tensorboard: true writes for "
+                "ds.json:2: tensorboard: a recipe has no equivalent: logging.loggers: [tensorboard] writes for "
                 "TensorBoard. Delete it."
             ),
         ),
