@@ -14,6 +14,7 @@ from pretrain.launch.rank0_broadcast import HOST, gathered_on_rank0, rank0_decid
 from pretrain.plugins.host.discovery import find_backend, installed_plugins
 from pretrain.plugins.installed import version
 from pretrain.report.plain_text import rank_names
+from pretrain.stores.stored_inputs import local_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -125,12 +126,11 @@ def _files(recipe: Recipe, *, reads_data: bool) -> dict[str, str]:
 
     section, data = recipe.tokenizer, recipe.data
     files = [Path(name) for name in (section.vocab_file, section.merge_file, section.file) if name]
-    prefixes = [data.path] if data.path else [part.path for part in data.blend or ()]
-    prefixes = prefixes if reads_data else []
+    prefixes = data.paths if reads_data else ()
     found = {"tokenizer": _content(fingerprint_of, section.type, *files)}
     for number, prefix in enumerate(prefixes, start=1):
         key = f"token files {number} of {len(prefixes)}"
-        found[key] = _content(lambda path: TokenFile.open(path).identity(), prefix)
+        found[key] = _content(lambda path: TokenFile.open(local_prefix(path)).identity(), prefix)
     return found
 
 

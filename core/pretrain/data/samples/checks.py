@@ -10,6 +10,8 @@ from pretrain.atomic_files import try_to_write
 from pretrain.data.token_files.reading import TokenFile, check_ids, split_range
 from pretrain.data.token_files.tokenizer_stamp import check_stamp
 from pretrain.errors import DataError
+from pretrain.stores.address import is_address
+from pretrain.stores.stored_inputs import local_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,13 +46,12 @@ def split_bounds(data: DataSection) -> list[tuple[float, float]]:
 
 def cache_folder(data: DataSection) -> Path:
     """Return the folder of the sample indices of `data.index: megatron`."""
-    first = data.path or next(part.path for part in data.blend or ())
-    return Path(data.cache_path or Path(first).parent / "cache")
+    return Path(data.cache_path or Path(local_prefix(data.paths[0])).parent / "cache")
 
 
 def check_cache(data: DataSection) -> None:
     """Check that sample indices can be written, where the recipe has any and none have been written before."""
-    if data.index != "megatron":
+    if data.index != "megatron" or (data.cache_path is None and is_address(data.paths[0])):  # beside this node's copy
         return
     folder = cache_folder(data)
     try:

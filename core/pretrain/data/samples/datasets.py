@@ -17,6 +17,7 @@ from pretrain.data.samples.megatron_order import blend_surplus
 from pretrain.data.samples.native_samples import NativeSamples, SampleFormat, Windows
 from pretrain.data.token_files.reading import TokenFile
 from pretrain.errors import DataError
+from pretrain.stores.stored_inputs import local_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,8 +85,8 @@ def build_datasets(
 
 def _parts(recipe: Recipe) -> list[tuple[str, float]]:
     if recipe.data.path is not None:
-        return [(recipe.data.path, 1.0)]
-    return [(part.path, part.weight) for part in recipe.data.blend or ()]
+        return [(local_prefix(recipe.data.path), 1.0)]
+    return [(local_prefix(part.path), part.weight) for part in recipe.data.blend or ()]
 
 
 def _config(recipe: Recipe, tokenizer: Tokenizer, parts: list[tuple[str, float]], samples: SampleCounts) -> Any:

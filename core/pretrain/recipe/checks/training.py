@@ -10,6 +10,7 @@ from pretrain.recipe.problem import Problem
 from pretrain.recipe.sections.optimizer import OPTIMIZERS, OptimizerName, installed_optimizers
 from pretrain.recipe.sections.precision import COMPILED
 from pretrain.recipe.stages import StagesError
+from pretrain.stores.address import is_address
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -293,6 +294,8 @@ def data_problems(recipe: Recipe) -> Iterator[Problem]:
         yield Problem("data.blend", "given together with data.path; choose one.")
     if data.corpus is not None and data.blend is not None:
         yield Problem("data.corpus", "this builds one token file: give data.path instead of data.blend.")
+    if data.corpus is not None and data.path is not None and is_address(data.path):
+        yield Problem("data.path", "with data.corpus it is built here: give a local path, not an address.")
     train, valid, _ = data.shares
     if train == 0 and recipe.train.train_iters != 0:
         yield Problem("data.split", f"{data.split} leaves no document for training.")

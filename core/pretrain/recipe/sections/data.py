@@ -40,7 +40,8 @@ class DataSection(Section):
     """The token files, how they are mixed, and how they are cut into sequences."""
 
     path: TokenPath | None = None
-    """Token file without its .bin or .idx, relative to the working directory."""
+    """Token file without its .bin or .idx, relative to the working directory; one at s3:// or gs:// is copied to each
+    node."""
     blend: tuple[BlendPart, ...] | None = None
     """Several token files instead of one: a list of {weight, path}."""
     corpus: CorpusSection | None = None
@@ -61,6 +62,11 @@ class DataSection(Section):
     """Whether a token sees only its own document of a sequence."""
     num_workers: Int = Field(default=1, ge=0)
     """Processes per rank that read data; 0 reads in the training process."""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The token files, as they are given."""
+        return (self.path,) if self.path else tuple(part.path for part in self.blend or ())
 
     @property
     def shares(self) -> tuple[float, float, float]:

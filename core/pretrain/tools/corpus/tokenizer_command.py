@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pretrain.cli.options import LocalPath
+from pretrain.cli.stored_path import StoredPath
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +22,7 @@ def command() -> None:
 
 
 @command.command()
-@click.argument("inputs", metavar="INPUT...", nargs=-1, required=True, type=_FILE)
+@click.argument("inputs", metavar="INPUT...", nargs=-1, required=True, type=StoredPath(is_checkpoint=False))
 @click.option("--vocab-size", required=True, type=int, help="Number of tokens, at least 257.")
 @click.option("--output", required=True, type=_FILE, help="The tokenizer.json to write.")
 @click.option("--json-key", default="text", show_default=True, help="Key that holds the text of a JSONL line.")

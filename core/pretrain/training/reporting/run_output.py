@@ -22,6 +22,7 @@ from pretrain.report.plain_text import kernel_table_text
 from pretrain.report.run_page import write_report
 from pretrain.report.tensorboard import TensorBoard
 from pretrain.report.timers import timers_line
+from pretrain.stores.stored_inputs import local_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -194,7 +195,7 @@ def log_head(logger: RunLogger, setup: RankSetup, table: KernelTable, run_dir: P
         ),
     ]
     if recipe.data.path is not None:
-        entropy = unigram_entropy(recipe.data.path, setup.tokenizer.vocab_size)
+        entropy = unigram_entropy(local_prefix(recipe.data.path), setup.tokenizer.vocab_size)
         lines.append(f"unigram entropy of the corpus: {entropy:.3f} nats per token; a model that learns gets below it")
     for line in (*lines, *recipe.notices, remark):
         if line:
