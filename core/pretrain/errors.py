@@ -51,6 +51,10 @@ class MisnamedError(DamageError):
     """A checkpoint whose folder has the name of another iteration; the files are intact."""
 
 
+class StoreError(CheckpointError, DataError):
+    """An object store that cannot be read or written: checkpoints, or data."""
+
+
 class OtherRankError(CheckpointError):
     """A failure that another rank has found, and shows, while all of them wrote a checkpoint."""
 

@@ -63,7 +63,7 @@ def whole(text):
 
 def test_a_checkpoint_is_found_again(folder):
     assert folder.latest() is None
-    assert save(folder, 20) == folder.path / "iter_0000020"
+    assert save(folder, 20) == str(folder.path / "iter_0000020")
     assert (folder.path / LATEST).read_text().splitlines()[0] == "20"
     assert folder.latest() == 20
     assert content(folder) == whole("complete")

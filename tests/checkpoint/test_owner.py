@@ -6,7 +6,8 @@ import shutil
 
 import pytest
 
-from pretrain.checkpoint.folder import OWNER, CheckpointFolder, claim, require_own
+from pretrain.checkpoint.folder import OWNER, CheckpointFolder
+from pretrain.checkpoint.owner import claim, require_own
 from pretrain.errors import CheckpointError
 from pretrain.recipe import make_recipe
 from recipe.smallest import SMALLEST

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine import tiny
-from pretrain.checkpoint.folder import LATEST
+from pretrain.checkpoint.folder import LATEST, CheckpointFolder
 from pretrain.checkpoint.starting_checkpoint import require_start
 from pretrain.errors import CheckpointError
 
@@ -30,12 +30,12 @@ def folder(tmp_path):
 
 def refusal(path, own=None):
     with pytest.raises(CheckpointError) as error:
-        require_start(path, own, tiny.tiny())
+        require_start(str(path), own, tiny.tiny())
     return str(error.value)
 
 
 def test_a_complete_checkpoint_is_accepted(folder):
-    require_start(folder(*COMPLETE), None, tiny.tiny())
+    require_start(str(folder(*COMPLETE)), None, tiny.tiny())
 
 
 def test_megatrons_own_folder_is_known_by_the_checkpoint_that_its_tracker_names(folder):
@@ -60,5 +60,5 @@ def test_the_folder_around_another_programs_checkpoint_is_not(folder):
 
 
 def test_a_folder_that_the_run_fills_may_be_empty_and_no_other(tmp_path):
-    require_start(tmp_path, tmp_path, tiny.tiny())
-    assert "holds no checkpoint" in refusal(tmp_path, tmp_path / "other")
+    require_start(str(tmp_path), CheckpointFolder(tmp_path), tiny.tiny())
+    assert "holds no checkpoint" in refusal(tmp_path, CheckpointFolder(tmp_path / "other"))

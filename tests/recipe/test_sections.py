@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from pretrain.recipe import make_recipe
 from pretrain.recipe.recipe import Recipe, walk
 from pretrain.recipe.section import shown
+from pretrain.recipe.sections.outputs import CheckpointSection
 
 
 @pytest.mark.parametrize("text", ["1e-4", "1.0e-4", "0.0001", "1E-4"])
@@ -52,16 +53,37 @@ def test_text_is_text(refusal):
 PATHS = [
     path for path, field in walk(Recipe) if re.search(r"(path|(?<!pro)file|\.load|\.save|deepspeed_config)$", path)
 ]
-
-
 LISTS = {"data.blend", "data.train_data_path", "data.valid_data_path", "data.test_data_path"}
+STORED = {"data.path", "checkpoint.save", "checkpoint.load", *LISTS, *(f"{key}.path" for key in LISTS)}
+
+
+def with_path(path, value):
+    list_of = path.removesuffix(".path")
+    return f"{list_of}=[{{weight: 1, path: {value}}}]" if list_of in LISTS else f"{path}={value}"
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_path_is_not_an_address(refusal, path):
-    list_of = path.removesuffix(".path")
-    given = f"{list_of}=[{{weight: 1, path: s3://bucket/x}}]" if list_of in LISTS else f"{path}=s3://bucket/x"
-    assert "'s3://bucket/x' is a URL; only local files are read and written." in refusal(given)
+def test_a_path_is_not_an_address_but_where_a_store_is_read_or_written(refusal, path):
+    address = "az://bucket/x" if path in STORED else "s3://bucket/x"
+    only = "s3://, gs:// and local files" if path in STORED else "local files"
+    assert f"'{address}' is a URL; only {only} are read and written." in refusal(with_path(path, address))
+
+
+@pytest.mark.parametrize("path", sorted(STORED.intersection(PATHS)))
+@pytest.mark.parametrize("address", ["s3://", "s3:///x", "gs://bucket//x", "s3://bucket/../x"])
+def test_an_address_has_a_bucket_and_no_empty_part(refusal, path, address):
+    assert "is no address of a bucket and a name. Write " in refusal(with_path(path, address))
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_file_of_another_machine_is_refused(refusal, path):
+    assert "Write file:///PATH, with three slashes" in refusal(with_path(path, "file://host/x"))
+
+
+@pytest.mark.parametrize("key", ["save", "load"])
+def test_an_address_loses_its_last_slash_and_a_file_its_scheme(key):
+    assert getattr(CheckpointSection.model_validate({key: "S3://bucket/run/"}), key) == "s3://bucket/run"
+    assert getattr(CheckpointSection.model_validate({key: "file:///data/run"}), key) == "/data/run"
 
 
 @pytest.mark.parametrize("suffix", ["bin", "idx"])

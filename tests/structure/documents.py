@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 import re
 import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 import click
 
 from pretrain.cli.commands import DEFAULT
 from pretrain.cli.main import commands
+from pretrain.cli.stored_path import StoredPath
 from structure.sources import ROOT, tracked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 _FENCED = re.compile(r"^ {0,4}```[^\n]*\n(.*?)^ {0,4}```", re.DOTALL | re.MULTILINE)
 _SHELL = re.compile(r"^```sh\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -116,8 +118,9 @@ def called(arguments: list[str]) -> click.Context:
     Raises:
         click.ClickException: a command, option or argument that does not exist.
     """
-    context = commands.make_context("pretrain", list(arguments))
-    while isinstance(context.command, click.Group):
-        name, command, rest = context.command.resolve_command(context, [*context._protected_args, *context.args])
-        context = command.make_context(name, rest, parent=context)
+    with patch.object(StoredPath, "copied", lambda _self, address: Path(address)):  # no document has a bucket
+        context = commands.make_context("pretrain", list(arguments))
+        while isinstance(context.command, click.Group):
+            name, command, rest = context.command.resolve_command(context, [*context._protected_args, *context.args])
+            context = command.make_context(name, rest, parent=context)
     return context

@@ -10,7 +10,8 @@ from torch.distributed.checkpoint.metadata import Metadata
 
 from pretrain.checkpoint import checksums, storage
 from pretrain.checkpoint.contents import Loaded
-from pretrain.checkpoint.folder import LATEST, CheckpointFolder
+from pretrain.checkpoint.folder import LATEST
+from pretrain.checkpoint.stored_folder import folder_of_run
 from pretrain.errors import CheckpointError, DamageError
 from pretrain.tools.convert.formats.megatron_writer import BACKEND_JSON
 from pretrain.training.progress import Progress
@@ -43,7 +44,7 @@ class FakeEngine:
 @pytest.fixture(autouse=True)
 def files_of_fake_engines(monkeypatch):
     """Let the storage write and read what a FakeEngine has."""
-    monkeypatch.setattr(storage, "save", lambda engine, directory, progress: engine.save(directory, progress))
+    monkeypatch.setattr(storage, "save", lambda engine, directory, progress, send: engine.save(directory, progress))
     monkeypatch.setattr(storage, "load", lambda engine, directory, **options: engine.load(directory, **options))
 
 
@@ -53,7 +54,7 @@ def engine():
 
 
 def save(recipe, run_dir, *iterations):
-    saving = Saving(CheckpointFolder.of(recipe, run_dir), rank=0)
+    saving = Saving(folder_of_run(recipe, run_dir), rank=0)
     for iteration in iterations:
         saving.save(FakeEngine(), Progress(iteration=iteration))
 
@@ -263,15 +264,15 @@ def test_a_resumed_run_reads_where_it_saves(make, tmp_path, engine):
 
 
 def test_an_iteration_is_saved_once(make, tmp_path, engine):
-    saving = Saving(CheckpointFolder.of(make(), tmp_path), rank=0)
+    saving = Saving(folder_of_run(make(), tmp_path), rank=0)
     progress = Progress(iteration=20)
-    assert saving.save(engine, progress) == tmp_path / "checkpoints" / "iter_0000020"
+    assert saving.save(engine, progress) == str(tmp_path / "checkpoints" / "iter_0000020")
     assert saving.is_done(progress)
     progress.iteration = 21
     assert not saving.is_done(progress)
 
 
 def test_a_checkpoint_that_was_just_loaded_is_not_saved_again(make, tmp_path, engine):
-    saving = Saving(CheckpointFolder.of(make(), tmp_path), rank=0)
+    saving = Saving(folder_of_run(make(), tmp_path), rank=0)
     saving.mark_loaded(Progress(iteration=20))
     assert saving.is_done(Progress(iteration=20))

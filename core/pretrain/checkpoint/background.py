@@ -95,8 +95,8 @@ class BackgroundSaves:
             self._notify(f"the checkpoint of iteration {save.iteration} is not complete: {save.error}")
 
     def _notify_complete(self, save: _Save) -> None:
-        path = self._folder.directory(save.iteration)
-        self._notify(f"checkpoint: {path}, complete {save.seconds:.1f} s after its iteration")
+        place = self._folder.named(save.iteration)
+        self._notify(f"checkpoint: {place}, complete {save.seconds:.1f} s after its iteration")
 
     def _run(self, save: _Save, snapshot: Snapshot) -> None:
         try:

@@ -20,7 +20,7 @@ from pretrain.checkpoint.checksums import FileDigest, Recorder
 from pretrain.checkpoint.folder import FORMAT
 from pretrain.checkpoint.identity import identity
 from pretrain.checkpoint.saved_schedule import schedule_state
-from pretrain.errors import CheckpointError, OtherRankError
+from pretrain.errors import CheckpointError, OtherRankError, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -102,18 +102,31 @@ _LONGEST = 200  # longest part of an error's message that is shown, in character
 Share = tuple[Results, dict[str, FileDigest], str | None]
 
 
+def stays(file: Path) -> None:
+    """Leave a complete file where it is."""
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """A checkpoint that is planned and in host memory, but for `copies=False`: see `take`."""
 
     directory: Path
     files: ShardedFiles
+    send: Callable[[Path], None] = stays  # called with each file that is complete, the checksums last
 
     @classmethod
-    def take(cls, engine: Saved, directory: Path, progress: Mapping[str, Any], *, copies: bool) -> Snapshot:
+    def take(
+        cls,
+        engine: Saved,
+        directory: Path,
+        progress: Mapping[str, Any],
+        *,
+        copies: bool,
+        send: Callable[[Path], None] = stays,
+    ) -> Snapshot:
         """Take the engine's state for an empty folder; with `copies` it may train before the write. Collective."""
         try:
-            return cls(directory, ShardedFiles(_state(engine, progress), directory, copies=copies))
+            return cls(directory, ShardedFiles(_state(engine, progress), directory, copies=copies), send)
         except OSError as exc:
             raise _told(directory, exc) from exc
         except RuntimeError as exc:
@@ -131,6 +144,8 @@ class Snapshot:
         share: Share
         try:
             share = self.files.write(recorder.open), recorder.files, None
+            for name in sorted(recorder.files):
+                self.send(self.directory / name)
         except Exception as error:  # noqa: BLE001  whatever it is, the other ranks wait for this one's answer
             failed = error
             _free_what_was_written(error)
@@ -140,8 +155,12 @@ class Snapshot:
         if shares is not None and problem is None:
             try:
                 self.files.write_index([results for results, _, _ in shares])
+                written = {name: file for _, files, _ in shares for name, file in files.items()}
                 # The few small files that libraries write are read again for their digests.
-                checksums.write(self.directory, {name: file for _, files, _ in shares for name, file in files.items()})
+                checksums.write(self.directory, written)
+                for path in sorted(self.directory.iterdir(), key=lambda path: (path.name == checksums.FILE, path.name)):
+                    if path.name not in written:  # each rank has sent its own
+                        self.send(path)
             except Exception as error:  # noqa: BLE001  the same
                 failed = error
                 _free_what_was_written(error)
@@ -178,6 +197,8 @@ def _state(engine: Saved, progress: Mapping[str, Any]) -> dict[str, Any]:
 
 def _told(directory: Path, error: Exception, file: str = "") -> CheckpointError:
     """Return the error for all ranks; its reason is the OSError behind a failure of torch's writer, if any."""
+    if isinstance(error, StoreError):
+        return error
     reason = first_line(_cause(error))
     if _is_of_disk(error):
         todo = "Free disk space, or set checkpoint.save to another folder."
@@ -193,7 +214,11 @@ def first_line(error: BaseException) -> str:
 
 
 def _is_of_disk(error: BaseException) -> bool:
-    return isinstance(_cause(error), OSError) or _OF_TORCHS_ARCHIVES.search(str(error)) is not None
+    return (
+        isinstance(error, StoreError)
+        or isinstance(_cause(error), OSError)
+        or _OF_TORCHS_ARCHIVES.search(str(error)) is not None
+    )
 
 
 def _cause(error: BaseException) -> BaseException:

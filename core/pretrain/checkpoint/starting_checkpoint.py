@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pretrain.checkpoint.folder import FORMAT, LATEST, WITHOUT_CHECKSUMS, CheckpointFolder
 from pretrain.checkpoint.foreign_checkpoints import foreign_checkpoints
 from pretrain.checkpoint.identity import require_same
+from pretrain.checkpoint.stored_folder import checkpoint_folder, folder_of_run
 from pretrain.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -18,13 +19,17 @@ READABLE = (WITHOUT_CHECKSUMS, FORMAT)  # formats of checkpoints that this versi
 _FILES = ("metadata.json", "common.pt", ".metadata")
 
 
-def require_start(path: Path, own: Path | None, recipe: Recipe) -> Path | None:
+def require_start(load: str, own: CheckpointFolder | None, recipe: Recipe) -> Path | None:
     """Return the checkpoint that `checkpoint.load` names; None where the run's `own` has none yet, or if foreign."""
-    foreign = foreign_checkpoints()
+    foreign, is_own = foreign_checkpoints(), own is not None and own.is_at(load)
+    if own is not None and is_own and not own.is_local:
+        own.latest()  # raises where it is named wrongly; the ranks copy it
+        return None
+    path = checkpoint_folder(load)
     if summary := foreign.foreign_summary(path):
-        if own is not None and path.resolve() == own.resolve():
+        if is_own:
             msg = (
-                f"checkpoint.save: {path} holds checkpoints of another program ({summary.format}).\n"
+                f"checkpoint.save: {load} holds checkpoints of another program ({summary.format}).\n"
                 "Name another folder; checkpoint.load may stay."
             )
             raise CheckpointError(msg)
@@ -35,21 +40,21 @@ def require_start(path: Path, own: Path | None, recipe: Recipe) -> Path | None:
     if latest is not None:
         require_complete(folder.directory(latest))
         return folder.directory(latest)
-    if not is_own_empty_folder(path, own):
+    if not is_own:
         raise nothing_to_load(path)
     return None
 
 
 def starting_directory(recipe: Recipe, run_dir: Path | None, *, resume: bool) -> Path | None:
-    """Return the folder of the checkpoint that a run starts from; None without one, and for another program's."""
-    own = None if run_dir is None else CheckpointFolder.of(recipe, run_dir)
+    """Return the folder of the checkpoint that a run starts from; None without one here, and for another program's."""
+    own = None if run_dir is None else folder_of_run(recipe, run_dir)
     if resume and own is not None and (latest := own_latest(own)) is not None:
-        return own.directory(latest)
+        return own.directory(latest) if own.is_local else None
     if recipe.checkpoint.load is None:
         return None
-    save = recipe.checkpoint.save
-    filled = own.path if own is not None else Path(save) if isinstance(save, str) else None
-    return require_start(Path(recipe.checkpoint.load), filled, recipe)
+    if own is None and isinstance(recipe.checkpoint.save, str):
+        own = folder_of_run(recipe, Path())
+    return require_start(recipe.checkpoint.load, own, recipe)
 
 
 def own_latest(own: CheckpointFolder) -> int | None:
@@ -60,7 +65,7 @@ def own_latest(own: CheckpointFolder) -> int | None:
     if len(there) == 1:  # the run was killed just before LATEST was to name it, and every iter_* folder is complete
         return there[0]
     msg = (
-        f"{own.path} has checkpoints, {', '.join(map(str, there))}, but no {LATEST}.\n"
+        f"{own.place} has checkpoints, {', '.join(map(str, there))}, but no {LATEST}.\n"
         "Write the number of the one to continue from into a file of that name; or start a new run."
     )
     raise CheckpointError(msg)
@@ -85,11 +90,6 @@ def require_format(directory: Path, found: object) -> None:
             "Use the version of pretrain that wrote it, or choose another checkpoint."
         )
         raise CheckpointError(msg)
-
-
-def is_own_empty_folder(path: Path, own: Path | None) -> bool:
-    """Say whether a folder without a checkpoint is the run's own, which then starts from the beginning."""
-    return own is not None and path.resolve() == own.resolve()
 
 
 def require_complete(directory: Path) -> None:

@@ -23,13 +23,13 @@ from pretrain.checkpoint.folder import WITHOUT_CHECKSUMS
 from pretrain.checkpoint.identity import differences, require_same
 from pretrain.checkpoint.saved_schedule import continue_schedule, restore_schedule
 from pretrain.checkpoint.sharded_format import MAIN, PREFIX, common_of, is_weight, read_index, weight_names
-from pretrain.checkpoint.snapshot import Snapshot, first_line
+from pretrain.checkpoint.snapshot import Snapshot, first_line, stays
 from pretrain.checkpoint.starting_checkpoint import require_complete, require_format
 from pretrain.collectives import first_problem, on_rank0
 from pretrain.errors import CheckpointError, DamageError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
     from pathlib import Path
 
     from pretrain.checkpoint.contents import Saved
@@ -42,9 +42,14 @@ _FAULTS = (
 _SHOWN = 3  # names of weights in an error
 
 
-def save(engine: Saved, directory: Path, progress: Mapping[str, Any]) -> None:
-    """Write the engine's state into an empty folder; all ranks together."""
-    Snapshot.take(engine, directory, progress, copies=False).write()
+def save(
+    engine: Saved,
+    directory: Path,
+    progress: Mapping[str, Any],
+    send: Callable[[Path], None] = stays,
+) -> None:
+    """Write the engine's state into an empty folder, and `send` each file when it is complete; all ranks together."""
+    Snapshot.take(engine, directory, progress, copies=False, send=send).write()
 
 
 def load(engine: Saved, directory: Path, *, weights_only: bool) -> Loaded:

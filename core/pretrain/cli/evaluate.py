@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from pretrain.cli.options import EvaluateCommand, LocalPath, RankCounts, backend_option, rank_options, set_option
 from pretrain.cli.run import place_of_process, start_ranks
+from pretrain.cli.stored_path import StoredPath
 from pretrain.errors import CheckpointError, RecipeError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pretrain.recipe import Recipe
 
 _SPLITS = ("train", "valid", "test")
@@ -21,10 +23,10 @@ _SPLITS = ("train", "valid", "test")
 @click.argument("recipe", type=LocalPath(), metavar="RECIPE|RUN")
 @click.option(
     "--load",
-    type=LocalPath(),
+    type=StoredPath(is_checkpoint=True),
     metavar="PATH",
-    help="A run directory, the folder of its checkpoints (the latest is taken), or one of them.  [default: the run's, "
-    "or the recipe's checkpoint.load]",
+    help="A run directory, the folder or s3:// address of its checkpoints (the latest is taken), or one of them. "
+    " [default: the run's, or the recipe's checkpoint.load]",
 )
 @click.option(
     "--split", type=click.Choice(_SPLITS[1:]), help="Held-out text to evaluate.  [default: all that there is]"
@@ -80,13 +82,15 @@ def command(
 
 
 def _named(recipe: Recipe) -> Path:
+    from pretrain.checkpoint.stored_folder import checkpoint_folder  # noqa: PLC0415  as above
+
     if recipe.checkpoint.load is None:
         msg = (
             f"{recipe.source} names no checkpoint to evaluate (checkpoint.load).\n"
             "Pass --load with a run directory, its checkpoints or one of them, or give a run instead of the recipe."
         )
         raise CheckpointError(msg)
-    return Path(recipe.checkpoint.load)
+    return checkpoint_folder(recipe.checkpoint.load)
 
 
 def _splits(recipe: Recipe, wanted: str | None) -> list[str]:

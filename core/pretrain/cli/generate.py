@@ -9,6 +9,7 @@ import click
 
 from pretrain.cli.options import LocalPath, backend_option, set_option
 from pretrain.cli.run import start_ranks
+from pretrain.cli.stored_path import StoredPath
 from pretrain.errors import CheckpointError
 from pretrain.launch.nodes.nodes import Nodes
 from pretrain.launch.schedulers import current_world
@@ -32,7 +33,7 @@ def _require(is_valid: Callable[[Any], bool], problem: str) -> Callable[[click.C
 
 
 @click.command(epilog=NOTE)
-@click.argument("source", type=LocalPath(), metavar="RUN|CHECKPOINT")
+@click.argument("source", type=StoredPath(is_checkpoint=True), metavar="RUN|CHECKPOINT")
 @click.option(
     "--prompt",
     required=True,

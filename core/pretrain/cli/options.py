@@ -31,7 +31,9 @@ class LocalPath(click.Path):
         from pretrain.recipe.section import local_path, token_path  # noqa: PLC0415  slow, and not needed for --help
 
         try:
-            (token_path if self._is_prefix else local_path)(value)
+            if self._is_prefix:
+                token_path(value)
+            value = local_path(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
         return super().convert(value, param, ctx)

@@ -166,7 +166,7 @@ def _function(path: str) -> Any:
 
 def prepare_run(recipe: Recipe, run_dir: Path | None, lock: ExitStack, resume: Resume) -> PreparedRun:
     """Choose and lock the run directory and build the corpus; called in one process, which outlives the run."""
-    from pretrain.checkpoint.folder import require_own  # noqa: PLC0415  --help needs none of it
+    from pretrain.checkpoint.owner import require_own  # noqa: PLC0415  --help needs none of it
 
     if run_dir is None and os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0":
         msg = (

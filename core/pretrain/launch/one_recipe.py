@@ -14,6 +14,7 @@ from pretrain.launch.rank0_broadcast import HOST, gathered_on_rank0, rank0_decid
 from pretrain.plugins.host.discovery import find_backend, installed_plugins
 from pretrain.plugins.installed import version
 from pretrain.report.plain_text import rank_names
+from pretrain.stores.stored_inputs import local_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -130,7 +131,7 @@ def _files(recipe: Recipe, *, reads_data: bool) -> dict[str, str]:
     found = {"tokenizer": _content(fingerprint_of, section.type, *files)}
     for number, prefix in enumerate(prefixes, start=1):
         key = f"token files {number} of {len(prefixes)}"
-        found[key] = _content(lambda path: TokenFile.open(path).identity(), prefix)
+        found[key] = _content(lambda path: TokenFile.open(local_prefix(path)).identity(), prefix)
     return found
 
 

@@ -74,9 +74,9 @@ class RunProgress:
     @classmethod
     def of_run(cls, recipe: Recipe, run_dir: Path) -> RunProgress:
         """Return how far the run of a directory has come."""
-        from pretrain.checkpoint.folder import CheckpointFolder  # noqa: PLC0415  only after a failure
+        from pretrain.checkpoint.stored_folder import folder_of_run  # noqa: PLC0415  only after a failure
 
-        return cls(saved=_saved(CheckpointFolder.of(recipe, run_dir)), logged=_logged(run_dir / METRICS))
+        return cls(saved=_saved(folder_of_run(recipe, run_dir)), logged=_logged(run_dir / METRICS))
 
 
 def _saved(folder: CheckpointFolder) -> int | None:

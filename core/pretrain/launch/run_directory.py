@@ -97,9 +97,10 @@ def checkpoints_of(path: Path) -> Path:
     """Return the folder in which a run saves its checkpoints, if the path is a run directory; else the path itself."""
     if not is_run(path):
         return path
-    from pretrain.checkpoint.folder import CheckpointFolder  # noqa: PLC0415  --help needs none of it
+    from pretrain.checkpoint.stored_folder import checkpoint_folder, folder_of_run  # noqa: PLC0415  --help needs none
 
-    return CheckpointFolder.of(load_recipe(path / RECIPE), path).path
+    folder = folder_of_run(load_recipe(path / RECIPE), path)
+    return folder.path if folder.is_local else checkpoint_folder(folder.place)
 
 
 def _run_that_saves_into(folder: Path) -> Path | None:

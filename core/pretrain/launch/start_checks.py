@@ -17,6 +17,8 @@ from pretrain.launch.run_lock import FILE as LOCK
 from pretrain.launch.run_lock import require_free
 from pretrain.report.metrics import FILE as METRICS
 from pretrain.report.metrics import appended, read_metrics
+from pretrain.stores.address import is_address
+from pretrain.stores.stored_inputs import local_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -65,7 +67,7 @@ def require_startable(start: Start, *, on_rank0: bool) -> None:
 
 def folders_of_checkpoints(recipe: Recipe, run_dir: Path | None) -> Iterator[Path]:
     """Yield the folders outside of the run directory that the run must have for itself."""
-    if not isinstance(recipe.checkpoint.save, str):
+    if not isinstance(recipe.checkpoint.save, str) or is_address(recipe.checkpoint.save):
         return
     folder = Path(recipe.checkpoint.save)
     if run_dir is None or run_dir.absolute() not in folder.absolute().parents:
@@ -99,8 +101,12 @@ def _loggers(start: Start) -> None:
 
 
 def _checkpoint_folder(start: Start) -> None:
-    from pretrain.checkpoint.folder import require_own  # noqa: PLC0415  --help needs none of it
+    from pretrain.checkpoint.owner import require_own  # noqa: PLC0415  --help needs none of these
+    from pretrain.checkpoint.stored_folder import folder_of_run  # noqa: PLC0415
 
+    place = folder_of_run(start.recipe, start.run_dir or RUNS)
+    if not place.is_local:
+        place.require_writable()
     require_own(start.recipe, start.run_dir, resume=start.resumes)
     for folder in folders_of_checkpoints(start.recipe, start.run_dir):
         require_free(folder)
@@ -128,14 +134,15 @@ def _sample_indices(start: Start) -> None:
 
 def _starting_checkpoint(start: Start) -> None:
     from pretrain.checkpoint.starting_checkpoint import require_of_recipe, starting_directory  # noqa: PLC0415
-    from pretrain.data.tokenizers import load_tokenizer  # noqa: PLC0415  both as above
+    from pretrain.checkpoint.stored_folder import checkpoint_folder  # noqa: PLC0415  all as above
+    from pretrain.data.tokenizers import load_tokenizer  # noqa: PLC0415
 
     recipe = start.recipe
     directory = starting_directory(recipe, start.run_dir, resume=start.resumes)
     if directory is not None:
         size = None if built_inputs(recipe) else load_tokenizer(recipe.tokenizer).vocab_size
         given = recipe.checkpoint.load
-        is_given = given is not None and directory.parent == Path(given)
+        is_given = given is not None and directory.parent == checkpoint_folder(given)
         require_of_recipe(directory, recipe, size, weights_only=is_given and recipe.checkpoint.finetune)
 
 
@@ -175,8 +182,9 @@ def _input_problems(recipe: Recipe, samples: SampleCounts) -> list[PretrainError
         tokenizer.encode(recipe.evaluation.prompt or "")  # not after the training: it may have an unknown character
     except DataError as error:
         problems.append(error)
-    for path, needed in samples_of_files(recipe.data, (samples.train, samples.valid, samples.test)):
+    for given, needed in samples_of_files(recipe.data, (samples.train, samples.valid, samples.test)):
         try:
+            path = local_prefix(given)
             if tokenizer is None:
                 TokenFile.open(path)
             else:

@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, StrictBool, StrictStr, StringConstraints, model_validator
 
+from pretrain.stores.address import has_scheme, is_address, url_path
+
 _MOST_BITS = 256
 
 
@@ -50,7 +52,6 @@ def as_written(value: object) -> str:
 
 
 _INTEGER = re.compile(r"[-+]?\d+(_\d+)*")
-_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _SUFFIX = re.compile(r"\.(bin|idx)$")
 
 
@@ -83,20 +84,33 @@ def _real(given: object) -> object:
 
 
 def local_path(given: object) -> object:
-    """Return a path as it is given; raises ValueError for an address such as s3://bucket/x."""
-    if isinstance(given, str) and _SCHEME.match(given):
+    """Return a path as it is given, file:///x as /x; raises ValueError for an address such as s3://bucket/x."""
+    path = url_path(given) if isinstance(given, str) else given
+    if isinstance(path, str) and has_scheme(path):
         msg = f"{shown(given)} is a URL; only local files are read and written. "
-        msg += "Mount the store as a folder and give a path in it, or copy the files."
+        msg += "Mount the store as a folder, or copy the files; addresses may be given as checkpoint.save, "
+        msg += "checkpoint.load, data.path and data.blend, and as what commands read."
         raise ValueError(msg)
-    return given
+    return path
+
+
+def stored_path(given: object) -> object:
+    """Return a path as `local_path`, or an address s3://bucket/x or gs://bucket/x without a slash at its end."""
+    if not isinstance(given, str) or not is_address(given):
+        try:
+            return local_path(given)
+        except ValueError as error:
+            msg = str(error).replace("only local files", "only s3://, gs:// and local files")
+            raise ValueError(msg) from error
+    return url_path(given)
 
 
 def token_path(given: object) -> object:
-    """Return the path of a token file without its suffix, as it is given; raises ValueError for any other."""
+    """Return the path or address of a token file without its suffix; raises ValueError for any other."""
     if isinstance(given, str) and _SUFFIX.search(given):
         msg = f"{shown(given)} is one of the token file's two files. Leave the suffix out: {_SUFFIX.sub('', given)}"
         raise ValueError(msg)
-    return local_path(given)
+    return stored_path(given)
 
 
 Int = Annotated[int, BeforeValidator(_integer)]
@@ -104,6 +118,7 @@ Float = Annotated[float, BeforeValidator(_real)]
 Bool = StrictBool
 Str = StrictStr
 LocalPath = Annotated[str, StringConstraints(strict=True, min_length=1), BeforeValidator(local_path)]
+StoredPath = Annotated[str, StringConstraints(strict=True, min_length=1), BeforeValidator(stored_path)]
 TokenPath = Annotated[str, StringConstraints(strict=True, min_length=1), BeforeValidator(token_path)]
 
 

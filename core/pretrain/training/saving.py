@@ -5,24 +5,27 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import torch.distributed as dist
 
 from pretrain.checkpoint import generators, storage
 from pretrain.checkpoint.background import BackgroundSaves
-from pretrain.checkpoint.folder import LATEST, CheckpointFolder, claim
+from pretrain.checkpoint.folder import LATEST, CheckpointFolder
 from pretrain.checkpoint.foreign_checkpoints import foreign_checkpoints
+from pretrain.checkpoint.owner import claim
 from pretrain.checkpoint.snapshot import Snapshot
-from pretrain.checkpoint.starting_checkpoint import is_own_empty_folder, nothing_to_load, own_latest
+from pretrain.checkpoint.starting_checkpoint import nothing_to_load, own_latest
+from pretrain.checkpoint.stored_folder import checkpoint_folder, folder_of_run
 from pretrain.collectives import on_rank0
 from pretrain.errors import CheckpointError, DamageError, MisnamedError
+from pretrain.stores.local_copies import shown_place
 from pretrain.training.event import Event
 from pretrain.training.progress import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from pretrain.checkpoint.contents import Loaded, Saved
     from pretrain.engine.protocol import Step
@@ -36,22 +39,23 @@ _FRESH = "no checkpoint yet: started from the beginning"
 def start_from(recipe: Recipe, engine: Saved, run_dir: Path, *, resume: bool) -> tuple[Progress, str]:
     """Load the checkpoint that the run starts from; return the progress and a remark for the user."""
     # A resumed run takes its own latest checkpoint; without one, and for a new run, `checkpoint.load` counts.
-    own = CheckpointFolder.of(recipe, run_dir)
+    own = folder_of_run(recipe, run_dir)
     if resume and (loaded := load_latest(own, engine, latest=own_latest)):
         return Progress.from_mapping(loaded[1].progress), _remark("resumed", *loaded)
     if recipe.checkpoint.load is None:
         return Progress(), _FRESH if resume else ""
-    given = CheckpointFolder(Path(recipe.checkpoint.load))
+    is_own = own.is_at(recipe.checkpoint.load)
+    given = own if is_own else CheckpointFolder(checkpoint_folder(recipe.checkpoint.load))
     finetune = recipe.checkpoint.finetune
     others = foreign_checkpoints()
-    if foreign := on_rank0(partial(others.foreign_summary, given.path)):
+    if given.is_local and (foreign := on_rank0(partial(others.foreign_summary, given.path))):
         taken = others.load(engine, given.path, finetune=finetune)
-        return Progress.from_mapping(taken.progress), _remark("weights", foreign.path, taken)
+        return Progress.from_mapping(taken.progress), _remark("weights", shown_place(foreign.path), taken)
     loaded = load_latest(given, engine, weights_only=finetune)
     if loaded is None:
-        if is_own_empty_folder(given.path, own.path):
+        if is_own:
             # The first start of a command that a scheduler repeats: load and save are one folder.
-            return Progress(), f"{given.path}: {_FRESH}"
+            return Progress(), f"{recipe.checkpoint.load}: {_FRESH}"
         raise nothing_to_load(given.path)
     progress = Progress() if finetune else Progress.from_mapping(loaded[1].progress)
     return progress, _remark("weights" if finetune else "continued", *loaded)
@@ -63,15 +67,15 @@ def load_latest(
     *,
     weights_only: bool = False,
     latest: Callable[[CheckpointFolder], int | None] = CheckpointFolder.latest,
-) -> tuple[Path, Loaded] | None:
-    """Load the folder's latest checkpoint; return its path and the result, or None if there is none."""
+) -> tuple[str, Loaded] | None:
+    """Load the folder's latest checkpoint; return where it is and the result, or None if there is none."""
     iteration = None
     try:
         iteration = on_rank0(partial(latest, folder))
         if iteration is None:
             return None
-        directory = folder.directory(iteration)
-        return directory, storage.load(engine, directory, weights_only=weights_only)
+        with folder.opened(iteration) as directory:
+            return shown_place(directory), storage.load(engine, directory, weights_only=weights_only)
     except MisnamedError:  # it is intact, and the message says what to do
         raise
     except DamageError as error:  # every rank has it
@@ -86,25 +90,26 @@ def _newest_intact(folder: CheckpointFolder, damaged: int | None) -> str:
     there = [each for each in on_rank0(folder.iterations) if each != damaged]
     for iteration in sorted(there, key=lambda each: (damaged is None or each <= damaged, each), reverse=True):
         try:
-            common = storage.opened(folder.directory(iteration))
+            with folder.opened(iteration) as directory:
+                common = storage.opened(directory)
         except CheckpointError:  # damaged too, or of a later format
             continue
         if storage.has_checksums(common):
             return (
                 f"The newest intact checkpoint is iteration {iteration}: write {iteration} into "
-                f"{folder.path / LATEST}, and start again."
+                f"{folder.place}/{LATEST}, and start again."
             )
         unverified.append(iteration)
     if unverified:
         return (
             f"No checkpoint with checksums is intact. Iteration {unverified[0]} has none and may be intact: "
-            f"to try it, write {unverified[0]} into {folder.path / LATEST}, and start again."
+            f"to try it, write {unverified[0]} into {folder.place}/{LATEST}, and start again."
         )
-    return f"No checkpoint in {folder.path} is intact: restore a copy, or start a new run."
+    return f"No checkpoint in {folder.place} is intact: restore a copy, or start a new run."
 
 
-def _remark(how: str, directory: Path, loaded: Loaded) -> str:
-    return "\n".join((f"{how} from {directory}", *loaded.notices))
+def _remark(how: str, place: str, loaded: Loaded) -> str:
+    return "\n".join((f"{how} from {place}", *loaded.notices))
 
 
 @dataclass(slots=True)
@@ -127,15 +132,15 @@ class Saving(Event):
         """Say whether this iteration has been saved, or is what was loaded."""
         return self._saved == progress.iteration
 
-    def save(self, engine: Saved, progress: Progress, *, trains_on: bool = False) -> Path | None:
-        """Write a checkpoint and return its folder; all ranks together."""
+    def save(self, engine: Saved, progress: Progress, *, trains_on: bool = False) -> str | None:
+        """Write a checkpoint and return where it is; all ranks together."""
         saved = None
         if self.background is not None and trains_on:
-            take = partial(Snapshot.take, engine, progress=progress.to_mapping(), copies=True)
+            take = partial(Snapshot.take, engine, progress=progress.to_mapping(), copies=True, send=self.folder.send)
             self.background.start(progress.iteration, take)
         else:
             self.settle()
-            write = partial(storage.save, engine, progress=progress.to_mapping())
+            write = partial(storage.save, engine, progress=progress.to_mapping(), send=self.folder.send)
             saved = self.folder.save(progress.iteration, write, is_main=self.rank == 0, barrier=dist.barrier)
         if self.has_new_step:
             self.trained_until = progress.iteration
@@ -175,7 +180,7 @@ class Saving(Event):
             return f"A checkpoint{after} may contain the fault: do not resume from it. {error}"
         return (
             f"A checkpoint{after} may contain the fault: --resume refuses it until you write the iteration of one "
-            f"that you trust into {self.folder.path / LATEST}."
+            f"that you trust into {self.folder.place}/{LATEST}."
         )
 
     def _distrust(self) -> None:
@@ -241,7 +246,7 @@ def open_saving(
     recipe, rank = setup.recipe, setup.world.rank
     if recipe.checkpoint.save is False:
         return None
-    folder, background = CheckpointFolder.of(recipe, run_dir), None
+    folder, background = folder_of_run(recipe, run_dir), None
     if recipe.checkpoint.async_save:
         minutes = recipe.parallel.distributed_timeout_minutes
         background = BackgroundSaves(folder, is_main=rank == 0, notify=notify, timeout_minutes=minutes)

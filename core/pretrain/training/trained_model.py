@@ -20,6 +20,7 @@ from pretrain.engine.megatron.forward_pass import ForwardOnlyEngine
 from pretrain.errors import DamageError
 from pretrain.plugins.negotiation.kernels import naming_kernels
 from pretrain.report.metrics import number
+from pretrain.stores.local_copies import shown_place
 from pretrain.training.rank_setup import RankSetup, deterministic
 from pretrain.training.saving import start_from
 from pretrain.training.training_data import TrainingData
@@ -65,7 +66,7 @@ def trained_model(recipe: Recipe, plugins: Plugins, checkpoint: str, world: Worl
         engine = ForwardOnlyEngine(parts)
         with naming_kernels(parts.kernels):
             origin, notices = load_weights(engine, Path(checkpoint))
-            for line in (f"checkpoint: {origin.path} ({origin.format})", *notices):
+            for line in (f"checkpoint: {shown_place(origin.path)} ({origin.format})", *notices):
                 notify(line)
             yield TrainedModel(setup=setup, engine=engine, origin=origin)
         engine.close()

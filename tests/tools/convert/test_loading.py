@@ -157,7 +157,7 @@ def test_another_model_is_refused_with_the_keys_that_differ(ours, tmp_path):
     convert(folder, tmp_path / "theirs", ConvertOptions(format="torch_dist"))
     recipe = tiny.tiny(*overrides, "model.num_layers=3", "model.hidden_size=128")
     with pytest.raises(CheckpointError) as refused:
-        require_start(tmp_path / "theirs", None, recipe)
+        require_start(str(tmp_path / "theirs"), None, recipe)
     first, second, third = str(refused.value).splitlines()
     assert "is of another model: model.num_layers 2 (recipe: 3), model.hidden_size 64 (recipe: 128)" in first
     assert "prints the section that fits" in second
@@ -207,8 +207,8 @@ def test_a_setting_that_the_files_imply_is_not_the_recipes(ours, tmp_path):
     torch.save({"model": state["model"], "checkpoint_version": 3.0, "iteration": 0}, file)
     next((tmp_path / "theirs").rglob("checksums.txt")).unlink()
     with pytest.raises(CheckpointError, match=r"model\.activation gelu_tanh \(recipe: gelu\)"):
-        require_start(tmp_path / "theirs", None, tiny.tiny(*overrides))
-    require_start(tmp_path / "theirs", None, tiny.tiny(*overrides, "model.activation=gelu_tanh"))
+        require_start(str(tmp_path / "theirs"), None, tiny.tiny(*overrides))
+    require_start(str(tmp_path / "theirs"), None, tiny.tiny(*overrides, "model.activation=gelu_tanh"))
 
 
 @pytest.mark.full
@@ -237,7 +237,7 @@ def test_a_run_saves_into_no_folder_of_another_program(ours, tmp_path):
     _, overrides, folder = ours
     convert(folder, tmp_path / "theirs", ConvertOptions(format="torch_dist"))
     with pytest.raises(CheckpointError, match=r"checkpoint.save: .* holds checkpoints of another program"):
-        require_start(tmp_path / "theirs", tmp_path / "theirs", tiny.tiny(*overrides))
+        require_start(str(tmp_path / "theirs"), CheckpointFolder(tmp_path / "theirs"), tiny.tiny(*overrides))
 
 
 def test_the_section_that_is_printed_fits(ours, tmp_path):

@@ -10,6 +10,8 @@ from pretrain.data.token_files.reading import TokenFile, check_ids, split_range
 from pretrain.data.token_files.tokenizer_stamp import check_stamp
 from pretrain.data.tokenizers.tokenizer import end_token
 from pretrain.errors import DataError
+from pretrain.stores.address import is_address
+from pretrain.stores.stored_inputs import local_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -49,12 +51,13 @@ def samples_of_files(data: DataSection, needed: Sequence[int]) -> Iterator[tuple
 
 def cache_folder(data: DataSection) -> Path:
     """Return the folder of the sample indices of `data.index: megatron`."""
-    return Path(data.cache_path or Path(data.token_files[0]).parent / "cache")
+    return Path(data.cache_path or Path(local_prefix(data.token_files[0])).parent / "cache")
 
 
 def check_cache(data: DataSection) -> None:
     """Check that sample indices can be written, where the recipe has any and none have been written before."""
-    if data.index != "megatron":
+    is_beside_copy = data.cache_path is None and is_address(data.token_files[0])
+    if data.index != "megatron" or is_beside_copy:
         return
     folder = cache_folder(data)
     try:

@@ -17,6 +17,7 @@ from pretrain.data.samples.megatron_order import blend_surplus
 from pretrain.data.samples.native_samples import NativeSamples, SampleFormat, Windows
 from pretrain.data.token_files.reading import TokenFile
 from pretrain.errors import DataError
+from pretrain.stores.stored_inputs import local_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,7 +62,7 @@ def build_datasets(
     """
     needed = (samples.train, samples.valid, samples.test)
     for path, of_file in samples_of_files(recipe.data, needed) if on_this_rank else ():
-        check_token_files(path, tokenizer, recipe.data, of_file, recipe.model.seq_length)
+        check_token_files(local_prefix(path), tokenizer, recipe.data, of_file, recipe.model.seq_length)
     if recipe.data.index == "native":
         train, valid, test = _native(recipe, tokenizer, needed)
         return Datasets(train=train, valid=valid, test=test)
@@ -83,7 +84,8 @@ def build_datasets(
 
 def _blend(parts: Sequence[BlendPart]) -> tuple[list[str], list[float] | None]:
     """Return a blend as megatron-core takes it."""
-    return [part.path for part in parts], [part.weight for part in parts] if len(parts) > 1 else None
+    paths = [local_prefix(part.path) for part in parts]
+    return paths, [part.weight for part in parts] if len(parts) > 1 else None
 
 
 def _config(recipe: Recipe, tokenizer: Tokenizer, needed: Sequence[int]) -> Any:
@@ -118,7 +120,7 @@ def _native(recipe: Recipe, tokenizer: Tokenizer, needed: Sequence[int]) -> list
         eod_mask_loss=data.eod_mask_loss,
         reset_position_ids=data.reset_position_ids,
     )
-    files = {path: TokenFile.open(path) for path in data.token_files}
+    files = {path: TokenFile.open(local_prefix(path)) for path in data.token_files}
     identities = {path: file.identity() for path, file in files.items()}
 
     def windows(path: str, bounds: tuple[float, float]) -> Windows:

@@ -17,6 +17,7 @@ from megatron.core.datasets.utils import normalize
 
 from pretrain.data.token_files.reading import TokenFile, split_range
 from pretrain.errors import DataError
+from pretrain.stores.stored_inputs import local_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -95,13 +96,16 @@ def blend_surplus(data: DataSection, needed: Sequence[int], seq_length: int) -> 
     a heavy part. A surplus moves the end of the epochs, and with it the order, so it is raised only if necessary.
     """
 
+    def available(part: BlendPart, bounds: tuple[float, float], most: int) -> int:
+        return _available(TokenFile.open(local_prefix(part.path)), bounds, most, seq_length)
+
     def needed_surplus(parts: Sequence[BlendPart], bounds: tuple[float, float], samples: int) -> float:
         weights: list[float] = normalize([part.weight for part in parts])
         shares = [math.ceil(samples * weight) for weight in weights]
         # the next sample is of the part furthest below its share
         most = [math.floor(sum(shares) * weight) + 1 for weight in weights]
         scarce = [number for number, share in enumerate(shares) if most[number] > _prepared(share)]
-        has = {n: _available(TokenFile.open(parts[n].path), bounds, _prepared(shares[n]), seq_length) for n in scarce}
+        has = {n: available(parts[n], bounds, _prepared(shares[n])) for n in scarce}
         if all(most[number] <= has[number] for number in scarce):
             return SURPLUS
         taken: list[int] = np.bincount(blending_indices(weights, sum(shares))[0], minlength=len(parts)).tolist()

@@ -9,6 +9,7 @@ from pretrain.recipe.problem import Problem
 from pretrain.recipe.sections.optimizer import OPTIMIZERS, OptimizerName, installed_optimizers
 from pretrain.recipe.sections.precision import COMPILED
 from pretrain.recipe.stages import StagesError
+from pretrain.stores.address import is_address
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -277,6 +278,8 @@ def data_problems(recipe: Recipe) -> Iterator[Problem]:
     if data.corpus is not None and (data.blend is not None or data.own_files is not None):
         given = "data.train_data_path" if data.blend is None else "data.blend"
         yield Problem("data.corpus", f"this builds one token file: give data.path instead of {given}.")
+    if data.corpus is not None and data.path is not None and is_address(data.path):
+        yield Problem("data.path", "with data.corpus it is built here: give a local path, not an address.")
     if data.split_by == "tokens" and data.index != "native":
         yield Problem("data.split_by", "tokens needs data.index: native; megatron divides between documents.")
     if data.token_files:

@@ -44,7 +44,7 @@ class JsonFile:
 def read_json(name: str, named_by: str) -> JsonFile:
     """Read a file, whose path is relative to the working directory; `named_by` is where the recipe names it."""
     try:
-        local_path(name)
+        name = str(local_path(name))
     except ValueError as error:
         msg = f"{named_by}: {error}"
         raise RecipeError(msg) from error

@@ -50,7 +50,8 @@ class DataSection(Section):
     """The token files, how they are mixed, and how they are cut into sequences."""
 
     path: TokenPath | None = None
-    """Token file without its .bin or .idx, relative to the working directory."""
+    """Token file without its .bin or .idx, relative to the working directory; one at s3:// or gs:// is copied to each
+    node."""
     blend: tuple[BlendPart, ...] | None = None
     """Several token files instead of one: a list of {weight, path}."""
     train_data_path: _OwnFiles | None = None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 from pydantic import BeforeValidator, Field, model_validator
 
 from pretrain.distributions import Role, registered
-from pretrain.recipe.section import Bool, Float, Int, LocalPath, Section, Str, as_written, local_path, shown
+from pretrain.recipe.section import Bool, Float, Int, Section, StoredPath, Str, as_written, shown, stored_path
 
 if TYPE_CHECKING:
     from pretrain.distributions import Installed
@@ -25,17 +25,17 @@ def installed_loggers() -> list[Installed]:
 
 def _switch_or_folder(given: object) -> object:
     if isinstance(given, bool) or (isinstance(given, str) and given):
-        return local_path(given)
+        return stored_path(given)
     msg = f"{shown(given)} is not true, false or a folder."
     raise ValueError(msg)
 
 
 class CheckpointSection(Section):
-    """Checkpoints to save and to start from. Paths are relative to the working directory."""
+    """Checkpoints to save and to start from: paths, relative to the working directory, or s3:// or gs:// addresses."""
 
     save: Annotated[bool | str, BeforeValidator(_switch_or_folder)] = True
     """true (into checkpoints/ of the run directory), false, or another folder."""
-    load: LocalPath | None = None
+    load: StoredPath | None = None
     """Folder of checkpoints to start from; its latest is taken. Another program's gives its weights (see
     checkpoints.md). By default a fresh start."""
     save_interval: Int = Field(default=0, ge=0)

@@ -12,6 +12,7 @@ import click
 from click.core import ParameterSource
 
 from pretrain.cli.options import LocalPath, backend_option
+from pretrain.cli.stored_path import StoredPath
 from pretrain.cli.words import override_names
 from pretrain.errors import PretrainError
 from pretrain.exit_codes import ExitCode
@@ -28,9 +29,7 @@ _OF_COMPARISON = {
 
 def _name_or_local_path(context: click.Context, parameter: click.Parameter, given: str | None) -> str | None:
     """Refuse a URL as options with paths do; leave names as they are."""
-    if given is not None:
-        LocalPath().convert(given, parameter, context)
-    return given
+    return given and str(LocalPath().convert(given, parameter, context))
 
 
 @click.command(short_help="Find the first layer and kernel in which two ways to train a recipe differ.")
@@ -47,7 +46,7 @@ def _name_or_local_path(context: click.Context, parameter: click.Parameter, give
 @click.option("--nproc", type=click.IntRange(min=1), metavar="N", help="Ranks.  [default: tensor x pipeline x context]")
 @click.option(
     "--checkpoint",
-    type=LocalPath(),
+    type=StoredPath(is_checkpoint=True),
     metavar="PATH",
     help="Start from its weights.  [default: checkpoint.load, or those of train.seed]",
 )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pretrain.checkpoint.stored_folder import checkpoint_folder
 from pretrain.cli.run import start_ranks
 from pretrain.errors import PretrainError, RecipeError, RunError
 from pretrain.exit_codes import ExitCode
@@ -301,7 +302,8 @@ def make_folder(folder: Path) -> None:
 def job_of(side: Side, folder: Path, *, steps: int, positions: int) -> ForwardJob:
     """Return the job of the ranks that record a side."""
     recipe = side.load()
-    checkpoint = str(side.checkpoint) if side.checkpoint else recipe.checkpoint.load
+    given = side.checkpoint or recipe.checkpoint.load
+    checkpoint = None if given is None else str(checkpoint_folder(given))
     return ForwardJob(
         recipe=str(side.recipe),
         overrides=side.comparable(),
@@ -383,7 +385,7 @@ def _require_weights(sides: Sequence[Side], recipes: Sequence[Recipe], *, is_rec
     for number, (side, recipe) in enumerate(zip(sides, recipes, strict=True)):
         of_recipe = recipe.checkpoint.load if number == 0 and not is_recorded else None
         if side.checkpoint is not None or of_recipe is not None:
-            summary_of(Path(side.checkpoint or of_recipe or ""))
+            summary_of(checkpoint_folder(side.checkpoint or of_recipe or ""))
 
 
 def require_writable(page: Path) -> None:

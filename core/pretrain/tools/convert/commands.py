@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pretrain.cli.options import LocalPath
+from pretrain.cli.stored_path import StoredPath
 from pretrain.cli.words import override_names
 from pretrain.errors import RecipeError, did_you_mean
 from pretrain.exit_codes import ExitCode
 from pretrain.report.console import ByteCount, ProgressBar
 from pretrain.report.plain_text import size_text
+from pretrain.stores.local_copies import shown_place
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from pretrain.tools.convert.model_weights import CheckpointSummary, ModelWeights
 
 _PATH = LocalPath()
+_CHECKPOINT = StoredPath(is_checkpoint=True)
 DIFFERENT = ExitCode.FAILURE
 _SHOWN = 20
 _SECTION = "model."
@@ -71,7 +74,7 @@ def _parsed(settings: Sequence[str]) -> dict[str, Any]:
 
 
 @command.command("inspect")
-@click.argument("path", type=_PATH)
+@click.argument("path", type=_CHECKPOINT)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def inspect_command(*, path: Path, as_json: bool) -> None:
     """Print the format of a checkpoint, its model, layout, dtype and size; nothing in it is executed.
@@ -87,7 +90,7 @@ def inspect_command(*, path: Path, as_json: bool) -> None:
     none = "checksums.txt is another program's" if are_foreign(summary.path) else "no checksums.txt"
     checksums = _verified(summary.path) if are_there(summary.path) else none
     if as_json:
-        shown = asdict(summary) | {"path": str(summary.path), "checksums": checksums}
+        shown = asdict(summary) | {"path": shown_place(summary.path), "checksums": checksums}
         click.echo(orjson.dumps(shown, option=orjson.OPT_INDENT_2))
     else:
         click.echo("\n".join(_lines(summary, checksums)))
@@ -110,7 +113,7 @@ def _lines(summary: CheckpointSummary, checksums: str) -> list[str]:
     version = f" ({summary.version})" if summary.version else ""
     parts = [f"{name.replace('_', ' ')} {size}" for name, size in asdict(summary.parts).items() if size > 1]
     rows = {
-        "path": str(summary.path),
+        "path": shown_place(summary.path),
         "format": f"{summary.format}{version}",
         "iteration": "not in the files" if summary.iteration is None else f"{summary.iteration:,}",
         "parameters": "not known" if summary.parameters is None else f"{summary.parameters:,}",
@@ -125,8 +128,8 @@ def _lines(summary: CheckpointSummary, checksums: str) -> list[str]:
 
 
 @command.command("verify")
-@click.argument("path", type=_PATH)
-@click.option("--against", type=_PATH, metavar="OTHER", help="Compare all weights with this checkpoint's.")
+@click.argument("path", type=_CHECKPOINT)
+@click.option("--against", type=_CHECKPOINT, metavar="OTHER", help="Compare all weights with this checkpoint's.")
 @_model_settings
 def verify_command(*, path: Path, against: Path | None, settings: tuple[str, ...]) -> int:
     """Read all weights of the checkpoint at PATH: complete, of the right shapes, finite.
@@ -147,14 +150,16 @@ def verify_command(*, path: Path, against: Path | None, settings: tuple[str, ...
         broken = conversion.not_finite(weights, ByteCount(bar, _size(weights), "read"))
     unverified = conversion.files_without_checksums(weights)
     if broken:
-        click.echo(f"{weights.path} has numbers that are not finite: {', '.join(broken[:_SHOWN])}", err=True)
+        click.echo(
+            f"{shown_place(weights.path)} has numbers that are not finite: {', '.join(broken[:_SHOWN])}", err=True
+        )
         return DIFFERENT
     found = f"{len(weights.tensors):,} weights, {size_text(_size(weights))}, complete and finite"
     checked = "checksums match"
     if unverified:
         files = "1 file has" if len(unverified) == 1 else f"{len(unverified)} files have"
         checked = f"{files} no checksums ({unverified[0].name}): a changed number there is not detected"
-    click.echo(f"{weights.path} ({weights.format}): {found}; {checked}")
+    click.echo(f"{shown_place(weights.path)} ({weights.format}): {found}; {checked}")
     _name_foreign(weights)
     if against is None:
         return 0
@@ -181,16 +186,17 @@ def _size(weights: ModelWeights) -> int:
 
 def _show(different: list[Difference], weights: ModelWeights, other: ModelWeights) -> int:
     if not different:
-        click.echo(f"equal to {other.path} ({other.format}) in every number")
+        click.echo(f"equal to {shown_place(other.path)} ({other.format}) in every number")
         return 0
-    click.echo(f"different from {other.path} ({other.format}) in {len(different)} of {len(weights.tensors)} weights:")
+    counts = f"{len(different)} of {len(weights.tensors)} weights"
+    click.echo(f"different from {shown_place(other.path)} ({other.format}) in {counts}:")
     for each in sorted(different, key=lambda each: -each.largest)[:_SHOWN]:
         click.echo(f"  {each.name}: {each.shape or f'by at most {each.largest:.3g}'}")
     return DIFFERENT
 
 
 @command.command("recipe")
-@click.argument("path", type=_PATH)
+@click.argument("path", type=_CHECKPOINT)
 @_model_settings
 def recipe_command(*, path: Path, settings: tuple[str, ...]) -> None:
     """Print the section `model` of a recipe that continues from the checkpoint at PATH."""
@@ -200,7 +206,7 @@ def recipe_command(*, path: Path, settings: tuple[str, ...]) -> None:
     from pretrain.tools.convert.registry import read_weights  # noqa: PLC0415  it imports torch
 
     weights = read_weights(path, _parsed(settings), SMALL_FILES)  # no weight is read
-    click.echo(f"# {weights.path} ({weights.format}); {weights.rows:,} rows of vocabulary")
+    click.echo(f"# {shown_place(weights.path)} ({weights.format}); {weights.rows:,} rows of vocabulary")
     click.echo(yaml.safe_dump({"model": recipe_section(weights.model)}, sort_keys=False), nl=False)
 
 
@@ -216,7 +222,7 @@ def recipe_section(model: ModelSection) -> Mapping[str, Any]:
 
 
 @command.command("convert")
-@click.argument("source", type=_PATH)
+@click.argument("source", type=_CHECKPOINT)
 @click.argument("target", type=_PATH)
 @click.option("--to", "to", type=click.Choice(FORMATS), required=True, help="Format of the target.")
 @click.option("--dtype", type=click.Choice(("fp32", "bf16", "fp16")), help="For all weights.  [default: the source's]")
@@ -258,7 +264,7 @@ def convert_command(
     )
     with ProgressBar() as bar:
         weights = convert(source, target, options, force=force, begin=partial(ByteCount, bar))
-    click.echo(f"{target}: the weights of {weights.path} ({weights.format}) for {to}")
+    click.echo(f"{target}: the weights of {shown_place(weights.path)} ({weights.format}) for {to}")
     if to == "huggingface" and (files := tokenizer_files or weights.tokenizer):
         click.echo(f"tokenizer: {', '.join(map(str, files))}")
     elif to == "huggingface":

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pretrain.cli.options import BuildCommand, LocalPath
+from pretrain.cli.stored_path import StoredPath
 from pretrain.data.tokenizers.tokenizer import TokenizerFiles
 from pretrain.errors import DataError
 from pretrain.machine import available_cores
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 _FILE = LocalPath(dir_okay=False)
 _PREFIX = LocalPath(dir_okay=False, is_prefix=True)
-_PATH = LocalPath()
+_INPUTS = StoredPath(is_checkpoint=False)
 _INPUT = "Another INPUT, as in Megatron's tool."
 _ENCODER = "auto: gigatoken where it supports the tokenizer, with a sample compared with the tokenizers library."
 _ON_ERROR = "Malformed lines: stop at the first, or skip and count them."
@@ -61,8 +62,8 @@ def command() -> None:
 
 
 @command.command(cls=BuildCommand)
-@click.argument("inputs", metavar="INPUT...", nargs=-1, type=_PATH, callback=_with_more)
-@click.option("--input", multiple=True, type=_PATH, is_eager=True, expose_value=False, callback=_more, help=_INPUT)
+@click.argument("inputs", metavar="INPUT...", nargs=-1, type=_INPUTS, callback=_with_more)
+@click.option("--input", multiple=True, type=_INPUTS, is_eager=True, expose_value=False, callback=_more, help=_INPUT)
 @click.option("--output-prefix", required=True, type=_PREFIX, help="P writes P_<json key>_document.bin and .idx.")
 @_names_tokenizer
 @click.option("--json-key", "--json-keys", default="text", show_default=True, help="Key that holds the text.")
@@ -80,7 +81,8 @@ def build(*, inputs: tuple[Path, ...], output_prefix: Path, shard: str | None, *
     """Encode text into token files.
 
     INPUT is a JSONL file (plain, .gz, .xz, .bz2 or .zst), a .parquet or .txt file, a folder of such files or of texts,
-    a folder of a Hugging Face dataset, a pattern, or several of them with commas between.
+    a folder of a Hugging Face dataset, a pattern, or several of them with commas between; or one of these at s3:// or
+    gs://, which is copied to this machine first.
 
     The files are those of Megatron-LM's preprocess_data.py, byte for byte, with any number of workers. The same
     command continues an interrupted build.

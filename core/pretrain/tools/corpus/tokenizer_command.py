@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, assert_never
 import click
 
 from pretrain.cli.options import LocalPath
+from pretrain.cli.stored_path import StoredPath
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,7 +23,7 @@ def command() -> None:
 
 
 @command.command()
-@click.argument("inputs", metavar="INPUT...", nargs=-1, required=True, type=_FILE)
+@click.argument("inputs", metavar="INPUT...", nargs=-1, required=True, type=StoredPath(is_checkpoint=False))
 @click.option(
     "--type",
     "kind",

@@ -26,6 +26,7 @@ from pretrain.report.metrics import FILE as METRICS
 from pretrain.report.plain_text import kernel_table_text
 from pretrain.report.run_page import write_report
 from pretrain.report.timers import timers_line
+from pretrain.stores.stored_inputs import local_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -197,7 +198,7 @@ def log_head(logger: RunLogger, setup: RankSetup, table: KernelTable, run_dir: P
         ),
     ]
     if len(recipe.data.splits[0]) == 1:
-        entropy = unigram_entropy(recipe.data.splits[0][0].path, setup.tokenizer.vocab_size)
+        entropy = unigram_entropy(local_prefix(recipe.data.splits[0][0].path), setup.tokenizer.vocab_size)
         lines.append(f"unigram entropy of the corpus: {entropy:.3f} nats per token; a model that learns gets below it")
     lines.append(validation_text(recipe))
     for line in (*lines, *recipe.notices, remark):
@@ -210,7 +211,7 @@ def validation_text(recipe: Recipe) -> str:
     files, batch = recipe.data.splits[1], recipe.train.global_batch_size
     if not recipe.evaluation.interval or len(files) != 1:
         return ""
-    tokens = TokenFile.open(files[0].path).range_of(recipe.data.bounds[1], recipe.data.split_by)
+    tokens = TokenFile.open(local_prefix(files[0].path)).range_of(recipe.data.bounds[1], recipe.data.split_by)
     read, samples = recipe.evaluation.iters * batch, (len(tokens) - 1) // recipe.model.seq_length
     there = f"the validation text has {samples:,}, which evaluation.iters {-(-samples // batch):,} reads"
     return f"every evaluation reads the same {read:,} samples; {there}"

@@ -17,6 +17,7 @@ from pretrain.engine.optimizers.choice import most_state_bytes, state_bytes
 from pretrain.errors import DataError
 from pretrain.launch.run_directory import RUNS
 from pretrain.report.flops import parameter_count
+from pretrain.stores.address import is_address
 from pretrain.tools.doctor.finding import Finding
 from pretrain.tools.doctor.ranks.step_sequence import ExaminationStep
 
@@ -65,10 +66,12 @@ def folder_steps(recipe: Recipe, board: StatusBoard, probe: FolderProbe) -> list
         if not board.world.local_rank:
             probe.remove()
 
+    save = recipe.checkpoint.save
+    is_folder = save is not False and not is_address(save)  # a store is tried by the checks of a run's start
     return [
         ExaminationStep(
             name=_CHECK,
-            orders=lambda _: {"run": secrets.token_hex(4)} if recipe.checkpoint.save is not False else None,
+            orders=lambda _: {"run": secrets.token_hex(4)} if is_folder else None,
             measure=write,
             judge=lambda answers: judge_written(answers, checkpoint_bytes(recipe)),
         ),

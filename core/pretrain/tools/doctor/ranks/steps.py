@@ -8,6 +8,7 @@ import random
 import socket
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import asdict, replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -15,8 +16,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pretrain.data.token_files.reading import bin_path
+from pretrain.errors import StoreError
 from pretrain.launch.one_recipe import differing, stated
 from pretrain.report.plain_text import rank_names
+from pretrain.stores.stored_inputs import local_prefix
 from pretrain.tools.doctor.device_speed import timed_matmul
 from pretrain.tools.doctor.finding import Finding, Verdict
 from pretrain.tools.doctor.ranks.status_board import open_first, prefixed
@@ -313,7 +316,10 @@ def measured_speed(
     recipe: Recipe, doing: Callable[[str], None], *, most_seconds: float = _MOST_SECONDS
 ) -> dict[str, Any] | None:
     """Return host and speed of the recipe's largest token file here; None where there is none, or it is too small."""
-    there = [bin_path(prefix) for prefix in recipe.data.token_files if bin_path(prefix).is_file()]
+    there = []
+    for given in recipe.data.token_files:
+        with suppress(StoreError):  # the checks of a run's start have said so
+            there += [path for path in [bin_path(local_prefix(given))] if path.is_file()]
     if not there:
         return None
     largest = max(there, key=lambda path: path.stat().st_size)

@@ -67,7 +67,7 @@ class Text:
 def read_text(name: str) -> Text:
     """Read a file."""
     try:
-        local_path(name)
+        name = str(local_path(name))
     except ValueError as error:
         raise MigrateError(str(error)) from error
     path = Path(name)
