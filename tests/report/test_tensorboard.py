@@ -6,7 +6,7 @@ import pytest
 from tensorboard.summary.writer import event_file_writer
 
 from pretrain.report import tensorboard
-from pretrain.report.metrics import EvalRecord
+from pretrain.report.metrics import EvalRecord, TaskRecord
 from pretrain.report.tensorboard import TensorBoard
 
 
@@ -25,6 +25,7 @@ def test_scalars_have_megatrons_names(tmp_path, train_record):
         board.train(record)
         board.evaluation(EvalRecord.of("valid", 10, 2.0), 80)
         board.evaluation(EvalRecord.of("test", 10, 3.0), 80)
+        board.task(TaskRecord(iteration=10, task="words", num_fewshot=0, limit=None, metrics={"acc,none": 0.5}))
         board.timers({"forward-backward": (12.5, 14.5)}, 10)
     shown = curves(tmp_path)
     expected = {
@@ -32,6 +33,7 @@ def test_scalars_have_megatrons_names(tmp_path, train_record):
         "learning-rate": 3e-4,
         "batch-size": 8,
         "grad-norm": 1.5,
+        "tasks/words acc": 0.5,
         "loss-scale": 1024,
         "params-norm": 2,
         "num-zeros": 3,

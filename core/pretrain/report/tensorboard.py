@@ -8,12 +8,13 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from pretrain.report.metric_table import METRICS
+from pretrain.report.metrics import with_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from pretrain.report.metrics import EvalRecord, TrainRecord
+    from pretrain.report.metrics import EvalRecord, TaskRecord, TrainRecord
     from pretrain.report.timers import Spread
 
 
@@ -66,6 +67,11 @@ class TensorBoard:
         tag = {"valid": "lm loss validation", "test": "lm loss test"}[record.split]
         self._add(tag, record.lm_loss, record.iteration, consumed_samples)
         self._add(f"{tag} ppl", record.ppl, record.iteration, consumed_samples)
+
+    def task(self, record: TaskRecord) -> None:
+        """Add the numbers of a task, without their standard errors."""
+        for name, value, _ in with_errors(record.metrics):
+            self._add(f"tasks/{record.task} {name}", value, record.iteration)
 
     def timers(self, spreads: Mapping[str, Spread], iteration: int) -> None:
         """Add the slowest rank's time of each phase in milliseconds, as "forward-backward-time"."""

@@ -330,6 +330,13 @@ OTHER_RULES = (
     only("checkpoint.load", "checkpoint.finetune"),
     only("evaluation.interval over 0", "evaluation.iters", "evaluation.target_loss"),
     only("evaluation.prompt", "evaluation.prompt_tokens"),
+    only(
+        "evaluation.tasks",
+        "evaluation.tasks_interval",
+        "evaluation.tasks_include_path",
+        "evaluation.tasks_num_fewshot",
+        "evaluation.tasks_limit",
+    ),
     only("logging.tensorboard: true", "logging.tensorboard_queue_size"),
 )
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from pretrain.plugins.negotiation.kernel_table import KernelTable
     from pretrain.report.environment_file import Begin
-    from pretrain.report.metrics import EvalRecord, EventRecord, Record, TrainRecord
+    from pretrain.report.metrics import EvalRecord, EventRecord, Record, TaskRecord, TrainRecord
     from pretrain.report.timers import Spread
     from pretrain.training.progress import Progress
     from pretrain.training.rank_setup import RankSetup
@@ -77,6 +77,15 @@ class RunLogger:
         self._append(record)
         if self._tensorboard:
             self._tensorboard.evaluation(record, consumed_samples)
+
+    def task(self, record: TaskRecord) -> None:
+        """Log the results of a task; in the files once, as an evaluation."""
+        self._console.task(record)
+        if self.has_evaluation(record.task, record.iteration):
+            return
+        self._append(record)
+        if self._tensorboard:
+            self._tensorboard.task(record)
 
     def has_evaluation(self, split: str, iteration: int) -> bool:
         """Say whether the run had logged this evaluation before it was started or resumed; False on other ranks."""

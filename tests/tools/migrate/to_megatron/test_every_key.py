@@ -72,6 +72,7 @@ CIRCUMSTANCES = (
     ("model.hidden_dropout=0", "model.attention_dropout=0"),
     ("checkpoint={save: out, save_interval: 5, load: in}",),
     ("evaluation.prompt=once",),
+    ("evaluation.tasks=[words]",),
     ("logging.tensorboard=true",),
     ("optimizer.adam_beta2=0.95",),
     ("optimizer.decoupled_lr=1",),
@@ -108,7 +109,7 @@ VALUES = (
     ),
     *("cosine", "full", "block", "native", "forbid", "layer", "deepspeed", "torch", "gpt2", "bytes", "adam", "1,1,1"),
     *("position", "dynamic", "shape_scaling", "rowwise"),
-    *([3, 5], [2, 2, 100], [{"weight": 1, "path": "other"}], {"gradient_clipping": 0.5}),
+    *(["words"], [3, 5], [2, 2, 100], [{"weight": 1, "path": "other"}], {"gradient_clipping": 0.5}),
 )
 """Values of which every key takes some."""
 
