@@ -67,6 +67,10 @@ class NotFiniteError(TrainingError):
     """A loss, gradients or weights that are not finite; a restart from the checkpoint may be without them."""
 
 
+class TaskError(PretrainError):
+    """A task of lm-evaluation-harness that cannot be evaluated."""
+
+
 class LaunchError(PretrainError):
     """Processes that cannot be started, or do not fit the recipe's layout."""
 

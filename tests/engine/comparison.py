@@ -30,6 +30,10 @@ def check(result, case):
         assert_close(result["curve"], expected["curve"][first:], rel)
     assert result["held out"] == pytest.approx(expected["held out"], rel=2 * rel if in_fp8 else rel)
     assert result["parameters"] == pytest.approx(expected["parameters"], rel=rel)
+    likelihoods, others = zip(*result["scores"], strict=True)
+    expected_likelihoods, expected_others = zip(*expected["scores"], strict=True)
+    assert likelihoods == pytest.approx(expected_likelihoods, rel=rel, abs=100 * rel)
+    assert in_16_bits or in_fp8 or others == expected_others
     assert result["logits"] == pytest.approx(expected["logits"], abs=100 * rel)
 
 

@@ -16,6 +16,7 @@ from engine.layouts import ITERATIONS, SAVED_AT
 from pretrain.checkpoint import storage
 from pretrain.engine import groups
 from pretrain.engine.build import build_engine
+from pretrain.engine.protocol import ScoredTokens
 from pretrain.model.context import context_rank
 from pretrain.plugins.host.manager import load
 from pretrain.recipe import lay_out, make_recipe
@@ -32,6 +33,15 @@ if TYPE_CHECKING:
 
 VOCAB_SIZE = 300  # neither a multiple of the padding nor of any tensor-parallel size's share
 PROMPT = (7, 8, 9)
+SCORED = (
+    ScoredTokens(range(33), 32),
+    ScoredTokens((290, 291, 292, 17, 294), 3),
+    ScoredTokens((5, 6), 1),
+    ScoredTokens(range(20, 50), 1),
+    ScoredTokens(range(250, 270), 7),
+)
+"""No multiple of any layout's samples: some ranks are given padding."""
+
 DATA = {
     "model": {
         "num_layers": 4,
@@ -165,6 +175,7 @@ def run(case: Case, folder: Path) -> dict[str, object]:
             "curve": curve,
             "held out": held_out_loss(engine),
             "parameters": parameters,
+            "scores": engine.log_likelihoods(SCORED).tolist(),
             "logits": engine.next_token_logits(PROMPT).tolist() + engine.next_token_logits(range(7, 27)).tolist(),
         }
 

@@ -1,7 +1,7 @@
 import math
 
 from pretrain.report.metric_table import console_parts
-from pretrain.report.metrics import EvalRecord, EventRecord
+from pretrain.report.metrics import EvalRecord, EventRecord, TaskRecord, task_lines
 
 TRAIN_KEYS = [
     "kind",
@@ -72,3 +72,20 @@ def test_a_perplexity_beyond_all_numbers_is_null():
         "lm_loss": None,
         "ppl": None,
     }
+
+
+def test_a_task_has_its_numbers_and_null_for_those_that_are_not_finite():
+    numbers = {"acc,none": 0.25, "acc_stderr,none": 0.125, "f1,strict": math.nan}
+    record = TaskRecord(iteration=3, task="words", num_fewshot=None, limit=5, metrics=numbers)
+    assert record.to_json() == {
+        "kind": "task",
+        "iteration": 3,
+        "task": "words",
+        "num_fewshot": None,
+        "limit": 5,
+        "metrics": {"acc,none": 0.25, "acc_stderr,none": 0.125, "f1,strict": None},
+    }
+    assert task_lines(record, 9) == [
+        "words at iteration 3/9 | acc 0.2500 +- 0.1250",
+        "words at iteration 3/9 | f1 (strict) nan",
+    ]

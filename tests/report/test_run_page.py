@@ -5,7 +5,7 @@ from contextlib import closing
 import pytest
 
 from pretrain.errors import RunError
-from pretrain.report.metrics import EvalRecord, EventRecord, MetricsWriter
+from pretrain.report.metrics import EvalRecord, EventRecord, MetricsWriter, TaskRecord
 from pretrain.report.run_page import write_report
 
 KERNELS = {
@@ -55,6 +55,21 @@ def test_a_page_shows_curves_numbers_kernels_environment_and_recipe(tmp_path, ru
     assert "slow of pretrain 0.1: declined: head size 512 &gt; 256" in page
     assert "<td>Fake 1, Fake 2</td>" in page
     assert "optimizer: {lr: 0.001}" in page
+
+
+def test_a_page_has_the_latest_results_of_each_task(tmp_path, run):
+    def record(accuracy):
+        numbers = {"acc,none": accuracy, "acc_stderr,none": 0.125}
+        return TaskRecord(iteration=30, task="words", num_fewshot=0, limit=None, metrics=numbers)
+
+    assert "<summary>Tasks</summary>" not in report(tmp_path, run("without"))
+    with closing(MetricsWriter(run("with") / "metrics.jsonl")) as metrics:
+        for accuracy in (0.25, 0.75):
+            metrics.write(record(accuracy))
+    page = report(tmp_path, tmp_path / "with")
+    cells = "".join(f"<td>{cell}</td>" for cell in ("30", "0", "-", "acc", "0.7500", "0.1250"))
+    assert f'<th scope="row">words</th>{cells}' in page
+    assert "0.2500" not in page
 
 
 def test_a_page_needs_nothing_from_elsewhere(tmp_path, run):

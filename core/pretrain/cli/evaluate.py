@@ -12,6 +12,7 @@ from pretrain.cli.stored_path import StoredPath
 from pretrain.errors import CheckpointError, RecipeError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from pretrain.recipe import Recipe
@@ -37,6 +38,19 @@ _SPLITS = ("train", "valid", "test")
     metavar="N",
     help="Global batches to take.  [default: the recipe's evaluation.iters]",
 )
+@click.option(
+    "--tasks",
+    metavar="NAME,...",
+    help="Tasks of lm-evaluation-harness (pip install 'pretrain[eval]') instead of held-out text.",
+)
+@click.option(
+    "--num-fewshot",
+    type=click.IntRange(min=0),
+    metavar="K",
+    help="Examples before each question.  [default: the task's]",
+)
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="First documents of each task.  [default: all]")
+@click.option("--include-path", type=LocalPath(), metavar="DIR", help="Folder with further tasks, as YAML.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @backend_option
 @set_option
@@ -47,6 +61,10 @@ def command(
     load: Path | None,
     split: str | None,
     iters: int | None,
+    tasks: str | None,
+    num_fewshot: int | None,
+    limit: int | None,
+    include_path: Path | None,
     as_json: bool,
     backend: str,
     overrides: tuple[str, ...],
@@ -56,8 +74,11 @@ def command(
 
     The losses are those that the training prints, from the same samples, kernels and layout; without an optimizer in
     memory, and without ZeRO. Only losses go to standard output, and only indices of the data are written.
+
+    With --tasks the table of lm-evaluation-harness goes to standard output, and the results into RUN's metrics.jsonl
+    and report.html.
     """
-    from pretrain.launch.job import EVALUATE, ForwardJob  # noqa: PLC0415  --help needs none of these
+    from pretrain.launch.job import EVALUATE, EVALUATE_TASKS, ForwardJob  # noqa: PLC0415  --help needs none of these
     from pretrain.launch.placement import make_placement  # noqa: PLC0415
     from pretrain.launch.run_directory import RECIPE, checkpoints_of, is_run  # noqa: PLC0415
     from pretrain.recipe import load_recipe  # noqa: PLC0415
@@ -66,7 +87,14 @@ def command(
     file = recipe / RECIPE if is_run(recipe) else recipe
     loaded = load_recipe(file, overrides)
     source = load or (recipe if is_run(recipe) else _named(loaded))
-    splits = _splits(loaded, split)
+    of_tasks = {"num_fewshot": num_fewshot, "limit": limit, "include_path": include_path and str(include_path)}
+    _require_together(tasks, {"split": split, "iters": iters}, of_tasks)
+    options: dict[str, Any]
+    common = {"checkpoint": str(checkpoints_of(source)), "as_json": as_json}
+    if tasks is None:
+        function, options = EVALUATE, {"splits": _splits(loaded, split), "iters": iters}
+    else:
+        function, options = EVALUATE_TASKS, {"tasks": _names(tasks), "run_dir": _run_of(recipe, source), **of_tasks}
     placement = make_placement(file, overrides, backend, nodes=nodes, nproc=nproc, world=world)
     if placement.notice:
         click.echo(placement.notice, err=True)
@@ -74,11 +102,39 @@ def command(
         recipe=str(file),
         overrides=overrides,
         backend=backend,
-        function=EVALUATE,
-        options={"checkpoint": str(checkpoints_of(source)), "splits": splits, "iters": iters, "as_json": as_json},
-        reads_data=True,
+        function=function,
+        options={**common, **options},
+        reads_data=tasks is None,
     )
     return start_ranks(placement, job, world)
+
+
+def _require_together(tasks: str | None, of_text: Mapping[str, Any], of_tasks: Mapping[str, Any]) -> None:
+    """Refuse an option that would have no effect."""
+    for name, value in (of_tasks if tasks is None else of_text).items():
+        if value is not None:
+            beside = "without --tasks. Name tasks, or leave it out." if tasks is None else "with --tasks. Leave it out."
+            msg = f"--{name.replace('_', '-')} has no effect {beside}"
+            raise click.UsageError(msg)
+
+
+def _names(tasks: str) -> list[str]:
+    """Return the names that are separated by commas, each once."""
+    names = list(dict.fromkeys(name.strip() for name in tasks.split(",") if name.strip()))
+    if not names:
+        msg = "--tasks names no task. `lm_eval ls tasks` lists them."
+        raise click.UsageError(msg)
+    return names
+
+
+def _run_of(recipe: Path, source: Path) -> str | None:
+    """Return the run to which the results belong: the one that was given, unless --load names another's checkpoint."""
+    from pretrain.launch.run_directory import checkpoints_of, is_run  # noqa: PLC0415  as above
+
+    if not is_run(recipe):
+        return None
+    own, evaluated = checkpoints_of(recipe).resolve(), checkpoints_of(source).resolve()
+    return str(recipe) if own in {evaluated, evaluated.parent} else None
 
 
 def _named(recipe: Recipe) -> Path:

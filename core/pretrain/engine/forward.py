@@ -26,7 +26,7 @@ def forward_loss(
     batches: Iterator[Batch] | None, model: Any, *, device: torch.device
 ) -> tuple[Tensor, Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]]:
     """Run the model on the next micro-batch; return its output, and a function from that to the summed loss."""
-    batch, documents = _next(batches, device)
+    batch, documents = next_on_device(batches, device)
     ids = batch.get("tokens"), batch.get("position_ids")
     output = model(*ids, None, labels=batch.get("labels"), packed_seq_params=documents)  # None: no mask is made
     return output, partial(_loss_and_tokens, batch.get("loss_mask"), batch.get("num_tokens"))
@@ -36,7 +36,7 @@ def forward_logits(
     position: int | None, batches: Iterator[Batch] | None, model: Any, *, device: torch.device
 ) -> tuple[Tensor, Any]:
     """Run the model without labels; return its output and a function from that to the logits of one position."""
-    batch, documents = _next(batches, device)
+    batch, documents = next_on_device(batches, device)
     ids = batch.get("tokens"), batch.get("position_ids")
     output = model(*ids, None, runtime_gather_output=True, packed_seq_params=documents)
     return output, partial(_logits_at, position)
@@ -91,7 +91,7 @@ def _logits_at(
     return logits
 
 
-def _next(
+def next_on_device(
     batches: Iterator[Batch] | None, device: torch.device
 ) -> tuple[dict[str, Tensor | None], PackedDocuments | None]:
     """Return the next micro-batch and its documents on the device; nothing where this rank reads none."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -29,6 +29,13 @@ KeepUpdate = Callable[[Tensor | None], bool]
 
 Batch = Mapping[str, Tensor | None]
 """A micro-batch: see pretrain.data.samples.batches."""
+
+
+class ScoredTokens(NamedTuple):
+    """Tokens of which the last ones are scored, each after all those before it."""
+
+    tokens: Sequence[int]  # at most model.seq_length + 1; the first cannot be scored
+    scored: int  # number of those at the end
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,6 +66,12 @@ class ForwardEngine(Saved, Protocol):
 
     def next_token_logits(self, tokens: Sequence[int]) -> Tensor:
         """Return the logits of the token after `tokens`, fp32 [vocabulary], on all ranks."""
+
+    def log_likelihoods(self, samples: Sequence[ScoredTokens]) -> Tensor:
+        """Return of each sample the log-likelihood of its scored tokens, and how many are not the most probable.
+
+        fp32 [samples, 2], in nats, on all ranks.
+        """
 
     @property
     def reads_data(self) -> bool:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 TRAIN = "pretrain.training.run:train"
 EVALUATE = "pretrain.training.run:evaluate"
+EVALUATE_TASKS = "pretrain.training.run:evaluate_tasks"
 GENERATE = "pretrain.training.run:generate"
 EXAMINE = "pretrain.tools.doctor.examination:examine"
 

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 class Metrics:
     """Numbers of a training after an iteration."""
 
-    kind: Literal["train", "eval", "timers"]  # a logged interval; an evaluation of one split; times of phases
+    # a logged interval; an evaluation of one split; times of phases; a task of lm-evaluation-harness
+    kind: Literal["train", "eval", "timers", "task"]
     iteration: int  # iterations done since the training began
     consumed_samples: int  # sequences read until then
     # Every number by the name of its curve, Megatron-LM's where that has it: "lm loss", "lm loss validation ppl",

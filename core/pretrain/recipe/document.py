@@ -123,7 +123,7 @@ class Document:
         self._settle_tensorboard()
 
     def _settle_tensorboard(self) -> None:
-        """Take logging.tensorboard, the key of before, for a change of logging.loggers, which a later layer replaces."""
+        """Read logging.tensorboard, the key of before, as a change of logging.loggers, which a later layer replaces."""
         old, new = "logging.tensorboard", "logging.loggers"
         if self.value(old) is None:
             return

@@ -8,13 +8,13 @@ import threading
 import time
 from typing import TYPE_CHECKING, Self, TextIO
 
-from pretrain.report.metrics import duration, evaluation_line, number, seconds_left, train_line
+from pretrain.report.metrics import duration, evaluation_line, number, seconds_left, task_lines, train_line
 from pretrain.report.plain_text import size_text
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from pretrain.report.metrics import EvalRecord, TrainRecord
+    from pretrain.report.metrics import EvalRecord, TaskRecord, TrainRecord
 
 LINE_EVERY = 30.0  # seconds between two lines in a log
 
@@ -143,6 +143,10 @@ class Console:
     def evaluation(self, record: EvalRecord) -> None:
         """Print loss and perplexity of one split."""
         self.note(evaluation_line(record, self._total))
+
+    def task(self, record: TaskRecord) -> None:
+        """Print the numbers of a task."""
+        self.note("\n".join(task_lines(record, self._total)))
 
     def note(self, text: str) -> None:
         """Print text of one or more lines."""

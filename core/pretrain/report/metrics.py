@@ -82,7 +82,24 @@ class EventRecord:
         return line | {name: _finite(value) for name, value in self.numbers.items()} | {"text": self.text}
 
 
-Record = TrainRecord | EvalRecord | EventRecord
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TaskRecord:
+    """Results of one task, or group, of lm-evaluation-harness after `iteration` iterations."""
+
+    kind: Literal["task"] = "task"
+    iteration: int
+    task: str
+    num_fewshot: int | None  # examples before each question; None for a group whose tasks differ
+    limit: int | None  # first documents that were taken; None: all
+    metrics: Mapping[str, float]  # by lm-eval's keys, which end with a filter: "acc,none", "acc_stderr,none"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the line's object: None for values that are not finite."""
+        line = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return line | {"metrics": {name: _finite(value) for name, value in self.metrics.items()}}
+
+
+Record = TrainRecord | EvalRecord | EventRecord | TaskRecord
 
 
 def _finite(value: Scalar) -> Any:
@@ -107,6 +124,26 @@ def evaluation_line(record: EvalRecord, total_iterations: int) -> str:
     name = {"valid": "validation", "test": "test"}[record.split]
     where = f"iteration {record.iteration}/{total_iterations}"
     return f"{name} at {where} | loss {number(record.lm_loss, '.4f')} | ppl {number(record.ppl, '.4g')}"
+
+
+def task_lines(record: TaskRecord, total_iterations: int) -> list[str]:
+    """Return a line for each number of a task, with its standard error where there is one."""
+    where = f"{record.task} at iteration {record.iteration}/{total_iterations}"
+    return [
+        f"{where} | {name} {number(value, '.4f')}{'' if error is None else f' +- {error:.4f}'}"
+        for name, value, error in with_errors(record.metrics)
+    ]
+
+
+def with_errors(metrics: Mapping[str, float | None]) -> list[tuple[str, float | None, float | None]]:
+    """Return name, value and standard error of each number of a task; the name has no filter where there is none."""
+    found = []
+    for key, value in metrics.items():
+        name, _, chosen = key.partition(",")
+        if not name.endswith("_stderr"):
+            shown = name if chosen == "none" else f"{name} ({chosen})"
+            found.append((shown, value, metrics.get(f"{name}_stderr,{chosen}")))
+    return found
 
 
 def seconds_left(record: TrainRecord, total_iterations: int) -> float:
@@ -145,7 +182,9 @@ class MetricsWriter:
         records = _repair(path, resume_at, left_out) if path.exists() else []
         self._path = path
         self._evaluations = {
-            (each.get("split", ""), each["iteration"]) for each in records if each.get("kind") == "eval"
+            (each["task"] if each["kind"] == "task" else each.get("split", ""), each["iteration"])
+            for each in records
+            if each.get("kind") in {"eval", "task"}
         }
         self._file = appended(path)
 
@@ -172,7 +211,7 @@ class MetricsWriter:
             before.close()
 
     def has_evaluation(self, split: str, iteration: int) -> bool:
-        """Return whether the file had an evaluation of this split at this iteration when it was opened."""
+        """Return whether the file had an evaluation of this split, or task, at this iteration when it was opened."""
         return (split, iteration) in self._evaluations
 
     def close(self) -> None:

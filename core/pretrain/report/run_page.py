@@ -35,6 +35,7 @@ class RunData:
     train: list[dict[str, Any]]
     evaluations: list[dict[str, Any]]
     events: list[dict[str, Any]]
+    tasks: list[dict[str, Any]]
     recipe: str
     environment: dict[str, Any]
     profile: list[StepSummary]  # of its latest profile, by rank
@@ -85,6 +86,7 @@ def _read(run_dir: Path, name: str) -> RunData:
         train=[line for line in lines if line.get("kind") == "train"],
         evaluations=[line for line in lines if line.get("kind") == "eval"],
         events=[line for line in lines if line.get("kind") == "event"],
+        tasks=[line for line in lines if line.get("kind") == "task"],
         recipe=recipe.read_text(encoding="utf-8") if recipe.is_file() else "",
         environment=_environment(run_dir / environment_file.FILE),
         profile=latest_summaries(run_dir),
@@ -144,6 +146,7 @@ def _about(run: RunData, *, heading: bool) -> str:
         f"<h2>{escape(run.name)}</h2>" if heading else "",
         section("Where a step goes", _profile(run), unfolded=True),
         section("Events", table(["after iteration", ""], events), unfolded=True),
+        section("Tasks", _tasks(run), unfolded=True),
         section("Kernels", _kernels(run), unfolded=not heading),
         section("Environment", table(["", ""], _flat(environment))),
         section("Recipe", recipe),
@@ -194,6 +197,31 @@ def _differences(runs: Sequence[RunData]) -> str:
     rows = [(key, *(each.get(key, "-") for each in settings)) for key in keys]
     different = [row for row in rows if len(set(row[1:])) > 1]
     return table(["", *(run.name for run in runs)], different, style="numbers")
+
+
+def _tasks(run: RunData) -> str:
+    """Return the results of tasks of lm-evaluation-harness, the latest where one was evaluated twice."""
+    latest = {
+        (line["task"], line["iteration"], line.get("num_fewshot"), line.get("limit")): line.get("metrics", {})
+        for line in run.tasks
+    }
+    rows = [
+        (
+            task,
+            f"{iteration:,}",
+            *(_count(each) for each in (shots, limit)),
+            name,
+            _cell(value, ".4f"),
+            _cell(error, ".4f"),
+        )
+        for (task, iteration, shots, limit), numbers in latest.items()
+        for name, value, error in metrics.with_errors(numbers)
+    ]
+    return table(["task", "after iteration", "few-shot", "limit", "metric", "value", "standard error"], rows)
+
+
+def _count(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}"
 
 
 def _kernels(run: RunData) -> str:

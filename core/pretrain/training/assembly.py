@@ -32,6 +32,7 @@ from pretrain.training.safeguards.spike_response import SpikeResponse
 from pretrain.training.safeguards.spike_watch import SpikeWatch
 from pretrain.training.saving import open_saving, start_from
 from pretrain.training.stopping import Stopping
+from pretrain.training.task_evaluation import TaskEvaluations
 from pretrain.training.training_data import RewindableBatches, TrainingData
 
 if TYPE_CHECKING:
@@ -124,6 +125,7 @@ def _events(
         LogLines(training, health),
         None if saving is None else Checkpoints(training, saving, health, spikes),
         Evaluations(training, data.evaluation(), is_pending) if evaluation.interval else None,
+        TaskEvaluations.of(training, setup) if evaluation.tasks else None,
         Continuation(training, setup.tokenizer) if evaluation.prompt else None,
         training.meter.garbage,
     )

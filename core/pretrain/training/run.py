@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from pretrain.exit_codes import End
     from pretrain.launch.world import World
@@ -55,6 +55,32 @@ def evaluate(
 
     with trained_model(with_evaluation(recipe, iters), plugins, checkpoint, world) as model:
         evaluate_checkpoint(model, splits, as_json=as_json)
+
+
+def evaluate_tasks(
+    recipe: Recipe,
+    *,
+    backend_name: str,
+    world: World,
+    checkpoint: str,
+    tasks: Sequence[str],
+    include_path: str | None,
+    num_fewshot: int | None,
+    limit: int | None,
+    run_dir: str | None,
+    as_json: bool,
+) -> None:
+    """Evaluate a checkpoint on tasks of lm-evaluation-harness as one rank of `world`; called once per process."""
+    # The results go into the metrics and the report of the run in `run_dir`, if it is given.
+    plugins = ready(recipe, backend_name)
+    from pretrain.training import task_evaluation  # noqa: PLC0415  after the bridge
+    from pretrain.training.trained_model import trained_model  # noqa: PLC0415
+
+    task_evaluation.harness()  # before anything takes long
+    asked = task_evaluation.with_tasks(recipe, tasks, include_path=include_path, num_fewshot=num_fewshot, limit=limit)
+    with trained_model(asked, plugins, checkpoint, world) as model:
+        folder = None if run_dir is None else Path(run_dir)
+        task_evaluation.evaluate_checkpoint_on_tasks(model, folder, as_json=as_json)
 
 
 def generate(

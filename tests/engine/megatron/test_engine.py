@@ -8,9 +8,11 @@ from functools import cache
 
 import pytest
 import torch
+import torch.nn.functional as F  # noqa: N812
 
 from engine import tiny
 from engine.layouts import GPT2, NEOX, OVERLAP_BOTH, ZERO1
+from pretrain.engine.protocol import ScoredTokens
 
 DROPOUT = ("model.hidden_dropout=0.1", "model.attention_dropout=0.1")
 curve = cache(tiny.curve)
@@ -238,6 +240,19 @@ class TestEvaluation:
             logits = torch.stack([engine.next_token_logits(text[:count].tolist()) for count in range(1, 33)])
         assert logits.shape == (32, tiny.VOCAB_SIZE)
         assert torch.nn.functional.cross_entropy(logits, text[1:]).item() == pytest.approx(loss, rel=1e-5)
+
+    def test_log_likelihoods_are_sums_over_the_scored_tokens(self):
+        with tiny.engine_of(tiny.tiny()) as engine:
+            best = int(engine.next_token_logits(range(20)).argmax())
+            samples = [*tiny.SCORED[1:], ScoredTokens((*range(20), best), 1), ScoredTokens((*range(20), best + 1), 1)]
+            found = engine.log_likelihoods(samples)
+            for sample, (likelihood, others) in zip(samples, found.tolist(), strict=True):
+                rows = range(len(sample.tokens) - sample.scored, len(sample.tokens))
+                logits = torch.stack([engine.next_token_logits(sample.tokens[:row]) for row in rows])
+                tokens = torch.tensor([sample.tokens[row] for row in rows])
+                assert likelihood == pytest.approx(-F.cross_entropy(logits, tokens, reduction="sum").item(), rel=1e-5)
+                assert others == (logits.argmax(-1) != tokens).sum()
+            assert found[-2:, 1].tolist() == [0, 1]
 
     def test_only_the_last_tokens_that_fit_count(self):
         with tiny.engine_of(tiny.tiny()) as engine:

@@ -7,9 +7,9 @@ from tensorboard.summary.writer import event_file_writer
 
 from pretrain.plugins.logger import Point, Run
 from pretrain.report.loggers import tensorboard
-from pretrain.report.loggers.curves import of_evaluation, of_timers, of_train
+from pretrain.report.loggers.curves import of_evaluation, of_task, of_timers, of_train
 from pretrain.report.loggers.tensorboard import TensorBoard
-from pretrain.report.metrics import EvalRecord
+from pretrain.report.metrics import EvalRecord, TaskRecord
 
 
 @contextmanager
@@ -35,6 +35,8 @@ def test_scalars_have_megatrons_names(tmp_path, train_record):
         board.metrics(of_train(record))
         board.metrics(of_evaluation(EvalRecord.of("valid", 10, 2.0), 80))
         board.metrics(of_evaluation(EvalRecord.of("test", 10, 3.0), 80))
+        words = TaskRecord(iteration=10, task="words", num_fewshot=0, limit=None, metrics={"acc,none": 0.5})
+        board.metrics(of_task(words, 80))
         board.metrics(of_timers({"forward-backward": (12.5, 14.5)}, 10, 80))
     shown = curves(tmp_path / "tensorboard")
     expected = {
@@ -42,6 +44,7 @@ def test_scalars_have_megatrons_names(tmp_path, train_record):
         "learning-rate": 3e-4,
         "batch-size": 8,
         "grad-norm": 1.5,
+        "tasks/words acc": 0.5,
         "loss-scale": 1024,
         "params-norm": 2,
         "num-zeros": 3,

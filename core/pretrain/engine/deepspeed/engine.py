@@ -34,6 +34,7 @@ from pretrain.engine.forward import (
 from pretrain.engine.optimizers.choice import optimizer_of
 from pretrain.engine.protocol import Step
 from pretrain.engine.schedule import build_schedule
+from pretrain.engine.scoring import forward_scores, scored_batches, scores_of_all
 from pretrain.model.weights import named_weights, partial_gradients
 from pretrain.plugins.constant_weights import constant_weights
 
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from pretrain.engine.protocol import Batch, EngineParts, KeepUpdate
+    from pretrain.engine.protocol import Batch, EngineParts, KeepUpdate, ScoredTokens
     from pretrain.model.gpt import GPT
     from pretrain.report.timers import PhaseTimers
 
@@ -200,6 +201,20 @@ class DeepSpeedEngine:
         logits: Tensor = at(output, non_loss_data=True)
         self._release_gathered()
         return logits[: self.vocab_size]
+
+    @torch.no_grad()
+    def log_likelihoods(self, samples: Sequence[ScoredTokens]) -> Tensor:
+        """Return log-likelihoods and numbers of tokens that are not the most probable."""
+        self.model.eval()
+        batches, outputs = scored_batches(self.recipe, samples), []
+        with constant_weights(micro_batches=len(batches)):
+            for batch in batches:
+                arguments = (self.recipe, self.model, self.vocab_size, iter([batch]), self._engine)
+                output, scores = forward_scores(*arguments, device=self._device)
+                outputs.append(scores(output, non_loss_data=True))
+                self._release_gathered()
+        rows = len(batches) * self.recipe.train.micro_batch_size
+        return scores_of_all(outputs, len(samples), rows, self._device)
 
     def close(self) -> None:
         """Remove DeepSpeed's hooks from the weights; they would keep model, groups and their threads alive forever."""

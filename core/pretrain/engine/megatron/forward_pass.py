@@ -15,6 +15,7 @@ from pretrain.checkpoint.megatron_state import MegatronState
 from pretrain.engine.forward import forward_logits, forward_loss, mean_over_ranks, prompt_batch
 from pretrain.engine.megatron.data_parallel import in_compute_dtype
 from pretrain.engine.schedule import build_schedule
+from pretrain.engine.scoring import forward_scores, scored_batches, scores_of_all
 from pretrain.plugins.constant_weights import constant_weights
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from pretrain.engine.protocol import Batch, EngineParts
+    from pretrain.engine.protocol import Batch, EngineParts, ScoredTokens
 
 
 class ForwardPass:
@@ -62,8 +63,7 @@ class ForwardPass:
     def next_token_logits(self, tokens: Sequence[int]) -> Tensor:
         """Return the logits of the token after `tokens`."""
         batch, position = prompt_batch(self.recipe, tokens)
-        # The interleaved schedule takes micro-batches by the number of stages.
-        repeats = self.recipe.parallel.pipeline_model_parallel_size if len(self.chunks) > 1 else 1
+        repeats = self._multiple_of
         with self._gathered():
             for chunk in self.chunks:
                 chunk.eval()
@@ -80,6 +80,28 @@ class ForwardPass:
             logits.copy_(outputs[0])
         dist.all_reduce(logits, group=parallel_state.get_pipeline_model_parallel_group())
         return logits[: self.vocab_size]
+
+    @torch.no_grad()
+    def log_likelihoods(self, samples: Sequence[ScoredTokens]) -> Tensor:
+        """Return log-likelihoods and numbers of tokens that are not the most probable."""
+        batches = scored_batches(self.recipe, samples, self._multiple_of)
+        with self._gathered(), constant_weights(micro_batches=len(batches)):
+            for chunk in self.chunks:
+                chunk.eval()
+            outputs = self._run(
+                partial(forward_scores, self.recipe, self.models[-1], self.vocab_size),
+                iter(batches),
+                len(batches),
+                forward_only=True,
+                collect_non_loss_data=True,
+            )
+        rows = len(batches) * self.recipe.train.micro_batch_size
+        return scores_of_all(outputs, len(samples), rows, self._device)
+
+    @property
+    def _multiple_of(self) -> int:
+        """The number of stages, by which the interleaved schedule takes micro-batches; else 1."""
+        return self.recipe.parallel.pipeline_model_parallel_size if len(self.chunks) > 1 else 1
 
     def close(self) -> None:
         """Release nothing: the garbage collector finds all of it."""

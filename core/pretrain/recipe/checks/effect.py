@@ -311,6 +311,13 @@ OTHER_RULES = (
     only("checkpoint.load", "checkpoint.finetune"),
     only("evaluation.interval over 0", "evaluation.iters", "evaluation.target_loss"),
     only("evaluation.prompt", "evaluation.prompt_tokens"),
+    only(
+        "evaluation.tasks",
+        "evaluation.tasks_interval",
+        "evaluation.tasks_include_path",
+        "evaluation.tasks_num_fewshot",
+        "evaluation.tasks_limit",
+    ),
     only("profile.steps over 0", "profile.start"),
     _of_logger("tensorboard", "tensorboard_queue_size"),
     _of_logger("wandb", "wandb_project", "wandb_entity", "wandb_exp_name", "wandb_group"),

@@ -62,6 +62,16 @@ class EvaluationSection(Section):
     """Text that the model continues at the end of the run."""
     prompt_tokens: Int = Field(default=48, gt=0)
     """Length of that continuation in tokens."""
+    tasks: tuple[Str, ...] = ()
+    """Tasks of lm-evaluation-harness (extra `pretrain[eval]`) that are evaluated at the end, by their names there."""
+    tasks_interval: Int = Field(default=0, ge=0)
+    """Iterations between two evaluations of `tasks`; 0: only at the end."""
+    tasks_include_path: LocalPath | None = None
+    """Folder with further tasks as YAML, such as those whose data are local files."""
+    tasks_num_fewshot: Int | None = Field(default=None, ge=0)
+    """Examples before each question; by default as each task says."""
+    tasks_limit: Int | None = Field(default=None, gt=0)
+    """Documents of each task that are evaluated, the first ones; by default all."""
 
 
 class LoggingSection(Section):

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 from pretrain.plugins.logger import LoggedEvent, Metrics
 from pretrain.report.metric_table import METRICS
+from pretrain.report.metrics import with_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from pretrain.report.metrics import EvalRecord, EventRecord, TrainRecord
+    from pretrain.report.metrics import EvalRecord, EventRecord, TaskRecord, TrainRecord
     from pretrain.report.timers import Spread
 
 
@@ -52,6 +53,18 @@ def of_evaluation(record: EvalRecord, consumed_samples: int) -> Metrics:
         consumed_samples=consumed_samples,
         curves=curves,
         by_samples=frozenset(curves),
+        line=record.to_json(),
+    )
+
+
+def of_task(record: TaskRecord, consumed_samples: int) -> Metrics:
+    """Return the numbers of a task, without their standard errors."""
+    named = {f"tasks/{record.task} {name}": value for name, value, _ in with_errors(record.metrics)}
+    return Metrics(
+        kind="task",
+        iteration=record.iteration,
+        consumed_samples=consumed_samples,
+        curves={name: value for name, value in named.items() if value is not None},
         line=record.to_json(),
     )
 

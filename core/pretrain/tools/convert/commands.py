@@ -285,6 +285,8 @@ def _tokenizer_of_run(source: Path) -> tuple[Path, ...]:
     except RecipeError as error:  # of another version: the weights are what is asked for
         click.echo(f"the tokenizer of {recipe} is not used: {error}", err=True)
         return ()
+    if section.type == "bytes":
+        click.echo(f"the tokenizer of {recipe} is of type bytes, which has no file for transformers", err=True)
     files = tuple(Path(file) for file in (section.file, section.vocab_file, section.merge_file) if file is not None)
     if missing := [file for file in files if not file.is_file()]:
         click.echo(f"the tokenizer of {recipe} is not used: {missing[0]} does not exist", err=True)

@@ -20,7 +20,7 @@ from pretrain.report.environment_file import describe_environment, write_environ
 from pretrain.report.flops import active_text, parameter_count
 from pretrain.report.loggers.background import Background
 from pretrain.report.loggers.choice import loggers_of
-from pretrain.report.loggers.curves import of_evaluation, of_event, of_timers, of_train
+from pretrain.report.loggers.curves import of_evaluation, of_event, of_task, of_timers, of_train
 from pretrain.report.loggers.metrics_file import MetricsFile
 from pretrain.report.metrics import FILE as METRICS
 from pretrain.report.plain_text import kernel_table_text
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pretrain.plugins.negotiation.kernel_table import KernelTable
     from pretrain.recipe import Recipe
     from pretrain.report.environment_file import Begin
-    from pretrain.report.metrics import EvalRecord, EventRecord, TrainRecord
+    from pretrain.report.metrics import EvalRecord, EventRecord, TaskRecord, TrainRecord
     from pretrain.report.timers import Spread
     from pretrain.training.progress import Progress
     from pretrain.training.rank_setup import RankSetup
@@ -79,6 +79,12 @@ class RunLogger:
         self._console.evaluation(record)
         if not self.has_evaluation(record.split, record.iteration):
             self._send(of_evaluation(record, consumed_samples))
+
+    def task(self, record: TaskRecord, consumed_samples: int) -> None:
+        """Log the results of a task; in the loggers once, as an evaluation."""
+        self._console.task(record)
+        if not self.has_evaluation(record.task, record.iteration):
+            self._send(of_task(record, consumed_samples))
 
     def has_evaluation(self, split: str, iteration: int) -> bool:
         """Say whether the run had logged this evaluation before it was started or resumed; False on other ranks."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -222,6 +224,33 @@ def test_the_tokenizer_is_opened_by_transformers(tmp_path, bpe, names, kind):
     assert (opened.eos_token_id, config["eos_token_id"], config["bos_token_id"]) == (end, end, None)
     assert json.loads((tmp_path / "generation_config.json").read_text()) == {"eos_token_id": end}
     assert {path.name for path in hugging_face.read(tmp_path, {}).tokenizer} > {"tokenizer_config.json"}
+
+
+def test_a_padding_token_that_a_tokenizer_names_goes_into_both_files(tmp_path, bpe):
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|endoftext|>", "pad_token": "<|endoftext|>"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    files = (bpe[0] / "mine.json", tmp_path / "tokenizer_config.json")
+    folder = written(replace(ours("gpt2"), tokenizer=files), tmp_path / "hf")
+    end = bpe[1].token_to_id("<|endoftext|>")
+    assert json.loads((folder / "generation_config.json").read_text()) == {"eos_token_id": end, "pad_token_id": end}
+    assert json.loads((folder / "config.json").read_text())["pad_token_id"] == end
+
+
+def test_sha256sum_finds_every_file_and_a_changed_one(tmp_path, bpe):
+    folder = written(replace(ours("gpt2"), tokenizer=(bpe[0] / "mine.json",)), tmp_path)
+    names = {path.name for path in folder.iterdir()} - {"SHA256SUMS"}
+    check = partial(subprocess.run, ["sha256sum", "-c", "SHA256SUMS"], cwd=folder, capture_output=True, text=True)
+    told = check(check=True).stdout
+    assert set(told.splitlines()) == {f"{name}: OK" for name in names}
+    (folder / "config.json").write_text("{}")
+    assert "config.json: FAILED" in check(check=False).stdout
+
+
+def test_the_card_of_a_model_of_hugging_face_is_kept(tmp_path):
+    first = written(ours("llama"), tmp_path / "first")
+    assert "license: apache-2.0" in (first / "README.md").read_text()
+    (first / "README.md").write_text("# Mine")
+    assert (written(hugging_face.read(first, {}), tmp_path / "second") / "README.md").read_text() == "# Mine"
 
 
 def test_special_tokens_and_generation_of_another_model_of_hugging_face_are_kept(tmp_path, bpe, monkeypatch):

@@ -73,6 +73,7 @@ CIRCUMSTANCES = (
     ("model.hidden_dropout=0", "model.attention_dropout=0"),
     ("checkpoint={save: out, save_interval: 5, load: in}",),
     ("evaluation.prompt=once",),
+    ("evaluation.tasks=[words]",),
     ("logging.loggers=[tensorboard]",),
     ("logging={loggers: [wandb], wandb_project: p}",),
     ("logging.loggers=[mlflow,comet]",),
@@ -114,7 +115,15 @@ VALUES = (
     ),
     *("cosine", "full", "block", "native", "forbid", "layer", "deepspeed", "torch", "gpt2", "bytes", "adam", "1,1,1"),
     *("tokens", "position", "dynamic", "shape_scaling", "rowwise"),
-    *([3, 5], [2, 2, 100], [{"weight": 1, "path": "other"}], {"gradient_clipping": 0.5}, ["wandb"], ["tensorboard"]),
+    *(
+        ["words"],
+        [3, 5],
+        [2, 2, 100],
+        [{"weight": 1, "path": "other"}],
+        {"gradient_clipping": 0.5},
+        ["wandb"],
+        ["tensorboard"],
+    ),
 )
 """Values of which every key takes some."""
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from pretrain.atomic_files import replacing
+from pretrain.checkpoint import checksums
 from pretrain.data.tokenizers.tokenizer import END_TOKENS
 from pretrain.errors import CheckpointError
 from pretrain.tools.convert.file_writers import SafetensorsFile
 from pretrain.tools.convert.formats.hugging_face import CONFIG, INDEX, NAME, TOKENIZER_FILES, json_object, own_file
 from pretrain.tools.convert.formats.hugging_face_config import config_of
 from pretrain.tools.convert.formats.hugging_face_families import family_of
+from pretrain.tools.convert.model_card import CARD, model_card
 from pretrain.tools.convert.target import Target
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     import torch
@@ -31,6 +36,7 @@ _TOKENIZER_CONFIG, _WHOLE, _VOCAB, _MERGES = "tokenizer_config.json", "tokenizer
 _MAP, _ADDED = "special_tokens_map.json", "added_tokens.json"
 _LARGEST = 100_000_000
 _GENERATION = "generation_config.json"
+SUMS = "SHA256SUMS"
 _IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
@@ -46,7 +52,7 @@ def write(weights: ModelWeights, layout: FileLayout) -> Target:  # noqa: ARG001 
         weights = weights.with_zero_biases()
     rows = weights.tokens
     tensors = family.export(weights.with_vocabulary(rows).tensors, weights.model)
-    tokenizer = tokenizer_files(weights.tokenizer)
+    tokenizer = tokenizer_files(weights.tokenizer, weights.model.max_position_embeddings)
     # of a source of Hugging Face ids are kept; with another tokenizer they mean other tokens
     is_kept = weights.format.startswith(NAME) and all(file.parent == weights.path for file in weights.tokenizer)
     kept = json_object(weights.path / CONFIG) if is_kept else {}
@@ -57,10 +63,43 @@ def write(weights: ModelWeights, layout: FileLayout) -> Target:  # noqa: ARG001 
     if is_kept and (weights.path / _GENERATION).is_file():
         generation = _content_of(own_file(weights.path / _GENERATION))
     files = _files(tensors)
-    small = {CONFIG: _json(config), _GENERATION: generation, **tokenizer}
+    small = {
+        CONFIG: _json(config),
+        _GENERATION: generation,
+        **tokenizer,
+        CARD: _card(weights, config, files, tokenizer),
+    }
     if len(files) > 1:
         small[f"{_SAFETENSORS}{INDEX}"] = _json(_index(files))
-    return Target(files=files, small=small)
+    return Target(files=files, small=small, finish=_write_sums)
+
+
+def _card(
+    weights: ModelWeights, config: Mapping[str, Any], files: Sequence[SafetensorsFile], tokenizer: Mapping[str, bytes]
+) -> bytes:
+    """Return the model's card; that of a source of Hugging Face is kept, since a person wrote it."""
+    own = weights.path / CARD
+    if weights.format.startswith(NAME) and own.is_file():
+        return _content_of(own_file(own))
+    parameters = sum(tensor.nbytes // tensor.dtype.itemsize for file in files for tensor in file.tensors.values())
+    return model_card(
+        weights, config["architectures"][0], parameters, config["dtype"], has_tokenizer=_TOKENIZER_CONFIG in tokenizer
+    )
+
+
+def _write_sums(folder: Path, written: Mapping[str, Any]) -> None:  # noqa: ARG001  the target's call
+    """Write the SHA-256 of each file, as sha256sum reads it: hubs compare with no other."""
+    found = (entry.name for entry in folder.iterdir() if entry.is_file() and not entry.name.startswith("."))
+    names = sorted(set(found) - {SUMS, checksums.FILE})  # which an interrupted conversion may have left, and ours
+
+    def digest(name: str) -> str:
+        with (folder / name).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        lines = [f"{sha256}  {name}\n" for name, sha256 in zip(names, pool.map(digest, names), strict=True)]
+    with replacing(folder / SUMS, error=None) as file:
+        file.write("".join(lines).encode())
 
 
 def _in_vocabulary(rows: int, found: object) -> int | list[int] | None:
@@ -114,8 +153,12 @@ def _json(value: dict[str, Any]) -> bytes:
     return (json.dumps(value, indent=2) + "\n").encode()
 
 
-def tokenizer_files(paths: Iterable[Path]) -> dict[str, bytes]:
-    """Return the content of a tokenizer's files under transformers' names, whatever their own names are."""
+def tokenizer_files(paths: Iterable[Path], max_length: int) -> dict[str, bytes]:
+    """Return the content of a tokenizer's files under transformers' names, whatever their own names are.
+
+    `max_length` are the tokens of the model's longest text. It is not in the generation's settings: transformers would
+    warn of it wherever `max_new_tokens` is given.
+    """
     files = {}
     for path in paths:
         content = _content_of(path)
@@ -125,7 +168,7 @@ def tokenizer_files(paths: Iterable[Path]) -> dict[str, bytes]:
         kind = "PreTrainedTokenizerFast" if _WHOLE in files else "GPT2Tokenizer"
         ids = _ids(files)
         end = next((token for token in END_TOKENS if token in ids), None)
-        config = {"tokenizer_class": kind} | ({} if end is None else {"eos_token": end})
+        config = {"tokenizer_class": kind, "model_max_length": max_length} | ({} if end is None else {"eos_token": end})
         files[_TOKENIZER_CONFIG] = json.dumps(config, indent=2).encode()
     return files
 
@@ -144,14 +187,14 @@ def _content_of(path: Path) -> bytes:
 
 
 def _special_ids(files: Mapping[str, bytes]) -> dict[str, int | None]:
-    """Return `bos_token_id` and `eos_token_id` as a tokenizer's files tell them; None is not known."""
+    """Return the ids of special tokens as a tokenizer's files tell them; None is not known."""
     told = _object(files.get(_MAP)) | _object(files.get(_TOKENIZER_CONFIG))
     ids = _ids(files)
     found = {}
-    for name in ("bos", "eos"):
-        token = told.get(f"{name}_token")
+    for name in _IDS:
+        token = told.get(name.removesuffix("_id"))
         token = token.get("content") if isinstance(token, dict) else token
-        found[f"{name}_token_id"] = ids.get(token) if isinstance(token, str) else None
+        found[name] = ids.get(token) if isinstance(token, str) else None
     return found
 
 

@@ -159,6 +159,10 @@ WITHOUT_FLAG: Mapping[str, str] = {
     "evaluation.target_loss": "the final loss is not checked",
     "evaluation.prompt": "no text is generated at the end",
     "evaluation.prompt_tokens": "no text is generated at the end",
+    **dict.fromkeys(
+        (f"evaluation.tasks{part}" for part in ("", "_interval", "_include_path", "_num_fewshot", "_limit")),
+        "tasks of lm-evaluation-harness are evaluated by other programs, on the checkpoint",
+    ),
     "engine.deepspeed_config": _DEEPSPEED,
     "engine.zero.offload_optimizer.device": _DEVICE,
     "engine.zero.offload_param.device": _DEVICE,
