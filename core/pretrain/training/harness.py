@@ -13,6 +13,7 @@ from lm_eval.evaluator import evaluate
 from lm_eval.tasks import TaskManager
 from tqdm import tqdm
 
+from pretrain.data.tokenizers.tokenizer import end_token
 from pretrain.engine.protocol import ScoredTokens
 from pretrain.errors import TaskError, did_you_mean
 
@@ -51,7 +52,7 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # lm-eval is imported whe
     @property
     def eot_token_id(self) -> int:
         """The end-of-document token, which stands before a text without context too."""
-        return self._tokenizer.eod
+        return end_token(self._tokenizer, "lm-eval")
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
         """Return the tokens of a text, as lm-eval's class for Hugging Face's models does."""

@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from pretrain.checkpoint import generators
 from pretrain.collectives import on_rank0
+from pretrain.data.tokenizers.tokenizer import end_token
 from pretrain.engine.protocol import ScoredTokens
 from pretrain.errors import PretrainError, TaskError
 from pretrain.report.metrics import FILE, MetricsWriter, TaskRecord
@@ -53,6 +54,7 @@ class TaskEvaluation:
 
     def __init__(self, setup: RankSetup, engine: ForwardEngine, *, quiet: bool) -> None:
         """Load the recipe's tasks; all ranks call it together, and a TaskError is raised on all."""
+        end_token(setup.tokenizer, "evaluation.tasks")
         self._setup, self._engine, self._quiet = setup, engine, quiet
         self._loaded: Any = None
         on_rank0(self._load)

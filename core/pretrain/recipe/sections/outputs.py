@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 from pydantic import BeforeValidator, Field, model_validator
 
 from pretrain.distributions import Role, registered
-from pretrain.recipe.section import Bool, Float, Int, Section, StoredPath, Str, as_written, shown, stored_path
+from pretrain.recipe.section import (
+    Bool,
+    Float,
+    Int,
+    LocalPath,
+    Section,
+    StoredPath,
+    Str,
+    as_written,
+    shown,
+    stored_path,
+)
 
 if TYPE_CHECKING:
     from pretrain.distributions import Installed
