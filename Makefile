@@ -1,5 +1,5 @@
 # Every target makes .venv first if it is missing or out of date; ./bootstrap says how.
-.PHONY: quickstart test test-all test-core test-beside test-cuda test-ascend test-ascend-older test-versions test-clusters lint bench build docs wheels test-device venv
+.PHONY: quickstart test test-all test-core test-beside test-cuda test-ascend test-ascend-older test-versions test-clusters integrations test-integrations lint bench build docs wheels test-device venv
 # Empty is as not set: tests start some hundred processes, which would each compile what they import.
 export PYTHONDONTWRITEBYTECODE =
 PY := .venv/bin
@@ -23,7 +23,7 @@ test-beside: venv
 
 # And what takes longer than CI can bear: the tests marked full, and an installation.
 test-all: SELECTED :=
-test-all: test test-ascend-older test-versions
+test-all: integrations test test-ascend-older test-versions
 
 # Three workers on two cores, since tests often wait; one of them has all tests whose ranks compute, one after the other.
 # The tests of the code's structure are in `make lint`.
@@ -50,6 +50,13 @@ test-ascend-older: venv
 # Other versions of Python and torch; of Python those that are installed. Installs several GB.
 test-versions:
 	tests/versions
+
+# Trackers, lm-eval and an S3 server, the real ones, which are larger than all else that is installed here.
+test-integrations: integrations
+	$(PYTEST) tests/report/loggers tests/cli/test_evaluate_tasks.py tests/e2e/test_object_store.py
+
+integrations: venv
+	PIP_CONSTRAINT=constraints.txt $(PY)/python -m pip --quiet install --editable ".[integrations]"
 
 # Runs under a real Slurm, pdsh, ssh, mpirun and torchrun, on virtual nodes; as root, who may make them.
 test-clusters: venv
