@@ -32,7 +32,9 @@ NOT_LOOKED_AT = {
     "kill": "the reader harms a rank of his own",
     "source": "the environment", "mkdir": "a file of the reader's own", "find": "the same",
     "python": "tests/docs/test_first_hour.py runs it, and chaos/own_tests the module chaos",
-    "tensorboard": "tests/docs/test_first_hour.py runs it", "lm_eval": "the same",
+    "tensorboard": "tests/docs/test_first_hour.py runs it",
+    "docker": "an image whose Dockerfile tests/examples/test_containers.py reads", "apptainer": "the same",
+    "nsys": "a program of CUDA; backends/cuda/tests/test_profiler.py has what it waits for",
     ".venv/bin/python": "pytest, and scripts whose tests are in tests/docs",
 }  # fmt: skip
 """First word of a line in a shell block -> why no test here looks at the line."""
