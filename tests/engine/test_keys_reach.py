@@ -291,6 +291,7 @@ ELSEWHERE = {
         "train.kill_switch_path",
         "checkpoint.*",
         "evaluation.*",
+        "profile.*",
     ),
     "pretrain.engine.schedule": (
         "schedule.lr_decay_style",
@@ -311,7 +312,10 @@ ELSEWHERE = {
     "pretrain.engine.build": ("engine.name", "engine.deepspeed_config"),
     "pretrain.report": (
         "logging.log_interval",
-        "logging.loggers",
+        "logging.logger*",
+        "logging.wandb_*",
+        "logging.mlflow_*",
+        "logging.comet_*",
         "logging.tensorboard_queue_size",
         "logging.hang_after_seconds",
         "logging.log_timers",

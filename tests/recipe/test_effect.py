@@ -46,6 +46,7 @@ VALUES = {
         "name",
     ),
     "logging.comet_tags": ["name"],
+    "evaluation.tasks_include_path": "tasks",
 }
 """Values of keys that do not accept 2."""
 

@@ -99,7 +99,7 @@ def test_a_token_file_is_named_without_its_suffixes(refusal, suffix):
         ("model.seq_length=yes", "true (as YAML reads yes and on) is not a whole number."),
         ("moe.num_experts=8", "unknown key: experts are keys of section model"),
         ("parallel.cp_comm_type=p2p", "It is not needed: the ranks that share a sequence gather keys and values"),
-        ("wandb.project=x", "unknown key: not supported: nothing is sent to a service"),
+        ("wandb.project=x", "unknown key: loggers are keys of section logging: loggers: [wandb]"),
         ("extends=base.yml", "unknown key: only a recipe's file can extend another"),
     ],
 )

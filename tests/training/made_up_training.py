@@ -58,7 +58,7 @@ class FakeEngine:
 @pytest.fixture
 def files_of_fake_engines(monkeypatch):
     """Let the storage write and read what a FakeEngine has."""
-    monkeypatch.setattr(storage, "save", lambda engine, directory, progress: engine.save(directory, progress))
+    monkeypatch.setattr(storage, "save", lambda engine, directory, progress, send: engine.save(directory, progress))
     monkeypatch.setattr(storage, "load", lambda engine, directory, **options: engine.load(directory, **options))
 
 

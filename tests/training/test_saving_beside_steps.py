@@ -28,7 +28,7 @@ class Disk:
         self.go = threading.Event()
         self.error = None
 
-    def take(self, engine, directory, progress, *, copies):
+    def take(self, engine, directory, progress, *, copies, send):
         assert copies
         self.engine, self.directory, self.progress = engine, directory, progress
         return self

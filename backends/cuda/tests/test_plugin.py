@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from pretrain.plugins.host.manager import KERNEL_HOOKS
+from pretrain.recipe import load_recipe
 from pretrain_cuda import plugin
 
 pytestmark = pytest.mark.xdist_group("answers")  # each worker would ask again
@@ -161,10 +162,10 @@ def test_every_hook_answers_for_every_recipe_on_every_device(world, request):
     _, seen, _ = request.getfixturevalue(world)
     asked = {(Path(recipe).stem, device, operation) for recipe, _, device, operation, _ in seen}
     usual = set(product((path.stem for path in RECIPES), DEVICES, set(OPERATIONS) - {"rotary"} - OF_EXPERTS))
-    apart = [path.stem for path in RECIPES if "reset_attention_mask: true" in path.read_text()]
+    apart = [path.stem for path in RECIPES if load_recipe(path).data.reset_attention_mask]
     usual -= set(product(apart, DEVICES, ("softmax",)))  # of documents none is asked for
     assert usual < asked
-    rotates = [path.stem for path in RECIPES if "position_embedding_type: rope" in path.read_text()]
+    rotates = [path.stem for path in RECIPES if load_recipe(path).model.position_embedding_type == "rope"]
     assert {row for row in asked - usual if row[-1] not in OF_EXPERTS} == set(product(rotates, DEVICES, ("rotary",)))
     assert [row for row in seen if not row[-1] and row[3] not in LEFT_TO_THE_REFERENCE] == []
 

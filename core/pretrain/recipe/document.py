@@ -257,6 +257,8 @@ def apply_override(document: Document, override: str) -> None:
     inner[keys[-1]] = value
     document.replace_places(keys, {keys: place})
     document.layers[path] = OVERRIDES
+    if path == "logging.loggers":  # the later one counts
+        document.remove("logging.tensorboard")
     document.leave_out_replaced()
 
 

@@ -29,7 +29,7 @@ def setup(recipe, ranks=1):
 
 def test_notices_of_a_deepspeed_file_are_logged(tmp_path):
     (tmp_path / "ds.json").write_text('{"steps_per_print": 10}')
-    blend = {"blend": [{"weight": 1, "path": "corpus"}]}
+    blend = {"blend": [{"weight": 1, "path": "corpus"}, {"weight": 1, "path": "other"}]}
     engine = {"name": "deepspeed", "deepspeed_config": str(tmp_path / "ds.json")}
     recipe = make_recipe({**SMALLEST, "data": blend, "engine": engine})
     said = []
