@@ -24,7 +24,7 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 SAVED = 75
-LOST = -1
+LOST = 256  # no exit code
 THREADS = "OMP_NUM_THREADS"
 
 
@@ -53,7 +53,8 @@ class Node:
         )
         if self._stopped:
             self.stop()
-        return self._process.wait()
+        code = self._process.wait()
+        return 128 - code if code < 0 else code  # of a signal, as a shell has it
 
     def stop(self) -> None:
         """Have pretrain save and end; it tells the other nodes."""
@@ -89,7 +90,7 @@ def run(group: ray.util.placement_group.PlacementGroup, given: argparse.Namespac
     for bundle in range(given.nodes):
         place = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=bundle)
         nodes += [Node.options(num_cpus=given.cpus, num_gpus=given.gpus, scheduling_strategy=place).remote()]
-    options = [*given.options, "--resume", "auto", "--max-restarts", "10", "--nnodes", str(given.nodes)]
+    options = ["--resume", "auto", "--max-restarts", "10", *given.options, "--nnodes", str(given.nodes)]
     try:
         options += ["--rdzv", ray.get(nodes[0].rendezvous.remote())]
     except RayActorError:

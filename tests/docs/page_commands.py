@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _BLOCK = re.compile(r"^```(\w*)(?: title=\"([^\"]+)\")?\n(.*?)^```", re.MULTILINE | re.DOTALL)
-_PROGRAMS = {"pretrain": "pretrain.cli.main", "tensorboard": "tensorboard.main", "lm_eval": "lm_eval", "python": None}
+_PROGRAMS = {"pretrain": "pretrain.cli.main", "tensorboard": "tensorboard.main", "python": None}
+_PATIENCE = 1800  # seconds for a command, on a machine that does much else
 _NUMBER = re.compile(r"[-+]?\d[\d.,:e+-]*")
 
 
@@ -72,14 +73,19 @@ class Reader:
             ["bash", "-c", command], cwd=self.folder, env=environment, stdout=file, stderr=subprocess.STDOUT,
             text=True, start_new_session=True,
         ) as process:  # fmt: skip
-            while until and not re.search(until, log.read_text()):
+            deadline = time.monotonic() + _PATIENCE
+            while until and not re.search(until, log.read_text()) and time.monotonic() < deadline:
                 if process.poll() is not None:
                     break
                 time.sleep(0.2)
             if until and process.poll() is None:
                 os.killpg(process.pid, signal.SIGINT)
                 self.ended.append(command)
-            code = process.wait()
+            try:
+                code = process.wait(_PATIENCE)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                raise
         self.printed += log.read_text()
         return code
 

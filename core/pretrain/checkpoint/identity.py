@@ -8,10 +8,11 @@ from pretrain.errors import CheckpointError
 from pretrain.recipe.sections.model import ALWAYS, ANY, CONSEQUENCES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from pretrain.recipe import Recipe
+    from pretrain.recipe.sections.data import BlendPart, DataSection
     from pretrain.recipe.sections.model import ModelSection
 
 _LEAST = 1024  # rows beyond a tokenizer's tokens that need no explanation: Qwen 2 has 293, GPT-NeoX-20B 155
@@ -95,17 +96,28 @@ def _settings(recipe: Recipe) -> dict[str, Any]:
     return {
         **{f"optimizer.{name}": value for name, value in optimizer.items()},
         "data.eod_mask_loss": recipe.data.eod_mask_loss,
+        **_held_out(recipe.data),
         "train.global_batch_size": recipe.train.global_batch_size,
         "model.hidden_dropout": recipe.model.hidden_dropout,
         "model.attention_dropout": recipe.model.attention_dropout,
     }
 
 
+def _held_out(data: DataSection) -> dict[str, Any]:
+    """Return the files of validation and test, which have no part in the order of training's samples."""
+    _, valid, test = data.own_files or ((), (), ())
+    return {"data.valid_data_path": _blend(valid), "data.test_data_path": _blend(test)}
+
+
+def _blend(parts: Sequence[BlendPart]) -> list[list[Any]]:
+    return [[part.path, part.weight] for part in parts]
+
+
 def _samples(recipe: Recipe) -> dict[str, Any]:
     """Return the settings that the order of samples depends on; data.index: native stores its own, without the data."""
     data = recipe.data
-    blends = [[[part.path, part.weight] for part in blend] for blend in data.own_files or (data.common_files,)]
-    paths = data.path or (blends[0] if data.own_files is None else blends)
+    train = data.common_files if data.own_files is None else data.own_files[0]
+    paths = data.path or _blend(train)
     return {
         "train.seed": recipe.train.seed,
         "data.index": data.index,

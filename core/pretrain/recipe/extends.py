@@ -56,7 +56,7 @@ def _base_of(document: Document) -> Path | None:
     if named is None:
         return None
     try:
-        local_path(named)
+        named = local_path(named)
         if not isinstance(named, str) or not named:
             msg = f"{shown(named)} is not the path of a recipe. One file can be named, which may extend another."
             raise ValueError(msg)
@@ -78,6 +78,13 @@ def _lay_over(
             document.places[keys] = own.places[keys]
             _lay_over(document, own, into[key], value, keys, layer)
         else:
+            if value is None and not around and isinstance(into.get(key), dict):
+                raise _empty(own.places[keys], key, into[key])
             into[key] = value
             document.replace_places(keys, own.places)
             document.layers[".".join(keys)] = layer
+
+
+def _empty(place: str, section: str, of_base: dict[str, Any]) -> RecipeError:
+    msg = f"{place}: {section} is empty, which would unset all that is given below it: {', '.join(of_base)}.\n"
+    return RecipeError(f"{msg}Delete the line to keep that, or unset keys one by one: {section}: {{KEY: null}}.")

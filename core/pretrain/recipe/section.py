@@ -89,7 +89,7 @@ def local_path(given: object) -> object:
     if isinstance(path, str) and has_scheme(path):
         msg = f"{shown(given)} is a URL; only local files are read and written. "
         msg += "Mount the store as a folder, or copy the files; addresses may be given as checkpoint.save, "
-        msg += "checkpoint.load, data.path and data.blend, and as what commands read."
+        msg += "checkpoint.load and token files of data, and as what commands read."
         raise ValueError(msg)
     return path
 

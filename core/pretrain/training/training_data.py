@@ -93,7 +93,8 @@ class TrainingData:
         is_new = train.phase.begin == progress.consumed_samples > 0
         progress.blend = train.blend()
         notices = [f"the blend changes: {line}" for line in train.describe(progress.consumed_samples)]
-        if self.setup.recipe.evaluation.interval:
+        recipe = self.setup.recipe
+        if recipe.evaluation.interval and recipe.data.own_files is None:
             notices.append(
                 "the blend changes: evaluations use it too, so their losses cannot be compared with earlier ones"
             )

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from pretrain.recipe.section import Bool, Float, Int, LocalPath, Section, Str, TokenPath
+from pretrain.recipe.section import Bool, Float, Int, LocalPath, Section, Str, TokenPath, shown
 from pretrain.tokenizer_types import TokenizerType, tokenizer_type
 
 _NUMBER = r"(\d+(\.\d*)?|\.\d+)"
@@ -39,7 +39,13 @@ class BlendPart(Section):
 
 def _as_blend(given: object) -> object:
     """Take a path as the one token file of a blend."""
-    return [{"weight": 1.0, "path": given}] if isinstance(given, str) else given
+    if isinstance(given, str):
+        return [{"weight": 1.0, "path": given}]
+    is_list = isinstance(given, list | tuple) and all(isinstance(part, dict | BlendPart) for part in given)
+    if given is not None and not is_list:
+        msg = f"{shown(given)} is neither a path nor a list of {{weight, path}}."
+        raise ValueError(msg)
+    return given
 
 
 _Blend: TypeAlias = tuple[BlendPart, ...]

@@ -10,7 +10,7 @@ from pretrain.tools.migrate.neox.objects import refused, stated, whole
 from pretrain.tools.migrate.setting import Derived, in_place, note_on_start, save, taken, taken_if_on, unused
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from pretrain.tools.migrate.setting import Function, Settings
 
@@ -58,7 +58,7 @@ def own_files(settings: Settings, split: str) -> Derived | None:
     parts = _parts(settings, *names)
     if parts is None:
         return None
-    return Derived(parts[0]["path"], names[:1]) if len(parts) == 1 else Derived(parts, names)
+    return Derived(parts[0]["path"] if len(parts) == 1 else parts, names)
 
 
 def split(settings: Settings) -> Derived | None:
@@ -149,7 +149,14 @@ _TRACKERS = {
 def _loggers(settings: Settings) -> Derived | None:
     """Return the trackers that are switched on, beside TensorBoard."""
     on = tuple(name for name in ("use_wandb", "use_comet") if settings.value(name) is True)
-    return Derived(["tensorboard", *(name.removeprefix("use_") for name in on)], on) if on else None
+    if settings.value("use_wandb") is None and settings.first_on("wandb_project", "wandb_group", "wandb_team"):
+        change = "GPT-NeoX logs to W&B where it finds a login: give logging.loggers [tensorboard, wandb] for that"
+        return Derived(["tensorboard", *_trackers(on)] if on else None, on, lost=(("use_wandb", change),))
+    return Derived(["tensorboard", *_trackers(on)], on) if on else None
+
+
+def _trackers(switches: Sequence[str]) -> list[str]:
+    return [switch.removeprefix("use_") for switch in switches]
 
 
 def _of_tracker(settings: Settings, switch: str, name: str) -> Derived | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, assert_never
 from pretrain.recipe.checks.effect import without_effect
 from pretrain.recipe.recipe import Recipe, walk
 from pretrain.recipe.section import Section, shown
+from pretrain.stores.address import is_address
 from pretrain.tools.migrate.to_megatron import layout, model, rope
 from pretrain.tools.migrate.to_megatron.flags import NOTHING, Answer, answer_of, given, single_flags, value_of
 
@@ -78,8 +79,9 @@ def arguments_of(recipe: Recipe) -> Arguments:
     for key, field in walk(Recipe):
         answer = _answer(recipe, key, field, idle)
         flags += answer.flags
-        if answer.change:
-            left_out.append(f"{key}{_value(recipe, key)}: {answer.change}.")
+        stored = any(is_address(word) for flag in answer.flags for word in flag)
+        if change := answer.change or (stored and "a local path is needed: mount the store, or copy what is there"):
+            left_out.append(f"{key}{_value(recipe, key)}: {change}.")
     words = tuple(word for flag in flags for word in flag)
     return Arguments(words, " \\\n".join(shlex.join(flag) for flag in flags) + "\n", tuple(left_out))
 

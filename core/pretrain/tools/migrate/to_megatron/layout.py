@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pretrain.recipe.sections.train import ranges
-from pretrain.stores.address import is_address
 from pretrain.tools.migrate.to_megatron.flags import NOTHING, Answer, given, when
 
 if TYPE_CHECKING:
@@ -122,8 +121,6 @@ def save(recipe: Recipe) -> Answer:
     if folder is False:
         return NOTHING
     change = "" if recipe.train.train_iters != 0 else "after --skip-train nothing is saved"
-    if is_address(folder):
-        change = "a local folder is needed: mount the store"
     return Answer((given("save", "checkpoints" if folder is True else folder),), change)
 
 
