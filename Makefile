@@ -56,7 +56,7 @@ test-integrations: integrations
 	$(PYTEST) tests/report/loggers tests/cli/test_evaluate_tasks.py tests/e2e/test_object_store.py
 
 integrations: venv
-	PIP_CONSTRAINT=constraints.txt $(PY)/python -m pip --quiet install --editable ".[integrations]"
+	@EXTRA=integrations ./bootstrap
 
 # Runs under a real Slurm, pdsh, ssh, mpirun and torchrun, on virtual nodes; as root, who may make them.
 test-clusters: venv

@@ -45,7 +45,7 @@ is generated from the schema (`python docs/generate/recipes_page.py`), and so is
   deprecated key is understood, one that nothing would read is left out, and a notice says how.
 - `extends: base.yml` lays a file over another, which may extend a third. The path is relative to the file that says it;
   all other paths, those inside the base too, stay relative to the working directory. Sections are merged key by key; a
-  list or any other value replaces the base's, `key: null` unsets it, and so does a section with nothing in it. What
+  list or any other value replaces the base's, `key: null` unsets it; an empty section is an error. What
   holds for overrides holds here: one of two alternatives replaces the base's other, and keys of the base that are left
   without effect go silently.
 - `pretrain explain RECIPE --values` shows where each value comes from: the line of a file, a `--set`, a key of a

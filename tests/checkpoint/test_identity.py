@@ -85,6 +85,14 @@ def test_every_setting_is_part_of_the_structure_but_those_of_the_training():
     assert set(found) <= set(ModelSection.model_fields)
 
 
+@pytest.mark.parametrize("index", ["native", "megatron"])
+def test_other_held_out_files_leave_the_order_of_training(index):
+    files = [f"data.index={index}", "data.path=null", "data.train_data_path=a", "data.valid_data_path=b"]
+    saved = identity(*model(*files))
+    notices = differences(model(*files, "data.valid_data_path=c")[0], saved)
+    assert notices == ["data.valid_data_path: [['c', 1.0]] from here on; it was [['b', 1.0]]"]
+
+
 @pytest.mark.parametrize(
     ("overrides", "notice"),
     [

@@ -14,7 +14,7 @@ GIVEN = [command for step in STEPS if step.kind == "commands" for command in com
 NOT_GIVEN = {
     "make venv": "it installs for minutes, from a package index",
     "source .venv/bin/activate": "this test's environment stands in its place",
-    'pip install --editable ".[eval]"': "it needs a package index",
+    'pip install --constraint constraints.txt --editable ".[eval]"': "it needs a package index",
 }
 """Command -> why the test does not give it."""
 CTRL_C = {

@@ -49,10 +49,17 @@ def test_sections_are_merged_key_by_key_and_other_values_are_replaced(write, mak
     )
 
 
-def test_null_unsets_a_key_of_the_base_and_a_section_without_keys_is_null(write, make):
-    write("base.yml", evaluation={"interval": 5, "iters": 3}, schedule={"min_lr": 1e-5}, optimizer={"clip_grad": 2})
-    path = write("own.yml", "extends: base.yml\nevaluation: {iters: null}\nschedule:\noptimizer: {clip_grad: null}\n")
+def test_null_unsets_a_key_of_the_base(write, make):
+    write("base.yml", evaluation={"interval": 5, "iters": 3}, optimizer={"clip_grad": 2})
+    path = write("own.yml", "extends: base.yml\nevaluation: {iters: null}\noptimizer: {clip_grad: null}\n")
     assert load_recipe(path) == make("evaluation.interval=5")
+
+
+def test_an_empty_section_does_not_drop_the_bases(write):
+    write("base.yml", checkpoint={"load": "weights", "finetune": True})
+    first, second = refused(write("own.yml", "extends: base.yml\ncheckpoint:\n  # keep: 2\n")).splitlines()
+    assert first == "own.yml:2: checkpoint is empty, which would unset all that is given below it: load, finetune."
+    assert second.startswith("Delete the line to keep that")
 
 
 def test_a_file_may_extend_one_that_extends_another_and_each_path_is_relative_to_its_file(write, make, monkeypatch):
@@ -109,11 +116,11 @@ class TestRulesOfOverridesBetweenFiles:
 
 def test_a_mistake_is_shown_where_it_was_made(write):
     write("base.yml", f"{yaml.safe_dump(SMALLEST)}precision:\n  dtyp: fp32\n")
-    path = write("own.yml", "extends: base.yml\nmodel:\n  num_layer: 3\ntrain: null\n")
+    path = write("own.yml", "extends: base.yml\nmodel:\n  num_layer: 3\ntrain: {micro_batch_size: null}\n")
     first, second, third = refused(path).splitlines()
     assert first == "own.yml:3: model.num_layer: unknown key. Did you mean 'model.num_layers'?"
     assert second.startswith("base.yml:17: precision.dtyp: unknown key.")
-    assert third.startswith("own.yml:4: train: required.")
+    assert third.startswith("own.yml:4: train.micro_batch_size: required.")
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,9 @@ def _settings(recipe: Recipe) -> dict[str, Any]:
 
 def _held_out(data: DataSection) -> dict[str, Any]:
     """Return the files of validation and test, which have no part in the order of training's samples."""
-    _, valid, test = data.own_files or ((), (), ())
+    if data.own_files is None:
+        return {}
+    _, valid, test = data.own_files
     return {"data.valid_data_path": _blend(valid), "data.test_data_path": _blend(test)}
 
 

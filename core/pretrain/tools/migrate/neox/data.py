@@ -149,7 +149,7 @@ _TRACKERS = {
 def _loggers(settings: Settings) -> Derived | None:
     """Return the trackers that are switched on, beside TensorBoard."""
     on = tuple(name for name in ("use_wandb", "use_comet") if settings.value(name) is True)
-    if settings.value("use_wandb") is None and settings.first_on("wandb_project", "wandb_group", "wandb_team"):
+    if settings.value("use_wandb") is None and stated(settings, "wandb_project", "wandb_group", "wandb_team"):
         change = "GPT-NeoX logs to W&B where it finds a login: give logging.loggers [tensorboard, wandb] for that"
         return Derived(["tensorboard", *_trackers(on)] if on else None, on, lost=(("use_wandb", change),))
     return Derived(["tensorboard", *_trackers(on)], on) if on else None
