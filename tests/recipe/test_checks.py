@@ -190,6 +190,11 @@ SAMPLES = "train.train_samples=5000"
         (["data.path=null"], FILES_MISSING),
         (["data={blend: []}"], FILES_MISSING),
         (["data={train_data_path: []}"], FILES_MISSING),
+        (["data={train_data_path: 5}"], "data.train_data_path: 5 is neither a path nor a list of {weight, path}."),
+        (
+            ["data={train_data_path: [0.3, a, 0.7, b]}"],
+            "data.train_data_path: [0.3, 'a', 0.7, 'b'] is neither a path nor a list of {weight, path}.",
+        ),
         (
             ["data={path: a, test_data_path: b}"],
             "data.path: given together with files for one split (data.train_data_path, ...).",

@@ -11,7 +11,6 @@ from pretrain import __version__
 from pretrain.data.token_files.reading import TokenFile
 from pretrain.errors import PretrainError
 from pretrain.launch.run_directory import recipe_of
-from pretrain.recipe.sections.data import DataSection
 from pretrain.report.metrics import FILE, number, read_metrics, with_errors
 from pretrain.stores.address import is_address
 
@@ -149,15 +148,15 @@ def _sequence_length(run: _Run | None) -> int | None:
 
 
 def _data_rows(data: dict[str, Any]) -> list[tuple[str, str, str]]:
-    train = DataSection.model_validate(data).splits[0]
-    return [(f"`{part.path}`", f"{part.weight:g}", _tokens(part.path)) for part in train]
+    parts = data.get("train_data_path") or data.get("blend") or [{"path": data.get("path"), "weight": 1}]
+    return [(f"`{part.get('path')}`", f"{part.get('weight')}", _tokens(part.get("path"))) for part in parts]
 
 
-def _tokens(path: str) -> str:
+def _tokens(path: object) -> str:
     if is_address(path):
         return "not known: the files are in an object store"
     try:
-        return f"{TokenFile.open(path).tokens.size:,}"
+        return f"{TokenFile.open(str(path)).tokens.size:,}"
     except (PretrainError, OSError):
         return "not known: the files are not here"
 

@@ -112,6 +112,14 @@ def test_token_files_of_each_split_have_a_flag_each():
     assert {"--data-path", "--split", "--test-data-path"}.isdisjoint(words)
 
 
+@pytest.mark.parametrize(
+    "override", ["checkpoint.load=s3://b/c", "checkpoint.save=s3://b/c", "data.path=s3://b/c", "data.path=gs://b/c"]
+)
+def test_an_address_is_told(override):
+    left_out = written(override).left_out
+    assert any("a local path is needed" in line for line in left_out)
+
+
 def test_token_files_of_a_blend_follow_their_weights():
     """A path that begins like a flag is written so that it is none."""
     words = written("data.path=null", "data.blend=[{weight: 0.5, path: one}, {weight: 2, path: -two}]").words
