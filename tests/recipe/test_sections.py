@@ -75,6 +75,11 @@ def test_an_address_has_a_bucket_and_no_empty_part(refusal, path, address):
     assert "is no address of a bucket and a name. Write " in refusal(with_path(path, address))
 
 
+@pytest.mark.parametrize("path", sorted(each for each in STORED.intersection(PATHS) if each.startswith("data.")))
+def test_token_files_are_not_a_bucket(refusal, path):
+    assert "'s3://bucket' is no address of a bucket and a name. Write " in refusal(with_path(path, "s3://bucket"))
+
+
 @pytest.mark.parametrize("path", PATHS)
 def test_a_file_of_another_machine_is_refused(refusal, path):
     assert "Write file:///PATH, with three slashes" in refusal(with_path(path, "file://host/x"))

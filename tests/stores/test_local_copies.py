@@ -1,5 +1,6 @@
 """Copies on a node: complete or absent, verified, continued, and never of two versions."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 
 from pretrain.errors import DamageError, StoreError
 from pretrain.stores.local_copies import node_copy, remove_copy, shown_place
-from pretrain.stores.object_store import ObjectStore
+from pretrain.stores.object_store import ObjectStore, StoredObject
 from pretrain.stores.stored_inputs import local_input, local_prefix
 
 STORE = ObjectStore("memory://b/run")
@@ -106,16 +107,36 @@ def test_a_disk_that_takes_no_copy_is_an_error(memory, monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("PRETRAIN_CACHE", str(tmp_path / "file"))
     STORE.write("a", b"1")
-    with pytest.raises(StoreError, match=r"cannot be copied to .*: Not a directory\.\nSet PRETRAIN_CACHE to a folder"):
+    with pytest.raises(
+        StoreError, match=r"cannot be copied to .*: Not a directory\.\nSet .* folder that can be written"
+    ):
         node_copy(STORE, STORE.objects)
 
 
+def test_a_full_disk_is_told_how_much_is_needed(memory, monkeypatch):
+    STORE.write("a", b"1")
+
+    def full(_store, _targets):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(ObjectStore, "get", full)
+    with pytest.raises(StoreError, match=r"No space left on device\.\nSet .* with 0\.0 GB of free space\."):
+        node_copy(STORE, STORE.objects)
+
+
+@pytest.mark.parametrize("name", ["/tmp/x", "../../x", "a/../../../x", "a//b", "./a", ".."])
+def test_an_object_whose_name_leads_out_of_the_copy_is_refused(memory, tmp_path, name):
+    with pytest.raises(StoreError, match=r"^memory://b/run has an object '.*', which is no name of a file"):
+        node_copy(STORE, lambda: [StoredObject(name, 1, "")])
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_input_is_a_path_an_object_a_folder_or_a_pattern(memory):
-    for name in ("a.jsonl", "b.jsonl", "c.txt"):
+    for name in ("a.jsonl", "b.jsonl", "c.txt", "deep/d.jsonl"):
         memory.pipe(f"/b/corpus/{name}", name.encode())
     assert local_input("data/x.jsonl") == Path("data/x.jsonl")
     assert local_input("memory://b/corpus/a.jsonl").read_bytes() == b"a.jsonl"
-    assert sorted(contents(local_input("memory://b/corpus"))) == ["a.jsonl", "b.jsonl", "c.txt"]
+    assert sorted(contents(local_input("memory://b/corpus"))) == ["a.jsonl", "b.jsonl", "c.txt", "deep/d.jsonl"]
     assert sorted(contents(local_input("memory://b/corpus/*.jsonl"))) == ["a.jsonl", "b.jsonl"]
     with pytest.raises(StoreError, match=r"^memory://b/corpus/\*\.xz holds no object"):
         local_input("memory://b/corpus/*.xz")

@@ -63,6 +63,31 @@ def test_what_is_gone_already_is_removed_too(memory):
     assert STORE.objects() == []
 
 
+def test_the_empty_object_that_consoles_make_for_a_folder_is_no_object(memory, monkeypatch):
+    STORE.write("a", b"1")
+    find = memory.find
+
+    def found(_self, *arguments, **options):
+        return find(*arguments, **options) | {"/b/run/sub/": {"size": 0}}
+
+    monkeypatch.setattr(type(memory), "find", found)
+    assert [each.name for each in STORE.objects()] == ["a"]
+
+
+def test_many_are_removed_in_one_call_and_an_address_is_no_pattern(memory, monkeypatch):
+    starred = ObjectStore("memory://b/ru*")
+    for store in (STORE, starred):
+        store.write("a", b"1")
+        store.write("b", b"2")
+    calls = failing(monkeypatch, memory, "rm")
+    starred.remove(["a", "b"])
+    assert [each.name for each in STORE.objects()] == ["a", "b"]
+    assert calls == []
+    STORE.remove(["a", "b"])
+    assert calls == [(["b/run/a", "b/run/b"],)]
+    assert STORE.objects() == starred.objects() == []
+
+
 def test_a_lost_connection_is_tried_again_and_said_once(monkeypatch, memory, capsys):
     calls = failing(monkeypatch, memory, "pipe_file", ConnectionResetError("lost"), TimeoutError("slow"))
     STORE.write("a", b"1")

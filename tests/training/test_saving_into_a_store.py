@@ -5,14 +5,25 @@ import shutil
 
 import pytest
 
-from pretrain.checkpoint import checksums, storage
-from pretrain.checkpoint.folder import LATEST
+from engine import tiny
+from pretrain.checkpoint import checksums, starting_checkpoint, storage
+from pretrain.checkpoint.folder import LATEST, CheckpointFolder
 from pretrain.checkpoint.owner import claim, require_own
-from pretrain.checkpoint.stored_folder import StoredFolder, checkpoint_folder
+from pretrain.checkpoint.stored_folder import (
+    StoredFolder,
+    checkpoint_folder,
+    checkpoint_folder_of_ranks,
+    folder_of_run,
+)
+from pretrain.cli import evaluate
 from pretrain.errors import CheckpointError, DamageError, StoreError
+from pretrain.launch.start_checks import CHECKS, Start
+from pretrain.recipe import to_yaml
+from pretrain.stores.local_copies import shown_place
 from pretrain.stores.object_store import ObjectStore
+from pretrain.tools.convert.registry import one_checkpoint
 from pretrain.training.progress import Progress
-from pretrain.training.saving import Saving, load_latest
+from pretrain.training.saving import Saving, load_latest, start_from
 from stores.conftest import memory  # noqa: F401  a fixture
 from training.test_saving import FakeEngine, files_of_fake_engines  # noqa: F401  fixtures too
 
@@ -189,6 +200,133 @@ def test_commands_copy_the_latest_one_alone_and_verify_it(folder, memory, monkey
     memory.pipe("/b/run/iter_0000020/progress", b"other")
     with pytest.raises(DamageError, match=rf"^{ADDRESS}/iter_0000020/progress is damaged"):
         checkpoint_folder(ADDRESS)
+
+
+@pytest.fixture
+def got(monkeypatch):
+    """Return the list of names that are copied from now on; each command chooses anew."""
+    names, get = [], ObjectStore.get
+    monkeypatch.setattr("pretrain.checkpoint.stored_folder.same_for_ranks", lambda _address, copied: copied())
+    monkeypatch.setattr(ObjectStore, "get", lambda store, targets: (names.extend(targets), get(store, targets)))
+    return names
+
+
+def test_a_latest_file_that_names_none_copies_nothing(folder, got):
+    save(folder, 10, 20)
+    folder.name_none("replicas differed after 5")
+    message = rf"^{ADDRESS}/{LATEST} holds 'replicas differed after 5', not .*\nWrite one of .* into it: 10, 20\.$"
+    with pytest.raises(CheckpointError, match=message):
+        checkpoint_folder(ADDRESS)
+    assert got == []
+
+
+def test_both_trackers_of_megatron_deepspeed_are_copied(got):
+    store = ObjectStore(ADDRESS)
+    for name, content in {LATEST: b"5", "latest": b"global_step5", "global_step5/x": b""}.items():
+        store.write(name, content)
+    checkpoint_folder(ADDRESS)
+    assert sorted(got) == ["global_step5/x", "latest", LATEST]
+
+
+def load_given(make, tmp_path):
+    """Start a run from the checkpoints at the address; return the remark."""
+    return start_from(make(f"checkpoint.load={ADDRESS}"), FakeEngine(), tmp_path / "mine", resume=False)[1]
+
+
+def test_load_is_copied_by_one_rank_of_a_node_while_the_others_wait_a_day(folder, make, tmp_path, monkeypatch, got):
+    waits = []
+    monkeypatch.setattr("pretrain.checkpoint.agreement.between_hosts", lambda _what, minutes: waits.append(minutes))
+    save(folder, 10)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    copy = checkpoint_folder_of_ranks(ADDRESS)
+    assert (got, waits) == ([], [24 * 60])
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    assert load_given(make, tmp_path) == f"continued from {ADDRESS}/iter_0000010"
+    assert sorted(each.name for each in copy.iterdir()) == ["iter_0000010", LATEST]
+
+
+def test_nodes_copy_what_the_first_rank_has_chosen(folder, monkeypatch):
+    save(folder, 10)
+    chosen = ObjectStore(ADDRESS).objects()
+    save(folder, 20)
+    monkeypatch.setattr("pretrain.collectives.on_rank0", lambda _choose: chosen)
+    with pytest.raises(StoreError, match="has changed while it was copied"):
+        checkpoint_folder_of_ranks(ADDRESS)
+
+
+def test_a_damaged_copy_of_load_is_told_from_a_damaged_object(folder, make, tmp_path):
+    save(folder, 10)
+    load_given(make, tmp_path)
+    copy = checkpoint_folder_of_ranks(ADDRESS)
+    (copy / "iter_0000010" / "progress").write_text("of a broken disk")
+    with pytest.raises(DamageError) as error:
+        load_given(make, tmp_path)
+    advice = f"It is this node's copy of {ADDRESS}: remove {copy.parent}, and start again."
+    assert str(error.value).splitlines()[1] == advice
+    shutil.rmtree(copy.parent)
+    assert load_given(make, tmp_path) == f"continued from {ADDRESS}/iter_0000010"
+
+
+def test_a_resume_needs_no_checkpoint_of_load(make, tmp_path, monkeypatch):
+    recipe, seen = make("checkpoint.load=memory://b/gone", "checkpoint.finetune=true"), []
+    save(folder_of_run(recipe, tmp_path), 10)
+    monkeypatch.setattr(
+        starting_checkpoint,
+        "require_of_recipe",
+        lambda path, _recipe, _size, *, weights_only: seen.append((path.name, weights_only)),
+    )
+    check = next(each for each in CHECKS if each.name == "starting checkpoint")
+    check.look(Start(recipe=recipe, run_dir=tmp_path, resume="run"))
+    assert seen == [("iter_0000010", False)]
+
+
+def test_what_is_wrong_with_load_is_told_by_its_address(folder, got):
+    save(folder, 10)
+    memory_of = {"empty/x": b"", f"part/{LATEST}": b"10", "part/iter_0000010/common.pt": b""}
+    for name, content in memory_of.items():
+        ObjectStore("memory://b").write(name, content)
+    messages = {
+        "empty": rf"^checkpoint\.load: memory://b/empty holds no checkpoint \({LATEST} is missing\)\.\nName the folder",
+        "run/iter_0000010": rf"\nName the folder around it, {ADDRESS}; the checkpoint that",
+        "part": r"^memory://b/part/iter_0000010 is not a complete .*\nName .* another iteration into memory://b/part/lat",
+    }
+    for name, message in messages.items():
+        with pytest.raises(CheckpointError, match=message):
+            starting_checkpoint.require_start(f"memory://b/{name}", None, tiny.tiny())
+
+
+@pytest.fixture
+def run_dir(folder, make, tmp_path):
+    """A run whose latest checkpoint is stored, and an older one in its directory."""
+    save(CheckpointFolder(tmp_path / "run" / "checkpoints"), 5)
+    save(folder, 10)
+    (tmp_path / "run" / "recipe.yml").write_text(to_yaml(make(f"checkpoint.save={ADDRESS}")))
+    return tmp_path / "run"
+
+
+def test_commands_take_the_stored_checkpoint_of_a_run_and_not_an_older_local_one(run_dir, got):
+    assert shown_place(one_checkpoint(run_dir)) == f"{ADDRESS}/iter_0000010"
+    assert got
+    with (run_dir / "recipe.yml").open("a") as recipe:
+        recipe.write("newer: 1\n")
+    with pytest.raises(CheckpointError, match=rf"\nName the folder .* instead, such as {run_dir / 'checkpoints'}\.$"):
+        one_checkpoint(run_dir)
+
+
+def test_results_of_a_runs_own_stored_checkpoint_belong_to_the_run(run_dir, got):
+    ObjectStore("memory://b/other").write("x", b"")
+    own, others = (checkpoint_folder(f"memory://b/{name}") for name in ("run/iter_0000010", "other"))
+    got.clear()
+    assert [evaluate._run_of(run_dir, each) for each in (run_dir, own, others)] == [str(run_dir), str(run_dir), None]
+    assert got == []
+
+
+def test_older_ones_are_found_by_one_listing(tmp_path, monkeypatch):
+    folder, listed, objects = StoredFolder(tmp_path, 1, ADDRESS), [], ObjectStore.objects
+    save(folder, 10, 20)
+    monkeypatch.setattr(ObjectStore, "objects", lambda store: (listed.append(store.address), objects(store))[1])
+    folder.publish(20)
+    assert listed == [ADDRESS]
 
 
 def test_a_store_that_takes_nothing_is_found_before_the_training(folder, monkeypatch):

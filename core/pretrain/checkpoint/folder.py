@@ -14,6 +14,7 @@ from pretrain.atomic_files import replacing
 from pretrain.checkpoint.checksums import digest_of
 from pretrain.errors import CheckpointError, DamageError
 from pretrain.stores.address import is_address
+from pretrain.stores.local_copies import shown_place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -56,7 +57,7 @@ class CheckpointFolder:
     @property
     def place(self) -> str:
         """Where the checkpoints are, for a user: a path, or an address."""
-        return str(self.path)
+        return shown_place(self.path)
 
     def named(self, iteration: int) -> str:
         """Return where one checkpoint is, for a user."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pretrain.errors import CheckpointError
 from pretrain.recipe.sections.model import ALWAYS, ANY, CONSEQUENCES
+from pretrain.stores.local_copies import shown_place
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -68,7 +69,7 @@ def require_same(
     differing = [name for name in known if expected[name] != there.get(name)]
     if differing:
         pairs = ", ".join(f"{name} {there.get(name)} (recipe: {expected[name]})" for name in differing[:4])
-        msg = f"{directory} is of another run: {pairs}.\nChange the recipe, or choose another checkpoint."
+        msg = f"{shown_place(directory)} is of another run: {pairs}.\nChange the recipe, or choose another checkpoint."
         raise CheckpointError(msg)
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pretrain.checkpoint.folder import FORMAT, LATEST, WITHOUT_CHECKSUMS, CheckpointFolder
 from pretrain.checkpoint.foreign_checkpoints import foreign_checkpoints
 from pretrain.checkpoint.identity import require_same
 from pretrain.checkpoint.stored_folder import checkpoint_folder, folder_of_run
 from pretrain.errors import CheckpointError
+from pretrain.stores.address import is_address
+from pretrain.stores.local_copies import shown_place
 
 if TYPE_CHECKING:
     from pretrain.recipe import Recipe
@@ -41,20 +43,28 @@ def require_start(load: str, own: CheckpointFolder | None, recipe: Recipe) -> Pa
         require_complete(folder.directory(latest))
         return folder.directory(latest)
     if not is_own:
-        raise nothing_to_load(path)
+        raise nothing_to_load(folder)
     return None
 
 
-def starting_directory(recipe: Recipe, run_dir: Path | None, *, resume: bool) -> Path | None:
-    """Return the folder of the checkpoint that a run starts from; None without one here, and for another program's."""
+class StartingDirectory(NamedTuple):
+    """The folder of a checkpoint, and whether `checkpoint.load` names it: then `checkpoint.finetune` counts."""
+
+    path: Path
+    is_given: bool
+
+
+def starting_directory(recipe: Recipe, run_dir: Path | None, *, resume: bool) -> StartingDirectory | None:
+    """Return the checkpoint that a run starts from; None without one here, and for another program's."""
     own = None if run_dir is None else folder_of_run(recipe, run_dir)
     if resume and own is not None and (latest := own_latest(own)) is not None:
-        return own.directory(latest) if own.is_local else None
+        return StartingDirectory(own.directory(latest), is_given=False) if own.is_local else None
     if recipe.checkpoint.load is None:
         return None
     if own is None and isinstance(recipe.checkpoint.save, str):
         own = folder_of_run(recipe, Path())
-    return require_start(recipe.checkpoint.load, own, recipe)
+    path = require_start(recipe.checkpoint.load, own, recipe)
+    return None if path is None else StartingDirectory(path, is_given=True)
 
 
 def own_latest(own: CheckpointFolder) -> int | None:
@@ -85,8 +95,9 @@ def require_of_recipe(directory: Path, recipe: Recipe, vocab_size: int | None, *
 def require_format(directory: Path, found: object) -> None:
     """Check that this version reads a checkpoint's format."""
     if found not in READABLE:
+        formats = " and ".join(map(str, READABLE))
         msg = (
-            f"{directory} has checkpoint format {found}; this version reads {' and '.join(map(str, READABLE))}.\n"
+            f"{shown_place(directory)} has checkpoint format {found}; this version reads {formats}.\n"
             "Use the version of pretrain that wrote it, or choose another checkpoint."
         )
         raise CheckpointError(msg)
@@ -97,19 +108,20 @@ def require_complete(directory: Path) -> None:
     missing = [name for name in _FILES if not (directory / name).is_file()]
     if missing:
         msg = (
-            f"{directory} is not a complete checkpoint: {', '.join(missing)} is missing.\n"
-            f"Name another folder, or write another iteration into {directory.parent / LATEST}."
+            f"{shown_place(directory)} is not a complete checkpoint: {', '.join(missing)} is missing.\n"
+            f"Name another folder, or write another iteration into {shown_place(directory.parent)}/{LATEST}."
         )
         raise CheckpointError(msg)
 
 
-def nothing_to_load(path: Path) -> CheckpointError:
+def nothing_to_load(folder: CheckpointFolder) -> CheckpointError:
     """Return the error for a `checkpoint.load` without checkpoints, with a guess at the intended folder."""
-    inside = path / "checkpoints"
-    if (inside / LATEST).is_file():
-        todo = f"Did you mean {inside}?"
-    elif path.name.startswith("iter_") and (path.parent / LATEST).is_file():
-        todo = f"Name the folder around it, {path.parent}; the checkpoint that its {LATEST} names is taken."
+    path, place = folder.path, folder.place
+    if (path / "checkpoints" / LATEST).is_file():
+        todo = f"Did you mean {place}/checkpoints?"
+    elif path.name.startswith("iter_") and (is_address(place) or (path.parent / LATEST).is_file()):
+        around = place.rpartition("/")[0]
+        todo = f"Name the folder around it, {around}; the checkpoint that its {LATEST} names is taken."
     else:
         todo = "Name the folder that holds iter_* folders, such as RUN/checkpoints, or another program's checkpoint."
-    return CheckpointError(f"checkpoint.load: {path} holds no checkpoint ({LATEST} is missing).\n{todo}")
+    return CheckpointError(f"checkpoint.load: {place} holds no checkpoint ({LATEST} is missing).\n{todo}")

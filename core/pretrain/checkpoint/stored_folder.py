@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pretrain.recipe import Recipe
     from pretrain.stores.object_store import StoredObject
 
+_OF_DEEPSPEED = "latest"  # Megatron-DeepSpeed writes LATEST too, but no folder of that name
 _COPYING_MINUTES = 24 * 60  # timeout of ranks that wait until their node has copied a checkpoint
 
 
@@ -71,9 +72,10 @@ class StoredFolder(CheckpointFolder):
         """Name a checkpoint that was sent in LATEST, and remove older ones; one rank, any thread."""
         self.write(LATEST, tracked(str(iteration)).encode())
         if self.keep is not None:
-            complete = [each for each in self.iterations() if each <= iteration]
+            begun, complete = self._begun_and_complete()
+            kept = [each for each in complete if each <= iteration][-self.keep :]
             # Those that are not complete are of killed runs.
-            self._remove([old for old in self._begun() if old < iteration and old not in complete[-self.keep :]])
+            self._remove([old for old in begun if old < iteration and old not in kept])
         with self.written():
             self._remove_unfinished()
 
@@ -91,7 +93,7 @@ class StoredFolder(CheckpointFolder):
 
     def iterations(self) -> list[int]:
         """Return the iterations of all complete checkpoints, ascending."""
-        return self._iterations(lambda name: name.endswith(f"/{checksums.FILE}"))
+        return self._begun_and_complete()[1]
 
     def require_writable(self) -> None:
         """Write a small object and remove it."""
@@ -102,47 +104,33 @@ class StoredFolder(CheckpointFolder):
         """Give this node's copy of one checkpoint, which is removed after the block; all ranks together."""
         import torch.distributed as dist  # noqa: PLC0415  the launcher's checks do without it
 
-        from pretrain.checkpoint.agreement import between_hosts, first_of, gathered  # noqa: PLC0415  as above
-        from pretrain.collectives import on_rank0  # noqa: PLC0415
-
         store = ObjectStore(self.named(iteration))
-        objects = on_rank0(store.objects)
-        is_first = os.environ.get("LOCAL_RANK", "0") == "0"
-        failed: PretrainError | None = None
-        if is_first:
-            try:
-                node_copy(store, lambda: objects, partial(_require_intact, store.address))
-            except PretrainError as error:
-                failed = error
-        waiting = between_hosts("copy of a checkpoint", _COPYING_MINUTES)
-        of_all = gathered(failed, waiting)
-        failed = first_of(next((each for each in of_all or () if each is not None), None), waiting)
-        if failed is not None:
-            raise failed
-        folder = place_of(store, objects)
+        folder = _copied_on_every_node(store, store.objects)
         try:
             yield folder
             dist.barrier()
         finally:
-            if is_first:
+            if _is_first_of_node():
                 remove_copy(folder)
 
     @property
     def _store(self) -> ObjectStore:
         return ObjectStore(self.address)
 
-    def _begun(self) -> list[int]:
-        return self._iterations(lambda _name: True)
-
-    def _iterations(self, counts: Callable[[str], bool]) -> list[int]:
-        found = {iteration_of(each.name.partition("/")[0]) for each in self._store.objects() if counts(each.name)}
-        return sorted(iteration for iteration in found if iteration is not None)
+    def _begun_and_complete(self) -> tuple[list[int], list[int]]:
+        """Return the iterations of which there is anything, and those that are complete; both ascending."""
+        parts = [each.name.partition("/") for each in self._store.objects()]
+        found = {(iteration_of(folder), name == checksums.FILE) for folder, _, name in parts}
+        numbers = sorted((number, is_last) for number, is_last in found if number is not None)
+        return list(dict(numbers)), [number for number, is_last in numbers if is_last]
 
     def _remove(self, iterations: list[int]) -> None:
         for iteration in iterations:
             names = [f"{folder_name(iteration)}/{each.name}" for each in ObjectStore(self.named(iteration)).objects()]
-            # Its checksums first: from then on it is not complete.
-            self._store.remove(sorted(names, key=lambda name: not name.endswith(f"/{checksums.FILE}")))
+            # Its checksums first, and alone: from then on it is not complete.
+            first = f"{folder_name(iteration)}/{checksums.FILE}"
+            self._store.remove([name for name in names if name == first])
+            self._store.remove([name for name in names if name != first])
 
 
 def folder_of_run(recipe: Recipe, run_dir: Path) -> CheckpointFolder:
@@ -159,14 +147,52 @@ def checkpoint_folder(given: str | Path) -> Path:
     if not is_address(address):
         return Path(given)
     store = ObjectStore(address)
-
-    def choose() -> list[StoredObject]:
-        named = (store.read(LATEST) or b"").partition(b"\n")[0].decode(errors="replace").strip()
-        name = folder_name(int(named)) if named.isdecimal() and named.isascii() else named  # Megatron-LM's: "release"
-        inside = [each for each in store.objects() if each.name.startswith(f"{name}/")]
-        return [*store.named([LATEST, OWNER]), *inside] if inside else some(address, store.objects())
-
+    choose = partial(_latest_in, store)
     return same_for_ranks(address, lambda: node_copy(store, choose, partial(_require_intact, address)))
+
+
+def checkpoint_folder_of_ranks(given: str) -> Path:
+    """Return what `checkpoint_folder` does, on every node of what the first rank chooses; all ranks together."""
+    if not is_address(given):
+        return Path(given)
+    store = ObjectStore(given)
+    return _copied_on_every_node(store, partial(_latest_in, store))
+
+
+def _latest_in(store: ObjectStore) -> list[StoredObject]:
+    """Return the objects of the latest checkpoint, or all there are; CheckpointError: LATEST names none."""
+    content, there = store.read(LATEST), store.objects()
+    named = (content or b"").partition(b"\n")[0].decode(errors="replace").strip()
+    name = folder_name(int(named)) if named.isdecimal() and named.isascii() else named  # Megatron-LM's: "release"
+    if inside := [each for each in there if each.name.startswith(f"{name}/")]:
+        return [*store.named([LATEST, OWNER]), *inside]
+    if content is not None and not store.named([_OF_DEEPSPEED]):
+        StoredFolder(Path(), None, store.address).latest()  # raises, and copies nothing
+    return some(store.address, there)
+
+
+def _copied_on_every_node(store: ObjectStore, choose: Callable[[], list[StoredObject]]) -> Path:
+    """Return this node's copy, which one of its ranks makes, of what the first rank chooses; all ranks together."""
+    from pretrain.checkpoint.agreement import between_hosts, first_of, gathered  # noqa: PLC0415  torch, as above
+    from pretrain.collectives import on_rank0  # noqa: PLC0415
+
+    objects = on_rank0(choose)
+    failed: PretrainError | None = None
+    if _is_first_of_node():
+        try:
+            node_copy(store, choose, partial(_require_intact, store.address), objects)
+        except PretrainError as error:
+            failed = error
+    waiting = between_hosts("copy of a checkpoint", _COPYING_MINUTES)
+    of_all = gathered(failed, waiting)
+    failed = first_of(next((each for each in of_all or () if each is not None), None), waiting)
+    if failed is not None:
+        raise failed
+    return place_of(store, objects)
+
+
+def _is_first_of_node() -> bool:
+    return os.environ.get("LOCAL_RANK", "0") == "0"
 
 
 def _require_intact(address: str, copy: Path) -> None:

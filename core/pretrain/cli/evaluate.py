@@ -129,12 +129,12 @@ def _names(tasks: str) -> list[str]:
 
 def _run_of(recipe: Path, source: Path) -> str | None:
     """Return the run to which the results belong: the one that was given, unless --load names another's checkpoint."""
-    from pretrain.launch.run_directory import checkpoints_of, is_run  # noqa: PLC0415  as above
+    from pretrain.launch.run_directory import is_run, place_of_checkpoints  # noqa: PLC0415  as above
 
     if not is_run(recipe):
         return None
-    own, evaluated = checkpoints_of(recipe).resolve(), checkpoints_of(source).resolve()
-    return str(recipe) if own in {evaluated, evaluated.parent} else None
+    own, evaluated = place_of_checkpoints(recipe), place_of_checkpoints(source)
+    return str(recipe) if own in {evaluated, evaluated.rpartition("/")[0]} else None
 
 
 def _named(recipe: Recipe) -> Path:

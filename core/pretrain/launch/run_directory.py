@@ -12,6 +12,8 @@ from typing import Literal
 from pretrain.atomic_files import existing_folder
 from pretrain.errors import RunError
 from pretrain.recipe import load_recipe
+from pretrain.stores.address import is_address
+from pretrain.stores.local_copies import shown_place
 
 Resume = Literal["no", "run", "auto"]
 """Value of `--resume`: not given; given alone, so that the run must be there; or `auto`, to continue or to start."""
@@ -101,6 +103,14 @@ def checkpoints_of(path: Path) -> Path:
 
     folder = folder_of_run(load_recipe(path / RECIPE), path)
     return folder.path if folder.is_local else checkpoint_folder(folder.place)
+
+
+def place_of_checkpoints(path: Path) -> str:
+    """Return where `checkpoints_of` is, without links, or the address of what it copies; nothing is copied."""
+    from pretrain.checkpoint.stored_folder import folder_of_run  # noqa: PLC0415  as above
+
+    place = folder_of_run(load_recipe(path / RECIPE), path).place if is_run(path) else shown_place(path)
+    return place if is_address(place) else str(Path(place).resolve())
 
 
 def _run_that_saves_into(folder: Path) -> Path | None:

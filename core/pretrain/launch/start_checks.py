@@ -134,16 +134,14 @@ def _sample_indices(start: Start) -> None:
 
 def _starting_checkpoint(start: Start) -> None:
     from pretrain.checkpoint.starting_checkpoint import require_of_recipe, starting_directory  # noqa: PLC0415
-    from pretrain.checkpoint.stored_folder import checkpoint_folder  # noqa: PLC0415  all as above
-    from pretrain.data.tokenizers import load_tokenizer  # noqa: PLC0415
+    from pretrain.data.tokenizers import load_tokenizer  # noqa: PLC0415  all as above
 
     recipe = start.recipe
     directory = starting_directory(recipe, start.run_dir, resume=start.resumes)
     if directory is not None:
         size = None if built_inputs(recipe) else load_tokenizer(recipe.tokenizer).vocab_size
-        given = recipe.checkpoint.load
-        is_given = given is not None and directory.parent == checkpoint_folder(given)
-        require_of_recipe(directory, recipe, size, weights_only=is_given and recipe.checkpoint.finetune)
+        weights_only = directory.is_given and recipe.checkpoint.finetune
+        require_of_recipe(directory.path, recipe, size, weights_only=weights_only)
 
 
 CHECKS = (

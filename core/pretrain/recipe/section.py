@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, StrictBool, StrictStr, StringConstraints, model_validator
 
-from pretrain.stores.address import has_scheme, is_address, url_path
+from pretrain.stores.address import has_scheme, is_address, require_name, url_path
 
 _MOST_BITS = 256
 
@@ -110,7 +110,8 @@ def token_path(given: object) -> object:
     if isinstance(given, str) and _SUFFIX.search(given):
         msg = f"{shown(given)} is one of the token file's two files. Leave the suffix out: {_SUFFIX.sub('', given)}"
         raise ValueError(msg)
-    return stored_path(given)
+    path = stored_path(given)
+    return require_name(path) if isinstance(path, str) and is_address(path) else path
 
 
 Int = Annotated[int, BeforeValidator(_integer)]

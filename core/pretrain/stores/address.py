@@ -32,9 +32,20 @@ def url_path(given: str) -> str:
         return given
     parts = rest.rstrip("/").split("/")
     if any(part in {"", ".", ".."} for part in parts):
-        msg = f"{given!r:.80} is no address of a bucket and a name. Write {scheme}://BUCKET/NAME."
-        raise ValueError(msg)
+        raise _no_address(given, scheme)
     return f"{scheme}://{'/'.join(parts)}"
+
+
+def require_name(address: str) -> str:
+    """Return an address; raises ValueError for that of a bucket alone."""
+    scheme, _, rest = address.partition("://")
+    if "/" not in rest:
+        raise _no_address(address, scheme)
+    return address
+
+
+def _no_address(given: str, scheme: str) -> ValueError:
+    return ValueError(f"{given!r:.80} is no address of a bucket and a name. Write {scheme}://BUCKET/NAME.")
 
 
 def has_scheme(given: str) -> bool:

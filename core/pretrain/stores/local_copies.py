@@ -6,6 +6,7 @@ objects: objects that have changed are another copy, and an interrupted copy goe
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -31,12 +32,15 @@ def node_copy(
     store: ObjectStore,
     choose: Callable[[], Sequence[StoredObject]],
     require_intact: Callable[[Path], None] = lambda folder: None,  # noqa: ARG005
+    chosen: Sequence[StoredObject] | None = None,
 ) -> Path:
     """Return a folder with the chosen objects, by the last name of the store's address; StoreError: not possible.
 
     `require_intact` is called with the copied folder, before any other process sees it; if it raises, nothing is kept.
+    `chosen`: what another node has chosen already, which must be the same at the end.
     """
-    objects = choose()
+    objects = choose() if chosen is None else chosen
+    _require_inside(store, objects)
     folder = place_of(store, objects)
     if folder.is_dir():
         return folder
@@ -46,9 +50,11 @@ def node_copy(
                 _copy(store, objects, folder, require_intact, choose)
     except OSError as error:
         size = sum(each.size for each in objects) / 1e9
+        is_full = error.errno in {errno.ENOSPC, errno.EDQUOT}
+        needed = f"with {size:,.1f} GB of free space" if is_full else "that can be written"
         msg = (
             f"{store.address} cannot be copied to {folder.parent}: {error.strerror or error}.\n"
-            f"Set PRETRAIN_CACHE to a folder with {size:,.1f} GB of free space."
+            f"Set PRETRAIN_CACHE to a folder {needed}."
         )
         raise StoreError(msg) from error
     return folder
@@ -72,6 +78,17 @@ def shown_place(path: Path) -> str:
 def remove_copy(copy: Path) -> None:
     """Remove a copy; whoever needs it again copies again."""
     shutil.rmtree(copy.parent, ignore_errors=True)
+
+
+def _require_inside(store: ObjectStore, objects: Sequence[StoredObject]) -> None:
+    """Require that each name is one of a file below a folder: a store takes any."""
+    for name in (each.name for each in objects):
+        if any(part in {"", ".", ".."} for part in name.split("/")):
+            msg = (
+                f"{store.address} has an object {name[:80]!r}, which is no name of a file in a folder.\n"
+                "Remove it, or rename it."
+            )
+            raise StoreError(msg)
 
 
 def _copy(

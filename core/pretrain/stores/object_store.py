@@ -6,6 +6,7 @@ import errno
 import sys
 import time
 import uuid
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -22,6 +23,8 @@ WAITS = (1, 2, 4, 8, 16, 32)
 _FINAL = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError, ValueError, TypeError, ImportError)
 _NO_LOGIN = ("NoCredentialsError", "PartialCredentialsError", "TokenRetrievalError", "DefaultCredentialsError")
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENAMETOOLONG}  # of this node's disk
+PATTERN = frozenset("*?[")
+"""Characters of patterns, in addresses and in what fsspec removes."""
 _TAGS = ("ETag", "etag", "md5Hash", "generation", "created", "LastModified")
 _LOGIN = {
     "s3": "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or log in as for the command aws; their permissions count.",
@@ -61,7 +64,8 @@ class ObjectStore:
             raise self._failure(error, "read") from error
         begin = len(self._root) + 1
         all_ = (StoredObject(path.lstrip("/")[begin:], int(info["size"]), _tag(info)) for path, info in found.items())
-        return sorted(each for each in all_ if each.name)
+        # A name with a slash at its end is a folder, as the consoles of stores make it.
+        return sorted(each for each in all_ if each.name and not each.name.endswith("/"))
 
     def named(self, names: list[str]) -> list[StoredObject]:
         """Return those of the named objects that exist."""
@@ -101,14 +105,19 @@ class ObjectStore:
             raise self._failure(error, "read") from error
 
     def remove(self, names: list[str]) -> None:
-        """Remove objects; those that are gone already are not missed."""
-        for name in names:
+        """Remove objects; those that are gone already are not missed. Of several, s3fs tells no error."""
+        paths = [self._path(name) for name in names]
 
-            def remove(files: Any, path: str = self._path(name)) -> None:
-                if files.exists(path):
+        def remove(files: Any) -> None:
+            if len(paths) > 1 and not PATTERN & set("".join(paths)):
+                with suppress(FileNotFoundError):
+                    files.rm(paths)  # many in a request
+                    return
+            for path in paths:
+                with suppress(FileNotFoundError):
                     files.rm_file(path)
 
-            self._changed(remove)
+        self._changed(remove)
 
     def require_writable(self) -> None:
         """Write a small object and remove it, so that a mistake is found before the training."""

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING
 from pretrain.errors import StoreError
 from pretrain.stores.address import is_address
 from pretrain.stores.local_copies import node_copy
-from pretrain.stores.object_store import ObjectStore
+from pretrain.stores.object_store import PATTERN, ObjectStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pretrain.stores.object_store import StoredObject
 
-_PATTERN = set("*?[")
 _OPTIONAL = ".tokenizer.json"  # beside token files
 
 
@@ -31,8 +30,13 @@ def local_input(given: str) -> Path:
         return Path(given)
     above, _, name = given.rpartition("/")
     beside = ObjectStore(above)
-    if _PATTERN & set(name):
-        return node_copy(beside, lambda: some(given, [o for o in beside.objects() if fnmatchcase(o.name, name)]))
+    if PATTERN & set(name):
+
+        def chosen() -> list[StoredObject]:
+            inside = [each for each in beside.objects() if "/" not in each.name]
+            return some(given, [each for each in inside if fnmatchcase(each.name, name)])
+
+        return node_copy(beside, chosen)
     if not above.endswith("/") and beside.named([name]):
         return node_copy(beside, lambda: beside.named([name])) / name
     store = ObjectStore(given)

@@ -16,7 +16,7 @@ from pretrain.checkpoint.foreign_checkpoints import foreign_checkpoints
 from pretrain.checkpoint.owner import claim
 from pretrain.checkpoint.snapshot import Snapshot
 from pretrain.checkpoint.starting_checkpoint import nothing_to_load, own_latest
-from pretrain.checkpoint.stored_folder import checkpoint_folder, folder_of_run
+from pretrain.checkpoint.stored_folder import checkpoint_folder_of_ranks, folder_of_run
 from pretrain.collectives import on_rank0
 from pretrain.errors import CheckpointError, DamageError, MisnamedError
 from pretrain.stores.local_copies import shown_place
@@ -45,7 +45,7 @@ def start_from(recipe: Recipe, engine: Saved, run_dir: Path, *, resume: bool) ->
     if recipe.checkpoint.load is None:
         return Progress(), _FRESH if resume else ""
     is_own = own.is_at(recipe.checkpoint.load)
-    given = own if is_own else CheckpointFolder(checkpoint_folder(recipe.checkpoint.load))
+    given = own if is_own else CheckpointFolder(checkpoint_folder_of_ranks(recipe.checkpoint.load))
     finetune = recipe.checkpoint.finetune
     others = foreign_checkpoints()
     if given.is_local and (foreign := on_rank0(partial(others.foreign_summary, given.path))):
@@ -56,7 +56,7 @@ def start_from(recipe: Recipe, engine: Saved, run_dir: Path, *, resume: bool) ->
         if is_own:
             # The first start of a command that a scheduler repeats: load and save are one folder.
             return Progress(), f"{recipe.checkpoint.load}: {_FRESH}"
-        raise nothing_to_load(given.path)
+        raise nothing_to_load(given)
     progress = Progress() if finetune else Progress.from_mapping(loaded[1].progress)
     return progress, _remark("weights" if finetune else "continued", *loaded)
 
@@ -85,6 +85,8 @@ def load_latest(
 
 def _newest_intact(folder: CheckpointFolder, damaged: int | None) -> str:
     """Return the advice after a damaged checkpoint, or damaged LATEST (None); all ranks call it together."""
+    if folder.is_local and folder.place != str(folder.path):
+        return f"It is this node's copy of {folder.place}: remove {folder.path.parent}, and start again."
     # Later ones than the damaged one come last: they belong to a part that was abandoned.
     unverified = []
     there = [each for each in on_rank0(folder.iterations) if each != damaged]
@@ -227,7 +229,7 @@ class Saving(Event):
             generators.restore(self.seeded)
         loaded = load_latest(self.folder, engine, latest=lambda _folder: self.latest)
         if loaded is None:
-            raise nothing_to_load(self.folder.path)
+            raise nothing_to_load(self.folder)
         progress = Progress.from_mapping(loaded[1].progress)
         self.mark_loaded(progress)
         return progress, list(loaded[1].notices)

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from pretrain.checkpoint.checksums import SMALL_FILES, WHOLE, require_intact
 from pretrain.checkpoint.folder import LATEST, CheckpointFolder
-from pretrain.errors import CheckpointError, PretrainError
+from pretrain.errors import CheckpointError, PretrainError, RecipeError
+from pretrain.launch.run_directory import checkpoints_of
+from pretrain.stores.local_copies import shown_place
 from pretrain.tools.convert.formats import (
     deepspeed,
     deepspeed_writer,
@@ -84,7 +86,7 @@ def recognized(path: Path) -> CheckpointSummary | None:
 
 def _not_recognized(path: Path) -> CheckpointError:
     return CheckpointError(
-        f"{path} has no checkpoint of a known format. Looked for: metadata.json and common.pt, mp_rank_*/"
+        f"{shown_place(path)} has no checkpoint of a known format. Looked for: metadata.json and common.pt, mp_rank_*/"
         "model_optim_rng.pt, layer_*-model_*-model_states.pt, mp_rank_*_model_states.pt, config.json with weights.\n"
         "Name the folder that has them, or one with a file latest or latest_checkpointed_iteration.txt."
     )
@@ -139,12 +141,12 @@ def _is_plain(value: object) -> bool:
 
 def one_checkpoint(path: Path) -> Path:
     """Return the folder of the latest checkpoint in `path`, or `path` itself where nothing names a latest one."""
+    if not any((path / name).is_file() for name in (LATEST, LATEST_OF_DEEPSPEED)):
+        path = _saved_by_run(path)
     if not path.is_dir():
         what = "is a file" if path.exists() else "does not exist"
         msg = f"{path} {what}.\nName the folder of a checkpoint, of several checkpoints, or of a run."
         raise CheckpointError(msg)
-    if not (path / LATEST).is_file() and (path / "checkpoints" / LATEST).is_file():
-        path = path / "checkpoints"
     tracker = path / LATEST_OF_DEEPSPEED
     if (path / LATEST).is_file():
         try:
@@ -155,6 +157,16 @@ def one_checkpoint(path: Path) -> Path:
     if tracker.is_file():
         return _inside(tracker, tracker.read_text(errors="replace").strip())
     return path
+
+
+def _saved_by_run(path: Path) -> Path:
+    """Return the folder of a run's checkpoints, which may be elsewhere; the path itself if it is no run's."""
+    try:
+        path = checkpoints_of(path)
+    except RecipeError as error:  # of another version
+        msg = f"{error}\nName the folder of the run's checkpoints instead, such as {path / 'checkpoints'}."
+        raise CheckpointError(msg) from error
+    return path / "checkpoints" if (path / "checkpoints" / LATEST).is_file() else path
 
 
 def _latest(path: Path) -> Path:
@@ -168,6 +180,7 @@ def _latest(path: Path) -> Path:
 def _inside(tracker: Path, name: str) -> Path:
     folder = tracker.parent / name
     if name in {"", ".", ".."} or Path(name).name != name or not folder.is_dir():
-        msg = f"{tracker} names {name[:80]!r}, but no such folder is beside it.\nName the checkpoint's own folder."
+        place = f"{shown_place(tracker.parent)}/{tracker.name}"
+        msg = f"{place} names {name[:80]!r}, but no such folder is beside it.\nName the checkpoint's own folder."
         raise CheckpointError(msg)
     return folder

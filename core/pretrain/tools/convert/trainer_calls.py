@@ -18,6 +18,7 @@ from pretrain.checkpoint.sharded_format import COMMON, PREFIX, weight_names
 from pretrain.collectives import first_problem, on_rank0
 from pretrain.errors import CheckpointError
 from pretrain.report.plain_text import some_of
+from pretrain.stores.local_copies import shown_place
 from pretrain.tools.convert.lazy_tensor import with_rows
 from pretrain.tools.convert.model_weights import EMBEDDING, LATEST_OF_DEEPSPEED, OUTPUT, RELEASE, dtype_name
 from pretrain.tools.convert.registry import read_weights, recognized, summary_of
@@ -68,8 +69,8 @@ def require_fitting(summary: CheckpointSummary, recipe: Recipe) -> None:
     if wrong := [name for name, value in ours.items() if name in there and there[name] != value]:
         pairs = some_of([f"model.{name} {there[name]} (recipe: {ours[name]})" for name in wrong])
         msg = (
-            f"{summary.path} ({summary.format}) is of another model: {pairs}.\n"
-            f"`pretrain checkpoint recipe {summary.path}` prints the section that fits.\n"
+            f"{shown_place(summary.path)} ({summary.format}) is of another model: {pairs}.\n"
+            f"`pretrain checkpoint recipe {shown_place(summary.path)}` prints the section that fits.\n"
             "Change the recipe, or choose another checkpoint."
         )
         raise CheckpointError(msg)
@@ -142,7 +143,7 @@ def _read(path: Path, engine: Saved) -> ModelWeights:
     weights = read_weights(path, given, share)
     if not weights.fits(engine.vocab_size):
         msg = (
-            f"{weights.path} ({weights.format}) has {weights.tokens:,} tokens, and the recipe's tokenizer "
+            f"{shown_place(weights.path)} ({weights.format}) has {weights.tokens:,} tokens, and the recipe's tokenizer "
             f"{engine.vocab_size:,}: padding does not explain the difference.\n"
             "Name the tokenizer that the model was trained with."
         )

@@ -260,11 +260,12 @@ def examine_start(start: Start, world: World, doing: Callable[[str], None]) -> l
 
 
 def _content(start: Start, world: World) -> Iterator[Finding]:
-    directory = None
+    found = None
     with suppress(PretrainError):  # rank 0 has said so
-        directory = starting_directory(start.recipe, start.run_dir, resume=start.resumes)
-    if directory is None or not are_there(directory):
+        found = starting_directory(start.recipe, start.run_dir, resume=start.resumes)
+    if found is None or not are_there(found.path):
         return
+    directory = found.path
     size = sum(entry.stat().st_size for entry in directory.iterdir() if entry.is_file())
     if size > _MOST * world.world_size:
         text = f"{directory}: {size / 1e9:,.0f} GB, too large to be read here"
