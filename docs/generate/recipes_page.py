@@ -87,6 +87,7 @@ def schema() -> str:
             if "description" in key:
                 key["description"] = " ".join(key["description"].split())
     made["properties"] = _KEYS_OF_FILES | made["properties"]
+    made["$defs"]["LoggingSection"]["properties"] |= _OLD_KEYS_OF_LOGGING
     _require_unless_extended(made)
     return json.dumps(made, indent=2, allow_nan=False) + "\n"
 
@@ -109,6 +110,14 @@ _KEYS_OF_FILES = {
     "extends": {"type": "string", "minLength": 1, "description": "Recipe over which this one is laid."},
 }
 """Keys at the top of a file that are not of the run."""
+
+_OLD_KEYS_OF_LOGGING = {
+    "tensorboard": {
+        "type": "boolean",
+        "deprecated": True,
+        "description": "The key of before: adds tensorboard to loggers, or removes it.",
+    }
+}
 
 
 def _require_unless_extended(made: dict[str, Any]) -> None:

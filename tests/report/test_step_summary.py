@@ -1,5 +1,7 @@
 """The summary of a profile: its file, the table on the screen, and the picture in the report."""
 
+import os
+
 import pytest
 
 from pretrain.report.run_page import write_report
@@ -20,6 +22,13 @@ def summary(rank=0, first=10, trace=None, **given):
     return StepSummary.of(times, rank, first, first + 1, **{"device_unseen": False, **given})
 
 
+def profile_of(run_dir, rank, first, when):
+    """Write a summary at some seconds since the epoch."""
+    file = summary_file(run_dir / FOLDER, rank, first)
+    file.write_text(summary(rank, first).to_json())
+    os.utime(file, (when, when))
+
+
 @pytest.fixture
 def run_dir(tmp_path, train_record):
     """A run with the profiles of two ranks, an earlier one, and a file that is damaged."""
@@ -30,8 +39,8 @@ def run_dir(tmp_path, train_record):
     with closing(MetricsWriter(tmp_path / "metrics.jsonl")) as metrics:
         metrics.write(train_record(30))
     (tmp_path / FOLDER).mkdir()
-    for rank, first in ((1, 20), (0, 20), (0, 10)):
-        summary_file(tmp_path / FOLDER, rank, first).write_text(summary(rank, first).to_json())
+    for when, rank, first in ((2, 1, 20), (2, 0, 20), (1, 0, 10)):
+        profile_of(tmp_path, rank, first, when)
     summary_file(tmp_path / FOLDER, 2, 20).write_text("{")
     return tmp_path
 
@@ -44,6 +53,19 @@ def test_a_summary_comes_back_from_its_file(tmp_path):
 def test_a_run_shows_its_latest_profile_by_rank(run_dir):
     assert [(each.rank, each.first_iteration) for each in latest_summaries(run_dir)] == [(0, 20), (1, 20)]
     assert latest_summaries(run_dir / "elsewhere") == []
+
+
+def test_the_latest_profile_is_the_last_one_written_and_of_one_start(run_dir):
+    def shown():
+        return [(each.rank, each.first_iteration) for each in latest_summaries(run_dir)]
+
+    profile_of(run_dir, 0, 10, 3)  # once more, after a rollback
+    assert shown() == [(0, 10)]
+    (run_dir / "environment.json").touch()
+    os.utime(run_dir / "environment.json", (4, 4))
+    assert shown() == [(0, 10)]  # a start without a profile so far
+    profile_of(run_dir, 0, 20, 5)  # rank 1 is there no more
+    assert shown() == [(0, 20)]
 
 
 def test_the_screen_shows_phases_and_parts_whose_shares_are_the_whole():

@@ -11,8 +11,10 @@ import torch
 
 from pretrain.cpu.backend import CpuBackend
 from pretrain.errors import BackendError, RecipeError
+from pretrain.training.event import Event
 from pretrain.training.events import Checkpoints
 from pretrain.training.profiling import ProfileRequests, Profiling
+from pretrain.training.progress import Progress
 from pretrain.training.reporting import trace_recording
 
 pytestmark = pytest.mark.usefixtures("alone")
@@ -22,22 +24,30 @@ class Recording:
     """Keeps which steps it has seen."""
 
     made: ClassVar[list] = []
-    error = None
+    errors: ClassVar[dict] = {}
+    """Method -> what it raises."""
 
     def __init__(self, backend, folder, rank, first, names, *, memory):
         self.first, self.steps, self.memory = first, [], memory
         self.made.append(self)
+        self._fail("start")
 
     def begin_step(self, iteration):
         self.steps.append(iteration)
+        self._fail("begin_step")
 
     def end_step(self):
         self.steps.append("end")
+        self._fail("end_step")
 
     def finish(self):
-        if self.error is not None:
-            raise self.error
-        return f"profile of {self.steps[::2]}"
+        self.steps.append("finish")
+        self._fail("finish")
+        return f"profile of {self.steps[:-1:2]}"
+
+    def _fail(self, name):
+        if name in self.errors:
+            raise self.errors[name]
 
 
 @pytest.fixture
@@ -65,14 +75,14 @@ def profiled(training, tmp_path, monkeypatch):
 
 
 def steps():
-    return [recording.steps[::2] for recording in Recording.made]
+    return [[step for step in recording.steps if isinstance(step, int)] for recording in Recording.made]
 
 
 def test_the_steps_of_the_recipe_are_profiled_once(profiled):
     run, _, notes = profiled("profile={start: 3, steps: 2}")
     run.run()
     assert steps() == [[3, 4]]
-    assert Recording.made[0].steps == [3, "end", 4, "end"]
+    assert Recording.made[0].steps == [3, "end", 4, "end", "finish"]
     assert notes == ["profile of [3, 4]"]
 
 
@@ -121,14 +131,69 @@ def test_a_request_that_comes_during_a_profile_is_the_same_one(profiled):
     assert steps() == [[2, 3]]
 
 
-def test_a_full_disk_ends_no_training_and_is_told_once(profiled, monkeypatch):
-    monkeypatch.setattr(Recording, "error", OSError(28, "No space left on device"))
-    run, _, notes = profiled("profile={start: 2, steps: 2}")
+class Rollback(Event):
+    """Goes back to iteration 1 once, after iteration 4."""
+
+    def __init__(self, progress):
+        self.progress, self.is_due = progress, True
+
+    def after_iteration(self, due):
+        goes_back = self.is_due and due.iteration == 4
+        if goes_back:
+            self.progress.iteration, self.is_due = 1, False
+        return goes_back
+
+
+def test_a_rollback_to_before_a_profile_ends_it_and_its_steps_are_profiled_again(profiled):
+    run, _, notes = profiled("profile={start: 3, steps: 3}")
+    run = replace(run, events=(*run.events, Rollback(run.progress)))
+    run.run()
+    assert steps() == [[3, 4], [3, 4, 5]]
+    assert notes == ["profile of [3, 4]", "profile of [3, 4, 5]"]
+
+
+@pytest.mark.parametrize(
+    ("part", "error", "reason"),
+    [
+        ("finish", OSError(28, "No space left on device"), "No space left on device"),
+        ("finish", KeyError("ts"), "KeyError: 'ts'"),
+        ("end_step", RuntimeError("CUPTI is\nbusy"), "RuntimeError: CUPTI is"),
+        ("begin_step", MemoryError(), "MemoryError"),
+        ("start", ImportError("no msprof"), "ImportError: no msprof"),
+    ],
+)
+def test_no_error_of_a_profiler_ends_the_training_and_each_is_told_once(profiled, monkeypatch, part, error, reason):
+    monkeypatch.setattr(Recording, "errors", {part: error})
+    run, requests, notes = profiled("profile={start: 2, steps: 2}")
     assert run.run() == ""
     assert run.progress.iteration == 8
     (note,) = notes
-    assert note.startswith("warning: the profile of rank 0 cannot be written into ")
-    assert note.endswith("(No space left on device). The training continues.")
+    assert note.startswith("warning: the profile of rank 0 is missing in ")
+    assert note.endswith(f", or not complete ({reason}). The training continues.")
+    assert ("finish" in Recording.made[0].steps) == (part != "start")  # what was opened is closed
+    monkeypatch.setattr(Recording, "errors", {})
+    requests.agreed([1.0])
+    run.progress.iteration = 4
+    run.run()
+    assert notes[1:] == ["profile of [5, 6]"]  # the next one has nothing of it
+
+
+@pytest.mark.parametrize(
+    ("done", "overrides", "why"),
+    [
+        (5, [], ("the run has passed iteration 5, the profile's last one. For one, send SIGUSR2, or set profile.start "
+                "between 6 and 8.")),
+        (1, ["train={train_samples: 12, train_iters: null, global_batch_size: 4, micro_batch_size: 4}"],
+         "the training ends after iteration 4. For one, send SIGUSR2, or set profile.start between 2 and 4."),
+        (4, [], None),  # its last step is still to come
+        (8, [], None),  # no step is
+    ],
+)  # fmt: skip
+def test_a_profile_that_never_comes_is_told_of_before_the_training(profiled, done, overrides, why):
+    progress = Progress(iteration=done)
+    run, _, notes = profiled("profile={start: 5, steps: 1}", *overrides, progress=progress)
+    run.events[0].check(resumed=True)
+    assert notes == ([] if why is None else [f"profile.start: 5: no profile is taken: {why}"])
 
 
 def test_sigusr2_is_a_vote_of_this_rank_once():
@@ -190,10 +255,14 @@ def test_the_devices_own_profiler_is_started_and_stopped(profiled, monkeypatch):
 
     calls = []
     backend = CpuBackend()
+    memory = SimpleNamespace(
+        start=lambda: calls.append("record memory"), stop=lambda file: calls.append(f"snapshot {file.name}")
+    )
     monkeypatch.setattr(CpuBackend, "profiler", lambda self, folder: Maker(calls))
+    monkeypatch.setattr(CpuBackend, "memory_recorder", lambda self: memory)
     monkeypatch.setattr(Maker, "range", lambda self, name: trace_recording.ExitStack(), raising=False)
     monkeypatch.setattr(trace_ranges, "named_ranges", lambda *_: trace_recording.ExitStack())
-    run, _, notes = profiled("profile={start: 2, steps: 2, use_pytorch_profiler: false}", backend=backend)
+    run, _, notes = profiled("profile={start: 2, steps: 2, use_pytorch_profiler: false, memory: true}", backend=backend)
     run.run()
-    assert calls == ["start", "stop"]
+    assert calls == ["start", "record memory", "stop", "snapshot rank0-iteration2.memory.pickle"]
     assert notes == ["profiled by the maker"]

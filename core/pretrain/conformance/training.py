@@ -113,7 +113,7 @@ RECIPE = {
     "train": {"micro_batch_size": 2, "global_batch_size": 4, "train_iters": ITERATIONS},
     "optimizer": {"lr": 1e-2},
     "evaluation": {"interval": 0},
-    "logging": {"log_interval": 1, "tensorboard": False},
+    "logging": {"log_interval": 1, "loggers": []},
 }
 """Without dropout: devices generate different random numbers."""
 

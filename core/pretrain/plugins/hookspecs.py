@@ -57,7 +57,7 @@ def pretrain_logger(recipe: Recipe, run: Run) -> Logger | None:
     Example:
         @hookimpl
         def pretrain_logger(recipe: Recipe, run: Run) -> Logger:
-            return CsvLogger(run.directory / "curves.csv", **recipe.logging.logger_options.get("csv", {}))
+            return CsvLogger(run, **recipe.logging.logger_options.get("csv", {}))
     """
 
 

@@ -106,4 +106,8 @@ class Logger:
         """Take notice that the training goes on from an earlier iteration (`train.loss_spike.action: rollback`)."""
 
     def finish(self, *, failed: bool) -> None:
-        """Send what waits, and close; `failed` if an error ends the training. It is waited for, up to a minute."""
+        """Send what waits, and close; `failed` if an error ends the training.
+
+        All loggers together are waited for, up to a minute; 5 seconds after an error. Where another rank has failed,
+        the launcher may end rank 0 earlier, or before this is called.
+        """

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Self
 
+from pretrain.report.environment_file import FILE as ENVIRONMENT
 from pretrain.report.step_trace import COMMUNICATION, PHASES
 
 if TYPE_CHECKING:
@@ -107,15 +110,25 @@ def summary_file(folder: Path, rank: int, first_iteration: int) -> Path:
 
 
 def latest_summaries(run_dir: Path) -> list[StepSummary]:
-    """Return the summaries of a run's latest profile, by rank; files that cannot be read are passed over."""
-    found: dict[int, list[StepSummary]] = defaultdict(list)
+    """Return the summaries of the profile that was written last, by rank; files that cannot be read are passed over.
+
+    Ranks that only an earlier start of the run had are left out: environment.json is written at each start.
+    """
+    written: list[tuple[float, StepSummary]] = []
     for path in (run_dir / FOLDER).glob("rank*-iteration*.json"):
-        try:
-            summary = read_summary(path)
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
-        found[summary.first_iteration].append(summary)
-    return sorted(found[max(found)], key=lambda summary: summary.rank) if found else []
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            written.append((path.stat().st_mtime, read_summary(path)))
+    if not written:
+        return []
+    last, latest = max(written, key=itemgetter(0))
+    environment = run_dir / ENVIRONMENT
+    start = environment.stat().st_mtime if environment.exists() else 0.0
+    found = [
+        summary
+        for when, summary in written
+        if summary.first_iteration == latest.first_iteration and (when >= start or last < start)
+    ]
+    return sorted(found, key=attrgetter("rank"))
 
 
 def summary_text(summary: StepSummary, *, parts: bool) -> str:

@@ -69,9 +69,9 @@ def assemble(
         length = Length.of(recipe, progress, setup.layout)
         watch = SpikeWatch.of(setup, progress)
         with (
-            RunLogger(setup, run_dir, length.iterations, progress, resumed=resume) as logger,
             ProfileRequests() as requests,
-            Stopping(recipe, requests, *filter(None, (watch,))) as stopping,
+            Stopping(recipe, requests, *filter(None, (watch,))) as stopping,  # left when the loggers have finished
+            RunLogger(setup, run_dir, length.iterations, progress, resumed=resume) as logger,
             GcControl(recipe.train.manual_gc_interval, is_manual=recipe.train.manual_gc) as garbage,
             naming_kernels(kernels),
             open_saving(setup, run_dir, progress, logger.note, seeded, resumed=resume) or nullcontext() as saving,

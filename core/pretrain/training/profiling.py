@@ -15,7 +15,7 @@ from pretrain.report.step_summary import FOLDER, StepSummary, summary_text
 from pretrain.training.event import Event
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
     from types import FrameType
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pretrain.training.event import Due
     from pretrain.training.loop import Training
     from pretrain.training.rank_setup import RankSetup
-    from pretrain.training.reporting.trace_recording import DeviceRecording, TorchRecording
+    from pretrain.training.reporting.trace_recording import Recording
 
 SIGNAL = signal.SIGUSR2
 _STEPS_AT_SIGNAL = 3  # where the recipe has no `profile.steps`
@@ -71,8 +71,8 @@ class ProfileRequests:
 class Profiling(Event):
     """Records the steps of a profile on the ranks that the recipe names, and tells where their time went.
 
-    Each profiled step begins and ends with an idle device, so that all of its work lies in it. The first of all events,
-    so that a step's range has them inside.
+    Each profiled step begins and ends with an idle device, so that all work of the engine lies in it. The first of all
+    events: a step's range has their `begin_step` inside, and ends before their `end_step`.
     """
 
     def __init__(
@@ -84,7 +84,8 @@ class Profiling(Event):
         self._section, self._folder = setup.recipe.profile, run_dir / FOLDER
         self._steps = self._planned = range(self._section.start, self._section.start + self._section.steps)
         self._is_profiling = False
-        self._recording: TorchRecording | DeviceRecording | None = None
+        self._recording: Recording | None = None
+        self._error: Exception | None = None  # of this rank's profile: told at its end, since it ends no training
 
     def check(self, *, resumed: bool) -> None:
         """Raise a RecipeError or BackendError if the recipe's profile cannot be taken.
@@ -103,29 +104,51 @@ class Profiling(Event):
             )
             raise BackendError(msg)
         if section.memory and backend.memory_recorder() is None:
+            rest = "; the trace has the sizes of tensors" if section.use_pytorch_profiler else ""
             self._training.meter.logger.note(
                 f"profile.memory: backend '{backend.name}' keeps no record of its allocations: there will be no "
-                "snapshot; the trace has the sizes of tensors."
+                f"snapshot{rest}."
             )
+        self._note_missed()
+
+    def _note_missed(self) -> None:
+        """Tell of a profile that never comes, in a training that has steps."""
+        done, last = self._training.progress.iteration, self._training.length.iterations
+        if not self._planned or done >= last:
+            return
+        if done >= self._planned[-1]:
+            why = f"the run has passed iteration {self._planned[-1]}, the profile's last one"
+        elif self._planned[0] > last:
+            why = f"the training ends after iteration {last}"
+        else:
+            return
+        self._training.meter.logger.note(
+            f"profile.start: {self._planned[0]}: no profile is taken: {why}. For one, send SIGUSR2, or set "
+            f"profile.start between {done + 1} and {last}."
+        )
 
     def begin_step(self) -> None:
-        """Begin to record if a profile begins here."""
+        """Begin to record if a profile begins here; one that a rollback has left ends."""
         iteration = self._training.progress.iteration + 1
+        if self._is_profiling and iteration not in self._steps:
+            self._finish()
         if not self._is_profiling:
             if self._requests.take():
                 self._steps = range(iteration, iteration + (self._section.steps or _STEPS_AT_SIGNAL))
             if iteration not in self._steps:
                 return
-            self._start(iteration)
+            self._is_profiling = True
+            if self._rank in self._section.ranks:
+                self._attempt(partial(self._start, iteration))
         if self._recording is not None:
             self._wait_for_device()
-            self._recording.begin_step(iteration)
+            self._attempt(partial(self._recording.begin_step, iteration))
 
     def end_step(self, iteration: int, step: Step) -> None:  # noqa: ARG002  an event's signature
         """End the range of a profiled step."""
         if self._recording is not None:
             self._wait_for_device()
-            self._recording.end_step()
+            self._attempt(self._recording.end_step)
 
     def after_iteration(self, due: Due) -> bool:
         """End the profile after its last step, or before the training leaves."""
@@ -142,17 +165,22 @@ class Profiling(Event):
         from pretrain.training.reporting.trace_ranges import named_ranges  # noqa: PLC0415  only for a profile
         from pretrain.training.reporting.trace_recording import DeviceRecording, TorchRecording  # noqa: PLC0415
 
-        self._is_profiling = True
-        if self._rank not in self._section.ranks:
-            return
         training, backend = self._training, self._backend
         names = partial(named_ranges, training.engine.models, self._kernels, training.meter.timers)
         profiler = None if self._section.use_pytorch_profiler else backend.profiler(self._folder)
-        if profiler is not None:
-            self._recording = DeviceRecording(profiler, names)
+        place, memory = (backend, self._folder, self._rank, iteration, names), self._section.memory
+        if profiler is None:
+            self._recording = TorchRecording(*place, memory=memory)
         else:
-            memory = self._section.memory
-            self._recording = TorchRecording(backend, self._folder, self._rank, iteration, names, memory=memory)
+            self._recording = DeviceRecording(profiler, *place, memory=memory)
+
+    def _attempt(self, part: Callable[[], None]) -> None:
+        """Do a part of the recording, unless one has failed: whatever a profiler raises, the training goes on."""
+        try:
+            if self._error is None:
+                part()
+        except Exception as error:  # noqa: BLE001
+            self._error = error
 
     def _finish(self) -> None:
         """Write what was recorded, and have rank 0 tell it; all ranks call it together."""
@@ -160,21 +188,23 @@ class Profiling(Event):
         with meter.pausing(), meter.timers.position.during("save"):
             told: list[str | None] = [None] * dist.get_world_size()
             dist.all_gather_object(told, self._written())
-        self._is_profiling, self._recording, self._steps = False, None, self._planned
+        self._is_profiling, self._recording, self._error, self._steps = False, None, None, self._planned
         self._requests.take()  # signals reach the ranks at different moments
         for text in filter(None, told):
             meter.logger.note(text)
 
     def _written(self) -> str | None:
-        """Write the recording of this rank; return what is to be told about it. A full disk ends no training."""
-        if self._recording is None:
-            return None
+        """Write the recording of this rank, or end it where it has failed; return what is to be told about it."""
+        found: StepSummary | str | None = None
         try:
-            found = self._recording.finish()
-        except (OSError, ValueError) as error:  # ValueError: a trace that was cut off
-            reason = getattr(error, "strerror", None) or error
+            found = None if self._recording is None else self._recording.finish()
+        except Exception as error:  # noqa: BLE001  a full disk, a trace that was cut off, a failure of the profiler
+            self._error = self._error or error
+        if self._error is not None:
+            whole = f"{type(self._error).__name__}: {self._error}".splitlines()[0].rstrip(": ")
+            reason = getattr(self._error, "strerror", None) or whole
             return (
-                f"warning: the profile of rank {self._rank} cannot be written into {self._folder} ({reason}). "
+                f"warning: the profile of rank {self._rank} is missing in {self._folder}, or not complete ({reason}). "
                 "The training continues."
             )
         is_first = self._rank == min(self._section.ranks)

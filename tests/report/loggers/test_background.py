@@ -10,7 +10,7 @@ import pytest
 from pretrain.errors import RunError
 from pretrain.plugins.logger import LoggedEvent, Logger, Metrics, Point
 from pretrain.report.loggers import background
-from pretrain.report.loggers.background import Background
+from pretrain.report.loggers.background import Background, finish
 
 
 def metrics(iteration):
@@ -73,8 +73,8 @@ def test_calls_come_in_their_order_in_one_other_thread(opened):
     one.event(LoggedEvent(name="rollback", iteration=5, text="back"))
     one.go_back(Point(iteration=5))
     one.metrics(metrics(6))
-    one.finish(failed=False)
-    one.finish(failed=True)  # once more: nothing
+    finish([one], failed=False)
+    finish([one], failed=True)  # once more: nothing
     assert listed.calls == [
         ("start",),
         ("artifact", "recipe.yml"),
@@ -92,7 +92,7 @@ def test_a_failure_is_told_once_and_later_records_are_tried(opened):
     one, lines = opened(listed := Listed(broken=[2, 3]))
     for iteration in range(1, 5):
         one.metrics(metrics(iteration))
-    one.finish(failed=False)
+    finish([one], failed=False)
     assert [call[1] for call in listed.calls if call[0] == "metrics"] == [1, 2, 3, 4]
     assert lines == [
         "warning: logger acme: no route to iteration 2. What it cannot take is lost. The training continues."
@@ -107,7 +107,7 @@ def test_a_slow_logger_loses_records_beyond_the_queue_but_no_step_waits(opened, 
         one.metrics(metrics(iteration))  # returns, though nothing is taken
     one.go_back(Point(iteration=4))
     listed.gate.set()
-    one.finish(failed=False)
+    finish([one], failed=False)
     taken = [call[1] for call in listed.calls if call[0] == "metrics"]
     assert taken in ([1, 2, 3], [1, 2, 3, 4])  # one may be in its hand
     assert ("go_back", 4) in listed.calls
@@ -138,15 +138,42 @@ def test_a_resumed_run_trains_without_it_and_tries_its_start_again(opened, monke
     one, lines = opened(listed := Listed(starts=[OSError("down"), OSError("still down")]), is_required=False)
     for iteration in (1, 2):
         one.metrics(metrics(iteration))
-    one.finish(failed=False)
+    finish([one], failed=False)
     assert [call for call in listed.calls if call[0] == "metrics"] == [("metrics", 2)]
     assert lines == ["warning: logger acme: down. What it cannot take is lost. The training continues."]
+
+
+def test_a_start_that_fails_after_the_wait_for_it_is_told_and_tried_again(opened, monkeypatch):
+    monkeypatch.setattr(background, "START_SECONDS", 0.01)
+    monkeypatch.setattr(background, "RETRY_SECONDS", 0.0)
+    listed = Listed(starts=[OSError("down")])
+    listed.gate.clear()
+    one, lines = opened(listed)
+    listed.gate.set()
+    one.metrics(metrics(1))
+    finish([one], failed=False)
+    assert listed.calls == [("start",), ("start",), ("metrics", 1), ("finish", False)]
+    assert lines == [
+        "warning: logger acme: it has not started yet, and may still do so. The training continues.",
+        "warning: logger acme: down. What it cannot take is lost. The training continues.",
+    ]
+
+
+def test_all_loggers_finish_at_the_same_time(opened):
+    """One that waits for the other's end is told to end too."""
+    first, second = Listed(), Listed()
+    (one, _), (other, _) = opened(first), opened(second)
+    first.finish = lambda **_: first.calls.append(second.gate.wait(30))
+    second.finish = lambda **_: second.gate.set()
+    second.gate.clear()
+    finish([one, other], failed=False)
+    assert first.calls[-1] is True
 
 
 def test_a_start_that_is_not_due_is_not_tried(opened):
     one, _ = opened(listed := Listed(starts=[OSError("down")]), is_required=False)
     one.metrics(metrics(1))
-    one.finish(failed=False)
+    finish([one], failed=False)
     assert listed.calls == [("start",)]
 
 
@@ -156,7 +183,7 @@ def test_an_end_does_not_wait_for_ever(opened, monkeypatch, failed):
     monkeypatch.setattr(background, "FAILED_SECONDS", 0.02)
     one, lines = opened(listed := Listed())
     listed.gate.clear()
-    one.finish(failed=failed)
+    finish([one], failed=failed)
     assert lines == [
         (
             "warning: logger acme: it does not finish; what it has not sent by now may be missing. The training "

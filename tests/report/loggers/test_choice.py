@@ -82,6 +82,15 @@ def test_a_name_of_ours_that_a_distribution_registers_too_is_refused(site):
         (["logger_options={acme: {a: 1}}"], "no effect here; it needs a logger in logging.loggers that another"),
         (["wandb_project=p"], "logging.wandb_project: no effect here; it needs wandb in logging.loggers."),
         (["tensorboard=3"], "tensorboard: 3 is not true or false."),
+        (["loggers=[3]"], "logging.loggers.0: 3 is not text."),
+        (
+            ["loggers=[mlflow]", "mlflow_tracking_uri='https://me:pw@host/mlflow'"],
+            (
+                "logging.mlflow_tracking_uri: a password is not written here: it would stand in recipe.yml, in the "
+                "report and in trackers. Give the address without it and set MLFLOW_TRACKING_USERNAME and "
+                "MLFLOW_TRACKING_PASSWORD, or leave the key out and set MLFLOW_TRACKING_URI."
+            ),
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(overrides, message):
@@ -121,6 +130,15 @@ def test_a_missing_package_is_told_before_ranks_start_but_not_to_a_resumed_run(t
     resumed = Start(recipe=start.recipe, run_dir=tmp_path, resume="run")
     assert resumed.resumes
     assert check.problem(resumed) is None
+
+
+@pytest.mark.usefixtures("acme")
+def test_trackers_are_not_given_the_settings_of_others():
+    recipe = made(
+        "loggers=[acme,mlflow]", "logger_options={acme: {token: secret}}", "mlflow_tracking_uri=http://me@host"
+    )
+    assert "secret" not in str(tracker.parameters(recipe))
+    assert tracker.parameters(recipe)["logging.mlflow_tracking_uri"] == "http://me@host"
 
 
 def test_what_is_no_logger_is_named(site, tmp_path):

@@ -1,6 +1,7 @@
 import math
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 from tensorboard.summary.writer import event_file_writer
@@ -37,6 +38,8 @@ def test_scalars_have_megatrons_names(tmp_path, train_record):
         board.metrics(of_evaluation(EvalRecord.of("test", 10, 3.0), 80))
         words = TaskRecord(iteration=10, task="words", num_fewshot=0, limit=None, metrics={"acc,none": 0.5})
         board.metrics(of_task(words, 80))
+        numbers = {"exact_match,strict-match": 0.25, "exact_match_stderr,strict-match": 0.1, "f1,none": None}
+        board.metrics(of_task(replace(words, task="gsm8k", metrics=numbers), 80))
         board.metrics(of_timers({"forward-backward": (12.5, 14.5)}, 10, 80))
     shown = curves(tmp_path / "tensorboard")
     expected = {
@@ -45,6 +48,7 @@ def test_scalars_have_megatrons_names(tmp_path, train_record):
         "batch-size": 8,
         "grad-norm": 1.5,
         "tasks/words acc": 0.5,
+        "tasks/gsm8k exact_match/strict-match": 0.25,
         "loss-scale": 1024,
         "params-norm": 2,
         "num-zeros": 3,

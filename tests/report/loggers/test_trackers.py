@@ -21,10 +21,11 @@ import pytest
 from cli.trained import call, settings, write_recipe
 from pretrain.errors import RunError
 from pretrain.plugins.installed import has
-from pretrain.plugins.logger import Run
+from pretrain.plugins.logger import Metrics, Run
 from pretrain.recipe import make_recipe
+from pretrain.report.loggers import mlflow as mlflow_logger
 from pretrain.report.loggers.choice import loggers_of
-from pretrain.report.metrics import EvalRecord, EventRecord, read_metrics
+from pretrain.report.metrics import EvalRecord, EventRecord, TaskRecord, read_metrics
 from pretrain.training.progress import Progress
 from pretrain.training.reporting.run_output import RunLogger
 from recipe.smallest import SMALLEST
@@ -64,6 +65,7 @@ def train_with_a_rollback_and_a_resume(run_dir, train_record, *overrides):
         for iteration in (10, 20):
             logger.train(train_record(iteration))
         logger.evaluation(EvalRecord.of("valid", 20, 2.0), 160)
+        logger.task(TaskRecord(iteration=20, task="gsm8k", num_fewshot=0, limit=None, metrics=CHOSEN), 160)
         logger.go_back(Progress(iteration=10, consumed_samples=80))
         logger.event(EventRecord(event="rollback", iteration=10, text="back to iteration 10"))
         logger.train(train_record(15, lm_loss=3.0))
@@ -71,6 +73,9 @@ def train_with_a_rollback_and_a_resume(run_dir, train_record, *overrides):
     with logging(run_dir, *overrides, resumed_at=10) as logger:
         logger.train(train_record(15, lm_loss=2.0))
 
+
+CHOSEN = {"exact_match,strict-match": 0.25, "exact_match_stderr,strict-match": 0.1}
+OF_TASK = "tasks/gsm8k exact_match/strict-match"
 
 POINTS = [(10, 4.25), (20, 4.25), (15, 3.0), (15, 2.0)]
 """Iteration and loss in the order in which they were logged."""
@@ -127,6 +132,7 @@ def test_wandb_offline_has_one_run_with_the_iteration_as_axis(run_dir, train_rec
     history = [items_of(record.history.item) for record in records if record.HasField("history")]
     assert [(each["iteration"], each["lm loss"]) for each in history if "lm loss" in each] == POINTS
     assert [each["lm loss validation"] for each in history if "lm loss validation" in each] == [2.0]
+    assert [each[OF_TASK] for each in history if OF_TASK in each] == [0.25]
     axes = {record.metric.glob_name or record.metric.name: record.metric.step_metric for record in records}
     assert axes["*"] == "iteration"
     assert [record.alert.title for record in records if record.HasField("alert")] == ["rollback"]
@@ -176,6 +182,7 @@ def test_comet_offline_has_one_experiment(run_dir, train_record, monkeypatch, ca
     assert {each["project_name"] for each in experiments} == {"prose"}
     metrics = [each["payload"]["metric"] | each["payload"] for each in messages if each["type"] == "metric_msg"]
     assert [(each["step"], each["metricValue"]) for each in metrics if each["metricName"] == "lm loss"] == POINTS
+    assert [(each["step"], each["metricValue"]) for each in metrics if each["metricName"] == OF_TASK] == [(20, 0.25)]
     held = [archive.read(name) for archive in map(zipfile.ZipFile, archives) for name in archive.namelist()]
     text = b"".join(held).decode(errors="replace")
     words = ("back to iteration 10", "resumed after iteration 10", "train.train_iters", "report.html", "small", "first")
@@ -263,12 +270,45 @@ def test_a_server_of_mlflow_has_one_run(server, run_dir, train_record, capsys):
     assert params["train.train_iters"] == str(SMALLEST["train"]["train_iters"])
     history = server.get("metrics/get-history", run_id=identity, metric_key="lm loss")["metrics"]
     assert sorted((each["step"], each["value"]) for each in history) == sorted(POINTS)
+    history = server.get("metrics/get-history", run_id=identity, metric_key=OF_TASK)["metrics"]
+    assert [(each["step"], each["value"]) for each in history] == [(20, 0.25)]
     tags = {each["key"]: each["value"] for each in found["data"]["tags"]}
     assert tags["event.10.rollback"] == "back to iteration 10"
     assert tags["event.10.resume"] == "resumed after iteration 10"
     files = server.get("artifacts/list", run_id=identity)["files"]
     assert {each["path"] for each in files} == {"recipe.yml", "report.html"}
     assert "warning" not in capsys.readouterr().out
+    logger.start()
+    logger.metrics(Metrics(kind="train", iteration=30, consumed_samples=240, curves={"their loss (%)": 3.0}))
+    history = server.get("metrics/get-history", run_id=identity, metric_key="their loss ___")["metrics"]
+    assert [each["value"] for each in history] == [3.0]
+
+
+@of_package("mlflow")
+def test_a_server_behind_tls_is_asked_with_the_users_certificates(tmp_path, monkeypatch):
+    import requests
+
+    asked = []
+    monkeypatch.setattr(requests, "get", lambda url, **how: asked.append((url, how["verify"], how["cert"])))
+    recipe = recipe_of("loggers=[mlflow]", "mlflow_tracking_uri=https://host/mlflow/")
+    (logger,) = loggers_of(recipe, Run(directory=tmp_path, note=pytest.fail)).values()
+    logger.check()
+    monkeypatch.setenv("MLFLOW_TRACKING_SERVER_CERT_PATH", "ca.pem")
+    monkeypatch.setenv("MLFLOW_TRACKING_CLIENT_CERT_PATH", "me.pem")
+    logger.check()
+    monkeypatch.setenv("MLFLOW_TRACKING_INSECURE_TLS", "true")
+    logger.check()
+    url = "https://host/mlflow/health"
+    assert asked == [(url, True, None), (url, "ca.pem", "me.pem"), (url, False, "me.pem")]
+
+
+@of_package("mlflow")
+@pytest.mark.parametrize("scheme", ["azureml", "databricks", "arn:aws:sagemaker"])
+def test_a_service_is_no_database(tmp_path, monkeypatch, scheme):
+    monkeypatch.setattr(mlflow_logger, "has", lambda _: False)
+    recipe = recipe_of("loggers=[mlflow]", f"mlflow_tracking_uri='{scheme}:eu:1:server'")
+    (logger,) = loggers_of(recipe, Run(directory=tmp_path, note=pytest.fail)).values()
+    logger.check()
 
 
 @of_package("mlflow")
@@ -311,9 +351,9 @@ def test_a_server_that_is_not_there_is_told_before_the_first_step(tmp_path):
 
 
 @of_package("mlflow")
-def test_a_database_without_all_of_mlflow_is_told(tmp_path, monkeypatch):
-    if has("sqlalchemy"):
-        pytest.skip("all of mlflow is here")
-    assert "is a database, which mlflow-skinny does not open" in refusal(
-        tmp_path, "loggers=[mlflow]", "mlflow_tracking_uri=sqlite:///a.db"
+def test_a_database_without_all_of_mlflow_is_told_without_its_password(tmp_path, monkeypatch):
+    monkeypatch.setattr(mlflow_logger, "has", lambda _: False)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "postgresql+psycopg2://me:pw@host/db")
+    assert ("postgresql+psycopg2://me:***@host/db is a database, which mlflow-skinny does not open") in refusal(
+        tmp_path, "loggers=[mlflow]"
     )

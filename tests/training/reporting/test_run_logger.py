@@ -2,17 +2,45 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from types import SimpleNamespace
 
 import pytest
 
+from plugins.fake_site import site
+from pretrain.errors import RunError
+from pretrain.report.loggers import background
 from pretrain.report.metrics import EvalRecord, EventRecord
 from pretrain.training.progress import Progress
 from pretrain.training.reporting.run_output import RunLogger
 from report.conftest import room_for, train_record
 
-__all__ = ["train_record"]
+__all__ = ["site", "train_record"]
+
+
+ACME = """
+import threading
+from pretrain.plugins.logger import Logger
+
+ends, finished = threading.Event(), []
+
+class Acme(Logger):
+    def finish(self, *, failed):
+        ends.wait(60)
+        finished.append(failed)
+
+@hookimpl
+def pretrain_logger(recipe, run):
+    return Acme()
+"""
+
+
+@pytest.fixture
+def acme(site):
+    """Install a logger that does not finish until `ends` is set; return its module."""
+    site.install("acme", "1.0", "pretrain.loggers", acme=site.module("acme_logger", ACME))
+    return importlib.import_module("acme_logger")
 
 
 @pytest.fixture
@@ -86,10 +114,34 @@ def test_a_finished_run_that_is_started_again_writes_its_evaluations_once(logger
     assert [(line["split"], line["iteration"]) for line in lines(tmp_path)] == [("valid", 100), ("test", 100)]
 
 
-def test_closing_twice_is_allowed(logger):
-    opened = logger()
+def test_closing_twice_is_allowed_and_waits_once_for_a_logger_that_hangs(logger, acme, monkeypatch, capsys):
+    monkeypatch.setattr(background, "FINISH_SECONDS", 0.01)
+    opened = logger(overrides=["logging.loggers=[acme]"])
     opened.close()
-    opened.close()
+    monkeypatch.setattr(background, "FAILED_SECONDS", 1e9)
+    opened.close(failed=True)
+    assert capsys.readouterr().out.count("warning: logger acme: it does not finish") == 1
+    acme.ends.set()
+
+
+def test_loggers_that_have_started_finish_where_another_cannot_start(logger, acme, site, tmp_path):
+    source = """
+    from pretrain.plugins.logger import Logger
+
+    class Broken(Logger):
+        def start(self):
+            raise OSError("no route")
+
+    @hookimpl
+    def pretrain_logger(recipe, run):
+        return Broken()
+    """
+    site.install("broken", "1.0", "pretrain.loggers", broken=site.module("broken_logger", source))
+    acme.ends.set()
+    with pytest.raises(RunError, match=r"logging.loggers: broken cannot start: no route"):
+        logger(overrides=["logging.loggers=[acme,broken]"])
+    assert acme.finished == [True]  # as failed
+    assert not (tmp_path / "metrics.jsonl").exists()
 
 
 def test_a_full_disk_is_told_once_and_takes_lines_alone(logger, tmp_path, train_record, capsys):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from pretrain.distributions import Role, registered
 from pretrain.recipe.section import (
@@ -38,6 +39,17 @@ def _switch_or_folder(given: object) -> object:
     if isinstance(given, bool) or (isinstance(given, str) and given):
         return stored_path(given)
     msg = f"{shown(given)} is not true, false or a folder."
+    raise ValueError(msg)
+
+
+def _without_password(uri: str) -> str:
+    if urlsplit(uri).password is None:
+        return uri
+    msg = (
+        "a password is not written here: it would stand in recipe.yml, in the report and in trackers. Give the address "
+        "without it and set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or leave the key out and set "
+        "MLFLOW_TRACKING_URI."
+    )
     raise ValueError(msg)
 
 
@@ -90,11 +102,11 @@ class LoggingSection(Section):
 
     log_interval: Int = Field(default=100, gt=0)
     """Iterations between two lines of metrics."""
-    loggers: tuple[LoggerName | Str, ...] = ("tensorboard",)
+    loggers: tuple[Str, ...] = ("tensorboard",)
     """Where metrics go besides metrics.jsonl: tensorboard, wandb, mlflow, comet, installed ones by name; tensorboard:
     true or false, the key of before, adds or removes that one (docs/loggers.md)."""
     logger_options: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    """Settings of installed loggers, by the logger's name and its own names."""
+    """Settings of installed loggers, by the logger's name and its own names; no secrets, since recipe.yml has them."""
     tensorboard_queue_size: Int = Field(default=1000, gt=0)
     """Events that are held back before they are written."""
     wandb_project: Str | None = Field(default=None, min_length=1)
@@ -105,8 +117,9 @@ class LoggingSection(Section):
     """Weights & Biases: the run's name; by default that of its directory."""
     wandb_group: Str | None = Field(default=None, min_length=1)
     """Weights & Biases: the group of runs to which it belongs."""
-    mlflow_tracking_uri: Str | None = Field(default=None, min_length=1)
-    """MLflow: address of the server, or sqlite:///file; by default that of MLFLOW_TRACKING_URI, or MLflow's own."""
+    mlflow_tracking_uri: Annotated[Str, Field(min_length=1), AfterValidator(_without_password)] | None = None
+    """MLflow: address of the server without a password, or sqlite:///file; by default that of MLFLOW_TRACKING_URI, or
+    MLflow's own."""
     mlflow_experiment: Str | None = Field(default=None, min_length=1)
     """MLflow: the experiment, which is made if it is absent; by default that of MLFLOW_EXPERIMENT_NAME, or Default."""
     mlflow_run_name: Str | None = Field(default=None, min_length=1)
@@ -166,4 +179,5 @@ class ProfileSection(Section):
     """Whether torch.profiler records a trace. false: the device's own profiler, by its maker's tool (Nsight Systems,
     msprof), with the same names and without a summary."""
     memory: Bool = False
-    """Whether allocations are recorded too: in torch's trace, and as a snapshot where the device has them."""
+    """Whether allocations are recorded too: in torch's trace, and, with either profiler, as a snapshot where the device
+    has them."""

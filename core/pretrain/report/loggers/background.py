@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pretrain.errors import PretrainError, RunError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from pretrain.plugins.logger import LoggedEvent, Logger, Metrics, Point
@@ -22,8 +22,8 @@ MOST_WAITING = 1000
 """Calls that wait for a slow logger; metrics and events beyond are lost."""
 
 START_SECONDS, FINISH_SECONDS, FAILED_SECONDS = 120.0, 60.0, 5.0
-"""The longest that a run waits for a logger: before its first step (W&B itself gives up after 90 s), after its last
-one, and after an error of either."""
+"""The longest that a run waits: before its first step for each logger (W&B itself gives up after 90 s), after its last
+one for all together, and after an error of either."""
 
 RETRY_SECONDS = 60.0
 """Time after which the start of a logger is tried again, in a resumed run that could not start it."""
@@ -41,10 +41,13 @@ class Background:
         self._thread: threading.Thread | None = None
 
     def start(self, *, is_required: bool) -> None:
-        """Start the logger and wait for it; where it is required, a RunError says why it could not be."""
+        """Start the logger and wait for it; where it is required, a RunError says why it could not be.
+
+        One that takes longer is required no more: if it fails later, that is a warning, and it is tried again.
+        """
         begun: SimpleQueue[Exception | None] = SimpleQueue()
-        work = partial(self._work, begun, is_required=is_required)
-        self._thread = threading.Thread(target=work, name=f"pretrain-logger-{self._name}", daemon=True)
+        work, name = partial(self._work, begun), f"pretrain-logger-{self._name}"
+        self._thread = threading.Thread(target=work, name=name, daemon=True)
         self._thread.start()
         try:
             error = begun.get(timeout=START_SECONDS)
@@ -52,6 +55,7 @@ class Background:
             self._tell("it has not started yet, and may still do so")
             return
         if error is not None and is_required:
+            self._calls.put(None)
             raise self._not_started(error)
 
     def metrics(self, metrics: Metrics) -> None:
@@ -70,18 +74,21 @@ class Background:
         """Hand over `Logger.go_back`, which is never left out."""
         self._calls.put(partial(self._logger.go_back, to))
 
-    def finish(self, *, failed: bool) -> None:
-        """Finish the logger, and wait for it a while; may be called twice."""
-        if self._thread is None or not self._thread.is_alive():
-            return
+    def ask_to_finish(self, *, failed: bool) -> None:
+        """Hand over `Logger.finish`, the last call."""
         self._calls.put(partial(self._logger.finish, failed=failed))
         self._calls.put(None)
-        until = time.monotonic() + (FAILED_SECONDS if failed else FINISH_SECONDS)
-        self._thread.join(FAILED_SECONDS)
-        while self._thread.is_alive() and not self._is_failing and time.monotonic() < until:
-            self._thread.join(0.2)
-        if self._thread.is_alive():
-            self._tell("it does not finish; what it has not sent by now may be missing")
+
+    def wait(self, since: float, *, failed: bool) -> None:
+        """Wait for the end of a logger that was asked to finish at this time of time.monotonic()."""
+        if self._thread is None:
+            return
+        while self._thread.is_alive():
+            seconds = FAILED_SECONDS if failed or self._is_failing else FINISH_SECONDS
+            if time.monotonic() >= since + seconds:
+                self._tell("it does not finish; what it has not sent by now may be missing")
+                return
+            self._thread.join(min(0.1, seconds))
 
     def _put(self, call: Call) -> None:
         if self._calls.qsize() < MOST_WAITING:
@@ -89,19 +96,14 @@ class Background:
         else:
             self._tell(f"it is {MOST_WAITING} records behind, and loses further ones until it has caught up")
 
-    def _work(self, begun: SimpleQueue[Exception | None], *, is_required: bool) -> None:
+    def _work(self, begun: SimpleQueue[Exception | None]) -> None:
         error = self._error_of(self._start)
         begun.put(error)
-        if error is not None and is_required:
-            return
-        while True:
-            if error is not None:
-                self._tell(f"{_cause(error)}. What it cannot take is lost", once="failure")
-            call = self._calls.get()
-            if call is None:
-                return
+        for call in iter(self._calls.get, None):
+            self._tell_failure(error)  # that of the start: with the first call the training goes on in spite of it
             if self._is_started or time.monotonic() >= self._next_start:
                 error = self._error_of(call)
+                self._tell_failure(error)
 
     def _start(self) -> None:
         self._next_start = time.monotonic() + RETRY_SECONDS
@@ -120,6 +122,10 @@ class Background:
         self._is_failing = False
         return None
 
+    def _tell_failure(self, error: Exception | None) -> None:
+        if error is not None:
+            self._tell(f"{_cause(error)}. What it cannot take is lost", once="failure")
+
     def _tell(self, what: str, once: str = "") -> None:
         """Show a warning, of each text or kind the first."""
         if (once or what) not in self._told:
@@ -136,6 +142,15 @@ class Background:
         failure = RunError(msg)
         failure.__cause__ = error
         return failure
+
+
+def finish(loggers: Sequence[Background], *, failed: bool) -> None:
+    """Finish loggers, all at the same time, and wait a while for all of them together."""
+    since = time.monotonic()
+    for logger in loggers:
+        logger.ask_to_finish(failed=failed)
+    for logger in loggers:
+        logger.wait(since, failed=failed)
 
 
 def _cause(error: Exception) -> str:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from pretrain.plugins.logger import LoggedEvent, Metrics
 from pretrain.report.metric_table import METRICS
-from pretrain.report.metrics import with_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -18,13 +17,13 @@ if TYPE_CHECKING:
 
 def of_train(record: TrainRecord) -> Metrics:
     """Return the numbers of a logged interval."""
-    curves = {name: value for name, value, _ in _curves(record)}
+    found = list(_curves(record))
     return Metrics(
         kind="train",
         iteration=record.iteration,
         consumed_samples=record.consumed_samples,
-        curves=curves,
-        by_samples=frozenset(name for name, _, over_samples in _curves(record) if over_samples),
+        curves={name: value for name, value, _ in found},
+        by_samples=frozenset(name for name, _, over_samples in found if over_samples),
         line=record.to_json(),
     )
 
@@ -58,8 +57,16 @@ def of_evaluation(record: EvalRecord, consumed_samples: int) -> Metrics:
 
 
 def of_task(record: TaskRecord, consumed_samples: int) -> Metrics:
-    """Return the numbers of a task, without their standard errors."""
-    named = {f"tasks/{record.task} {name}": value for name, value, _ in with_errors(record.metrics)}
+    """Return the numbers of a task, without their standard errors.
+
+    One that a filter chose is named "tasks/gsm8k exact_match/strict-match": MLflow allows no parentheses.
+    """
+    named = {
+        f"tasks/{record.task} {name}" + f"/{chosen}" * (chosen != "none"): value
+        for key, value in record.metrics.items()
+        for name, _, chosen in [key.partition(",")]
+        if not name.endswith("_stderr")
+    }
     return Metrics(
         kind="task",
         iteration=record.iteration,

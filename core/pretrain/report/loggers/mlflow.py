@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
 
 PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}
 """Where the user sets none: MLflow tries a server that is away for minutes, in which records would pile up."""
-_MOST_PARAMETERS, _LONGEST = 100, 6000  # of one call; of a value, in characters: the server's own limits
+_MOST_PARAMETERS, _LONGEST, _LONGEST_NAME = 100, 6000, 250
+"""Of one call; characters of a value and of a curve's name: the server's own limits."""
+_DATABASES = {"sqlite", "postgresql", "mysql", "mssql"}
+"""Schemes that MLflow opens by SQLAlchemy; others are servers and services, such as databricks."""
 
 
 @hookimpl
@@ -44,12 +48,12 @@ class MLflow(Logger):
         import mlflow  # noqa: PLC0415  slow to import, and optional
 
         uri = self._recipe.logging.mlflow_tracking_uri or mlflow.get_tracking_uri()
-        scheme = urlsplit(uri).scheme
+        scheme = urlsplit(uri).scheme.partition("+")[0]
         if scheme in {"http", "https"}:
             _require_answer(uri)
-        elif scheme not in {"", "file"} and not has("sqlalchemy"):
+        elif scheme in _DATABASES and not has("sqlalchemy"):
             msg = (
-                f"logging.mlflow_tracking_uri: {uri} is a database, which mlflow-skinny does not open.\n"
+                f"logging.mlflow_tracking_uri: {_shown(uri)} is a database, which mlflow-skinny does not open.\n"
                 "Give the address of a server, or install all of MLflow: pip install mlflow"
             )
             raise RunError(msg)
@@ -85,7 +89,7 @@ class MLflow(Logger):
 
         now, step = int(time.time() * 1000), metrics.iteration
         self._client.log_batch(
-            self._id, metrics=[Metric(name, float(y), now, step) for name, y in metrics.curves.items()]
+            self._id, metrics=[Metric(_allowed(name), float(y), now, step) for name, y in metrics.curves.items()]
         )
 
     def event(self, event: LoggedEvent) -> None:
@@ -101,15 +105,28 @@ class MLflow(Logger):
         self._client.set_terminated(self._id, status="FAILED" if failed else "FINISHED")
 
 
+def _allowed(name: str) -> str:
+    """Return the name of a curve as MLflow takes it (mlflow/utils/validation.py)."""
+    return re.sub(r"[^\w.\- /]", "_", name)[:_LONGEST_NAME]
+
+
+def _shown(uri: str) -> str:
+    """Return an address, such as that of MLFLOW_TRACKING_URI, without its password."""
+    return re.sub(r"(://[^/@]*):[^/]*@", r"\1:***@", uri)
+
+
 def _require_answer(uri: str) -> None:
     import requests  # noqa: PLC0415  a dependency of mlflow, with the user's proxies
+    from mlflow import environment_variables as given  # noqa: PLC0415
 
+    verify = not given.MLFLOW_TRACKING_INSECURE_TLS.get() and (given.MLFLOW_TRACKING_SERVER_CERT_PATH.get() or True)
+    cert = given.MLFLOW_TRACKING_CLIENT_CERT_PATH.get()
     try:
-        requests.get(f"{uri.rstrip('/')}/health", timeout=10)
+        requests.get(f"{uri.rstrip('/')}/health", timeout=10, verify=verify, cert=cert)
     except requests.RequestException as error:
         reason = "it does not answer in 10 s" if isinstance(error, requests.Timeout) else type(error).__name__
         msg = (
-            f"logging.mlflow_tracking_uri: {uri} cannot be reached ({reason}).\n"
+            f"logging.mlflow_tracking_uri: {_shown(uri)} cannot be reached ({reason}).\n"
             "Start it (mlflow server --host HOST --port PORT), correct the address, or leave mlflow out of "
             "logging.loggers."
         )

@@ -42,9 +42,14 @@ def id_of(run: Run, name: str) -> str:
     return kept
 
 
+def shared(recipe: Recipe) -> dict[str, Any]:
+    """Return the sections of a recipe for a tracker, without the settings of other loggers, which may be private."""
+    return recipe.model_dump(mode="json", exclude_none=True, exclude={"logging": {"logger_options"}})
+
+
 def parameters(recipe: Recipe) -> dict[str, Any]:
-    """Return every key with its value: "model.num_layers", ..."""
-    return dict(_flat("", recipe.model_dump(mode="json", exclude_none=True)))
+    """Return every key of `shared` with its value: "model.num_layers", ..."""
+    return dict(_flat("", shared(recipe)))
 
 
 def _flat(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

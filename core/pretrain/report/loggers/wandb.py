@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pretrain.plugins import hookimpl
 from pretrain.plugins.logger import Logger
-from pretrain.report.loggers.tracker import id_of, no_login, require_package
+from pretrain.report.loggers.tracker import id_of, no_login, require_package, shared
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,7 +61,7 @@ class WeightsAndBiases(Logger):
             id=id_of(self._run, "wandb"),
             resume="allow",
             dir=str(self._run.directory),
-            config=self._recipe.model_dump(mode="json", exclude_none=True),
+            config=shared(self._recipe),
             allow_val_change=True,  # of a resumed run's longer train_iters
             settings=wandb.Settings(console="off", silent=True),
         )

@@ -19,6 +19,7 @@ from pretrain.report.environment_file import FILE as ENVIRONMENT
 from pretrain.report.environment_file import describe_environment, write_environment
 from pretrain.report.flops import active_text, parameter_count
 from pretrain.report.loggers.background import Background
+from pretrain.report.loggers.background import finish as finish_loggers
 from pretrain.report.loggers.choice import loggers_of
 from pretrain.report.loggers.curves import of_evaluation, of_event, of_task, of_timers, of_train
 from pretrain.report.loggers.metrics_file import MetricsFile
@@ -55,13 +56,19 @@ class RunLogger:
         self._notes: SimpleQueue[str] = SimpleQueue()  # of loggers, which call from their own threads
         self._metrics: MetricsFile | None = None
         self._loggers: list[MetricsFile | Background] = []
+        self._unfinished: list[Background] = []
         if setup.world.rank != 0:
             return
         run = Run(directory=run_dir, resumed=_point(progress) if resumed else None, note=self._notes.put)
         named = [Background(name, each, run.note) for name, each in loggers_of(setup.recipe, run).items()]
-        for logger in named:
-            logger.start(is_required=not resumed)
-        self._metrics = MetricsFile(run)  # last: with this file a directory holds a run, which has begun
+        try:
+            for logger in named:
+                logger.start(is_required=not resumed)
+                self._unfinished.append(logger)
+            self._metrics = MetricsFile(run)  # last: with this file a directory holds a run, which has begun
+        except BaseException:
+            self.close(failed=True)
+            raise
         self._loggers = [self._metrics, *named]
         if resumed:
             for logger in named:
@@ -128,8 +135,10 @@ class RunLogger:
 
     def close(self, *, failed: bool = False) -> None:
         """Finish the loggers and restore the terminal; may be called twice."""
-        for logger in self._loggers:
-            logger.finish(failed=failed)
+        if self._metrics is not None:
+            self._metrics.finish(failed=failed)
+        unfinished, self._unfinished = self._unfinished, []
+        finish_loggers(unfinished, failed=failed)
         self._show_notes()
         self._console.close()
 

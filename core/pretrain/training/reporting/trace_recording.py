@@ -21,33 +21,30 @@ if TYPE_CHECKING:
 
     from pretrain.plugins.backend import Backend, DeviceProfiler
 
-    Names = Callable[[Callable[[str], AbstractContextManager[Any]]], AbstractContextManager[None]]
+    Range = Callable[[str], AbstractContextManager[Any]]
+    Names = Callable[[Range], AbstractContextManager[None]]
 
 
-class TorchRecording:
-    """torch.profiler's trace, and a snapshot of the device's memory on request."""
+class Recording:
+    """Steps that are recorded on this rank, each in a range of its own; `finish` ends all that was opened."""
 
-    def __init__(self, backend: Backend, folder: Path, rank: int, first: int, names: Names, *, memory: bool) -> None:
-        """Begin to record on this rank, before iteration `first`; `names` opens ranges by what it is given."""
-        from torch.profiler import ProfilerActivity, profile, record_function, supported_activities  # noqa: PLC0415
-
-        activities = [ProfilerActivity.CPU] if backend.device_type == "cpu" else supported_activities()  # type: ignore[no-untyped-call]
-        self._backend, self._folder, self._rank, self._first, self._last = backend, folder, rank, first, first
+    def __init__(self, begin: Range, backend: Backend, folder: Path, rank: int, first: int, *, memory: bool) -> None:
+        self._range, self._backend, self._folder, self._rank, self._first = begin, backend, folder, rank, first
         self._memory = backend.memory_recorder() if memory else None
-        self._range: Any = record_function
-        self._step: Any = None
-        self._profile = profile(activities=activities, profile_memory=memory)
-        if self._memory is not None:
-            self._memory.start()
-        with _without_kineto_lines():
-            self._profile.prepare_trace()
-            self._profile.start_trace()
         self._open = ExitStack()
-        self._open.enter_context(names(self._range))
+        self._step: Any = None
+
+    def _begin(self, names: Names, stop: Callable[[], None]) -> None:
+        """Begin what is recorded beside the profiler's own; if it cannot, all ends, the profiler by `stop`."""
+        with ExitStack() as opened:
+            opened.callback(stop)
+            opened.enter_context(names(self._range))
+            if self._memory is not None:
+                self._memory.start()
+            self._open = opened.pop_all()
 
     def begin_step(self, iteration: int) -> None:
         """Begin the range of a step."""
-        self._last = iteration
         self._step = self._range(f"step {iteration}")
         self._step.__enter__()
 
@@ -55,18 +52,53 @@ class TorchRecording:
         """End the range of a step."""
         self._step.__exit__(None, None, None)
 
+    def finish(self) -> StepSummary | str:
+        """End the recording and write its files; return its summary, or a line about it."""
+        raise NotImplementedError
+
+    @property
+    def _name(self) -> str:
+        return f"rank{self._rank}-iteration{self._first}"
+
+    def _end_memory(self) -> None:
+        if self._memory is not None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._memory.stop(self._folder / f"{self._name}.memory.pickle")
+
+
+class TorchRecording(Recording):
+    """torch.profiler's trace, and a snapshot of the device's memory on request."""
+
+    def __init__(self, backend: Backend, folder: Path, rank: int, first: int, names: Names, *, memory: bool) -> None:
+        """Begin to record on this rank, before iteration `first`; `names` opens ranges by what it is given."""
+        from torch.profiler import ProfilerActivity, profile, record_function, supported_activities  # noqa: PLC0415
+
+        super().__init__(record_function, backend, folder, rank, first, memory=memory)
+        activities = [ProfilerActivity.CPU] if backend.device_type == "cpu" else supported_activities()  # type: ignore[no-untyped-call]
+        self._last = first
+        self._profile = profile(activities=activities, profile_memory=memory)
+        with _without_kineto_lines():
+            self._profile.prepare_trace()
+            self._profile.start_trace()
+        self._begin(names, self._stop_trace)
+
+    def _stop_trace(self) -> None:
+        with _without_kineto_lines():
+            self._profile.stop_trace()
+
+    def begin_step(self, iteration: int) -> None:
+        """Begin the range of a step."""
+        self._last = iteration
+        super().begin_step(iteration)
+
     def finish(self) -> StepSummary:
         """End the recording, write its files and return the summary; OSError or ValueError: they are not complete."""
         self._open.close()
-        with _without_kineto_lines():
-            self._profile.stop_trace()
-        name = f"rank{self._rank}-iteration{self._first}"
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            trace = self._write_trace(self._folder / f"{name}.trace.json.gz")
+            trace = self._write_trace(self._folder / f"{self._name}.trace.json.gz")
         finally:
-            if self._memory is not None:
-                self._memory.stop(self._folder / f"{name}.memory.pickle")
+            self._end_memory()
         times = step_times(trace, self._backend.process_group)
         is_cpu = self._backend.device_type == "cpu"
         summary = StepSummary.of(
@@ -89,30 +121,31 @@ class TorchRecording:
         return trace
 
 
-class DeviceRecording:
-    """What the maker's own profiler records; it has no summary here."""
+class DeviceRecording(Recording):
+    """What the maker's own profiler records, without a summary here, and a snapshot of memory as `TorchRecording`."""
 
-    def __init__(self, profiler: DeviceProfiler, names: Names) -> None:
+    def __init__(
+        self,
+        profiler: DeviceProfiler,
+        backend: Backend,
+        folder: Path,
+        rank: int,
+        first: int,
+        names: Names,
+        *,
+        memory: bool,
+    ) -> None:
         """Begin to record on this rank."""
+        super().__init__(profiler.range, backend, folder, rank, first, memory=memory)
         self.remark = profiler.start()
-        self._profiler = profiler
-        self._step: Any = None
-        self._open = ExitStack()
-        self._open.enter_context(names(profiler.range))
-
-    def begin_step(self, iteration: int) -> None:
-        """Begin the range of a step."""
-        self._step = self._profiler.range(f"step {iteration}")
-        self._step.__enter__()
-
-    def end_step(self) -> None:
-        """End the range of a step."""
-        self._step.__exit__(None, None, None)
+        self._begin(names, profiler.stop)
 
     def finish(self) -> str:
         """End the recording; return a line about it."""
-        self._open.close()
-        self._profiler.stop()
+        try:
+            self._open.close()
+        finally:
+            self._end_memory()
         return self.remark
 
 

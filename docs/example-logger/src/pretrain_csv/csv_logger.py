@@ -29,16 +29,16 @@ class CsvLogger(Logger):
             raise RunError(msg)
 
     def start(self) -> None:
-        if self._resumed is None:
-            self._path.write_text("iteration,curve,value\n")
-        else:
+        if self._resumed is not None and self._path.exists():
             self.go_back(self._resumed)
+        else:
+            self._path.write_text("iteration,curve,value\n")
 
     def metrics(self, metrics: Metrics) -> None:
         self._append((metrics.iteration, name, value) for name, value in metrics.curves.items())
 
     def event(self, event: LoggedEvent) -> None:
-        self._append([(event.iteration, event.name, event.text)])
+        self._append([(event.iteration, event.name, " ".join(event.text.splitlines()))])
 
     def go_back(self, to: Point) -> None:
         head, *lines = self._path.read_text().splitlines(keepends=True)

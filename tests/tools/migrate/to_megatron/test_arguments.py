@@ -78,6 +78,12 @@ SAID = {
     "evaluation.interval=0": ["--eval-iters 0"],
     "evaluation.iters=7": ["--eval-iters 7"],
     "logging={log_timers: true, loggers: [tensorboard]}": ["--tensorboard-dir tensorboard", "--timing-log-level 1"],
+    # Megatron-LM logs to W&B only where it writes for TensorBoard too.
+    "logging={loggers: [wandb], wandb_project: p}": [
+        "--tensorboard-dir tensorboard",
+        "--wandb-project p",
+        "--wandb-exp-name p",
+    ],
     "engine={name: deepspeed, zero: {stage: 1, overlap_comm: true, reduce_bucket_size: 1000}}": [
         "--use-distributed-optimizer",
         "--overlap-grad-reduce",

@@ -148,13 +148,17 @@ def evaluation_interval(recipe: Recipe) -> Answer:
 
 
 def loggers(recipe: Recipe) -> Answer:
-    """Return TensorBoard's folder, and what Megatron-LM does not log to; a project has a flag of its own."""
+    """Return TensorBoard's folder, and what Megatron-LM does not log to; a project has a flag of its own.
+
+    It logs to W&B only where it writes for TensorBoard too (training_log of megatron/training/training.py).
+    """
     section = recipe.logging
     missing = [name for name in section.loggers if name not in {"tensorboard", "wandb"}]
     if "wandb" in section.loggers and section.wandb_project is None:
         missing.insert(0, "wandb without logging.wandb_project")
     change = f"nothing is logged to {', '.join(missing)}" if missing else ""
-    return Answer(when("tensorboard" in section.loggers, "tensorboard_dir", "tensorboard").flags, change)
+    writes = not {"tensorboard", "wandb"}.isdisjoint(section.loggers)
+    return Answer(when(writes, "tensorboard_dir", "tensorboard").flags, change)
 
 
 def wandb_exp_name(recipe: Recipe) -> Answer:
