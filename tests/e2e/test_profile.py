@@ -23,6 +23,7 @@ def names_in(path):
     return {event["name"] for event in trace["traceEvents"] if event.get("cat") == "user_annotation"}
 
 
+@pytest.mark.full
 def test_a_trace_has_the_names_of_steps_phases_layers_and_kernels(text_tokens, tmp_path):
     printed, _ = run(text_tokens, tmp_path / "with", "profile={start: 3, steps: 2}")
     folder = tmp_path / "with/profile"

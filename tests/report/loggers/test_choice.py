@@ -84,7 +84,7 @@ def test_a_name_of_ours_that_a_distribution_registers_too_is_refused(site):
         (["tensorboard=3"], "tensorboard: 3 is not true or false."),
         (["loggers=[3]"], "logging.loggers.0: 3 is not text."),
         (
-            ["loggers=[mlflow]", "mlflow_tracking_uri='https://me:pw@host/mlflow'"],
+            ["loggers=[mlflow]", "mlflow_tracking_uri='https://example.org:pw@example.org/mlflow'"],
             (
                 "logging.mlflow_tracking_uri: a password is not written here: it would stand in recipe.yml, in the "
                 "report and in trackers. Give the address without it and set MLFLOW_TRACKING_USERNAME and "
@@ -135,10 +135,12 @@ def test_a_missing_package_is_told_before_ranks_start_but_not_to_a_resumed_run(t
 @pytest.mark.usefixtures("acme")
 def test_trackers_are_not_given_the_settings_of_others():
     recipe = made(
-        "loggers=[acme,mlflow]", "logger_options={acme: {token: secret}}", "mlflow_tracking_uri=http://me@host"
+        "loggers=[acme,mlflow]",
+        "logger_options={acme: {token: secret}}",
+        "mlflow_tracking_uri=http://example.org@example.org",
     )
     assert "secret" not in str(tracker.parameters(recipe))
-    assert tracker.parameters(recipe)["logging.mlflow_tracking_uri"] == "http://me@host"
+    assert tracker.parameters(recipe)["logging.mlflow_tracking_uri"] == "http://example.org@example.org"
 
 
 def test_what_is_no_logger_is_named(site, tmp_path):

@@ -290,7 +290,7 @@ def test_a_server_behind_tls_is_asked_with_the_users_certificates(tmp_path, monk
 
     asked = []
     monkeypatch.setattr(requests, "get", lambda url, **how: asked.append((url, how["verify"], how["cert"])))
-    recipe = recipe_of("loggers=[mlflow]", "mlflow_tracking_uri=https://host/mlflow/")
+    recipe = recipe_of("loggers=[mlflow]", "mlflow_tracking_uri=https://example.org/mlflow/")
     (logger,) = loggers_of(recipe, Run(directory=tmp_path, note=pytest.fail)).values()
     logger.check()
     monkeypatch.setenv("MLFLOW_TRACKING_SERVER_CERT_PATH", "ca.pem")
@@ -298,7 +298,7 @@ def test_a_server_behind_tls_is_asked_with_the_users_certificates(tmp_path, monk
     logger.check()
     monkeypatch.setenv("MLFLOW_TRACKING_INSECURE_TLS", "true")
     logger.check()
-    url = "https://host/mlflow/health"
+    url = "https://example.org/mlflow/health"
     assert asked == [(url, True, None), (url, "ca.pem", "me.pem"), (url, False, "me.pem")]
 
 
