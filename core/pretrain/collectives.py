@@ -55,8 +55,8 @@ def first_problem(problem: str | None) -> str | None:
 def on_rank0(ask: Callable[[], T], group: dist.ProcessGroup | None = None) -> T:
     """Return the result of `ask` on rank 0, on every rank. Collective: every rank of the world calls it.
 
-    Its PretrainError is raised on every rank, any other error as a RuntimeError on the other ranks. They wait in `group`,
-    which has all ranks; None: the default one, with the timeout of the training.
+    Its PretrainError is raised on every rank, any other error as a RuntimeError on the other ranks. They wait in
+    `group`, one of all ranks; None: the default one, with the timeout of the training.
     """
     outcome: list[Any] = [None, None]
     own: Exception | None = None

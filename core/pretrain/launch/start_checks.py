@@ -104,7 +104,7 @@ def _loggers(start: Start) -> None:
 def _tasks(start: Start) -> None:
     """Look for the library alone: reading its tasks, let alone their data, takes long."""
     if start.recipe.evaluation.tasks and find_spec("lm_eval") is None:
-        raise without_lm_eval("lm_eval")
+        raise without_lm_eval()
 
 
 def _checkpoint_folder(start: Start) -> None:

@@ -202,7 +202,7 @@ def _in_this_process() -> Iterator[None]:
 
 @contextmanager
 def _bars(*, shown: bool) -> Iterator[None]:
-    """Show lm-eval's progress bars, or hide them: it has no option for all of them."""
+    """Show lm-eval's progress bars, or hide all: its option is for some, and other threads need standard error."""
     made = tqdm.__init__
 
     def hidden(bar: Any, *args: Any, **options: Any) -> None:

@@ -14,7 +14,7 @@ model: {num_layers: 2, seq_length: 32}
 data: {path: corpus}
 logging:
   loggers: [mlflow, theirs]
-  mlflow_tracking_uri: http://me:hunter2@tracker
+  mlflow_tracking_uri: postgresql://me:hunter2@tracker/mlflow
   logger_options: {theirs: {key: hunter2}}
 optimizer: {lr: 0.001}
 """
