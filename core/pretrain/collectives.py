@@ -52,10 +52,11 @@ def first_problem(problem: str | None) -> str | None:
     return next((each for each in problems if each is not None), None)
 
 
-def on_rank0(ask: Callable[[], T]) -> T:
-    """Return the result of `ask` on rank 0, on every rank. Collective: every rank calls it.
+def on_rank0(ask: Callable[[], T], group: dist.ProcessGroup | None = None) -> T:
+    """Return the result of `ask` on rank 0, on every rank. Collective: every rank of the world calls it.
 
-    Its PretrainError is raised on every rank, any other error as a RuntimeError on the other ranks.
+    Its PretrainError is raised on every rank, any other error as a RuntimeError on the other ranks. They wait in
+    `group`, one of all ranks; None: the default one, with the timeout of the training.
     """
     outcome: list[Any] = [None, None]
     own: Exception | None = None
@@ -67,7 +68,7 @@ def on_rank0(ask: Callable[[], T]) -> T:
         except Exception as error:  # noqa: BLE001  whatever it is, the other ranks wait for this one's answer
             own = error
             outcome[1] = RuntimeError(f"rank 0 failed with {type(error).__name__}: {error}")
-    dist.broadcast_object_list(outcome)
+    dist.broadcast_object_list(outcome, group=group)
     answer, problem = outcome
     if problem is not None:
         raise problem if own is None else own

@@ -71,6 +71,13 @@ class TaskError(PretrainError):
     """A task of lm-evaluation-harness that cannot be evaluated."""
 
 
+def without_lm_eval(missing: str = "lm_eval") -> TaskError:
+    """Return the error where lm-eval, or a module that it needs, is not installed."""
+    return TaskError(
+        f"tasks are evaluated by lm-eval, which is not installed ({missing}).\nInstall it: pip install 'pretrain[eval]'"
+    )
+
+
 class LaunchError(PretrainError):
     """Processes that cannot be started, or do not fit the recipe's layout."""
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
 import random
 import shutil
 import sys
@@ -43,6 +45,17 @@ test_split: test
 doc_to_text: ""
 doc_to_target: page
 metric_list: [{metric: bits_per_byte, aggregation: bits_per_byte, higher_is_better: false}]
+metadata: {version: 1}
+"""
+ENDS = """
+task: ends
+dataset_path: json
+dataset_kwargs: {data_files: {test: FOLDER/words.jsonl}}
+output_type: loglikelihood
+test_split: test
+doc_to_text: "{{question}}"
+doc_to_target: " {{choices[0]}}"
+metric_list: [{metric: perplexity, aggregation: perplexity, higher_is_better: false}]
 metadata: {version: 1}
 """
 GPT2 = ("model.max_position_embeddings=32",)
@@ -89,6 +102,10 @@ def tasks(tmp_path_factory):
     for name, rows, task in (("words", questions, CHOICES), ("pages", pages, PAGES)):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         (folder / f"{name}.yaml").write_text(task.replace("FOLDER", str(folder)))
+    (folder / "ends.yaml").write_text(ENDS.replace("FOLDER", str(folder)))
+    (folder / "long.jsonl").write_text(json.dumps({"question": "a", "choices": ["b" * 40, "c"], "answer": 0}) + "\n")
+    long = CHOICES.replace("task: words", "task: long").replace("words.jsonl", "long.jsonl")
+    (folder / "long.yaml").write_text(long.replace("FOLDER", str(folder)))
     return folder
 
 
@@ -229,6 +246,65 @@ def test_a_training_evaluates_tasks_and_its_numbers_stay_what_they_are(recipe, t
     again = ("--run-dir", tmp_path / "with", "--resume", *settings(*drops, "evaluation.tasks=[words]", *chosen))
     assert call(recipe, *again) == 0
     assert [line for line in read_metrics(tmp_path / "with" / "metrics.jsonl") if line["kind"] == "task"] == found
+    assert call(recipe, *again, *settings("evaluation.tasks_limit=null")) == 0
+    last = read_metrics(tmp_path / "with" / "metrics.jsonl")[-1]
+    assert (last["iteration"], last["task"], last["limit"]) == (4, "words", None)
+
+
+@pytest.fixture
+def no_pool(monkeypatch):
+    """Refuse a pool of processes, which never ends where they inherit the handlers of a training."""
+
+    def refused(*_arguments, **_options):
+        raise AssertionError
+
+    monkeypatch.setattr(multiprocessing, "Pool", refused)
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("no_pool")
+def test_a_metric_whose_error_is_resampled_leaves_only_its_numbers_in_the_log(recipe, run_dir, tasks, tmp_path, capfd):
+    chosen = ("evaluation.tasks=[ends]", f"evaluation.tasks_include_path={tasks}")
+    capfd.readouterr()
+    assert call(recipe, "--run-dir", tmp_path / "run", *settings(*chosen)) == 0
+    out, err = capfd.readouterr()
+    found = read_metrics(tmp_path / "run" / "metrics.jsonl")[-1]["metrics"]
+    assert found["perplexity_stderr,none"] > 0
+    assert f"ends at iteration 3/3 | perplexity {found['perplexity,none']:.4f} +- " in out
+    assert "bootstrapping" not in out + err
+    assert "%|" not in err  # a bar of lm-eval; that of a data set which is read the first time stands before the log
+    assert "DISABLE_MULTIPROC" not in os.environ
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("no_pool")
+def test_json_is_one_object_whatever_lm_eval_prints(evaluate, run_dir):
+    assert evaluate(run_dir, names="ends")["results"]["ends"]["perplexity_stderr,none"] > 0
+
+
+@pytest.mark.full
+def test_options_that_are_left_out_are_the_recipes(run_dir, tasks, capfd):
+    chosen = (f"evaluation.tasks_include_path={tasks}", "evaluation.tasks_limit=2", "evaluation.tasks_num_fewshot=1")
+    capfd.readouterr()
+    assert call("evaluate", run_dir, "--tasks", "words", "--json", *settings("evaluation.tasks=[pages]", *chosen)) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert (found["n-shot"], found["n-samples"]["words"]["effective"]) == ({"words": 1}, 2)
+
+
+@pytest.mark.full
+@pytest.mark.ranks
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_task_that_fails_is_a_warning_of_a_training(ranks, recipe, tasks, tmp_path, capfd):
+    chosen = (f"evaluation.tasks_include_path={tasks}", "evaluation.tasks_interval=2", "evaluation.tasks=[words,long]")
+    capfd.readouterr()
+    assert call(recipe, "--nproc", ranks, "--run-dir", tmp_path / "run", *settings(*chosen)) == 0
+    out = capfd.readouterr().out
+    warning = "warning: tasks are not evaluated: the answer ' bbb"
+    assert out.count(warning) == 2
+    assert "The training continues." in out
+    kinds = [line["kind"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl")]
+    assert "task" not in kinds
+    assert (tmp_path / "run" / "checkpoints" / "iter_0000003").is_dir()
 
 
 @pytest.mark.full
@@ -244,7 +320,7 @@ def test_the_exported_models_card_has_its_recipe_data_losses_and_tasks(recipe, t
     assert f"| words | 0 | acc | {accuracy:.4f} |" in card
     assert f"| `{recipe.parent / 'text'}` | 1 | " in card
     assert "| tokens seen | 384, 32 a sequence |" in card
-    assert (tmp_path / "run" / "recipe.yml").read_text().rstrip() in card
+    assert (tmp_path / "run" / "recipe.yml").read_text().partition("logging:")[0] in card
     early = tmp_path / "run" / "checkpoints" / "iter_0000002"
     assert call("checkpoint", "convert", early, tmp_path / "early", "--to", "huggingface") == 0
     card = (tmp_path / "early" / "README.md").read_text()
@@ -272,8 +348,6 @@ def test_mistakes_are_errors_of_two_lines(run_dir, tasks, tmp_path, capfd):
     task("hub", ("dataset_path: json", "dataset_path: nobody/nothing"))
     task("writes", ("output_type: multiple_choice", "output_type: generate_until"), ("doc_to_choice: choices\n", ""))
     task("odd", ("{{question}}", "{{1 // (answer - 1)}}"))
-    with (tasks / "long.jsonl").open("w") as file:
-        file.write(json.dumps({"question": "a", "choices": ["b" * 40, "c"], "answer": 0}) + "\n")
     task("long", ("/words.jsonl", "/long.jsonl"))
     mistakes = {
         "wards": "'wards' is no task of lm-evaluation-harness. Did you mean 'words'?",

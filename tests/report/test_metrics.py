@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pretrain.errors import RunError
-from pretrain.report.metrics import EvalRecord, EventRecord, MetricsWriter, read_metrics
+from pretrain.report.metrics import EvalRecord, EventRecord, MetricsWriter, TaskRecord, read_metrics
 from report.conftest import room_for
 
 
@@ -109,8 +109,10 @@ def test_a_training_that_goes_back_drops_the_later_lines_and_writes_on(tmp_path,
         for iteration in (10, 20, 30):
             writer.write(train_record(iteration))
             writer.write(EvalRecord.of("valid", iteration, 4.0))
+    with closing(MetricsWriter(path)) as writer:
         writer.go_back(10)
-        assert not writer.has_evaluation("valid", 20)
+        assert writer.has_evaluation(EvalRecord.of("valid", 10, 5.0).to_json())
+        assert not writer.has_evaluation(EvalRecord.of("valid", 20, 4.0).to_json())
         writer.write(train_record(20, lm_loss=1.0))
     assert [(line["kind"], line["iteration"]) for line in read_metrics(path)] == [
         ("train", 10), ("eval", 10), ("train", 20),
@@ -153,3 +155,23 @@ def test_a_training_that_goes_back_once_more_keeps_its_earlier_rollbacks(tmp_pat
         writer.go_back(20, [[21, 25], [27, 29]])
         writer.write(rollback(20, 27, 29))
     assert [line["first_left_out"] for line in read_metrics(path)] == [21, 27]
+
+
+def test_results_of_a_task_are_the_same_evaluation_only_with_the_same_documents_and_examples(tmp_path):
+    def task(name="valid", iteration=10, num_fewshot=0, limit=3):
+        return TaskRecord(
+            iteration=iteration, task=name, num_fewshot=num_fewshot, limit=limit, metrics={"acc,none": 0.5}
+        )
+
+    path = tmp_path / "metrics.jsonl"
+    write(path, [task()])
+    with closing(MetricsWriter(path)) as writer:
+        assert writer.has_evaluation(task().to_json())
+        others = [
+            task(limit=None),
+            task(num_fewshot=1),
+            task("words"),
+            task(iteration=20),
+            EvalRecord.of("valid", 10, 4.0),
+        ]
+        assert [writer.has_evaluation(other.to_json()) for other in others] == [False] * 5

@@ -153,7 +153,7 @@ def test_all_ranks_do_what_the_first_one_sees(make, tmp_path, engine, monkeypatc
     sent = []
     monkeypatch.setattr(torch.distributed, "get_rank", lambda: 1)
 
-    def broadcast(objects):  # from rank 0, which sees no checkpoint
+    def broadcast(objects, group=None):  # from rank 0, which sees no checkpoint
         sent.append(list(objects))
         objects[:] = [None, None]
 

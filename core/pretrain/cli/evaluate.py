@@ -47,10 +47,20 @@ _SPLITS = ("train", "valid", "test")
     "--num-fewshot",
     type=click.IntRange(min=0),
     metavar="K",
-    help="Examples before each question.  [default: the task's]",
+    help="Examples before each question.  [default: the recipe's evaluation.tasks_num_fewshot, or the task's]",
 )
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="First documents of each task.  [default: all]")
-@click.option("--include-path", type=LocalPath(), metavar="DIR", help="Folder with further tasks, as YAML.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="First documents of each task.  [default: the recipe's evaluation.tasks_limit, or all]",
+)
+@click.option(
+    "--include-path",
+    type=LocalPath(),
+    metavar="DIR",
+    help="Folder with further tasks, as YAML.  [default: the recipe's evaluation.tasks_include_path]",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @backend_option
 @set_option

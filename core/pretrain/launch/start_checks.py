@@ -7,11 +7,12 @@ ranks is checked where it is used: abilities of the device, kernels, the content
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from pretrain.data.needed import own_corpus, samples_needed
-from pretrain.errors import DataError, PretrainError, RunError
+from pretrain.errors import DataError, PretrainError, RunError, without_lm_eval
 from pretrain.launch.run_directory import RUNS, check_run_dir, holds_run
 from pretrain.launch.run_lock import FILE as LOCK
 from pretrain.launch.run_lock import require_free
@@ -100,6 +101,12 @@ def _loggers(start: Start) -> None:
             logger.check()
 
 
+def _tasks(start: Start) -> None:
+    """Look for the library alone: reading its tasks, let alone their data, takes long."""
+    if start.recipe.evaluation.tasks and find_spec("lm_eval") is None:
+        raise without_lm_eval()
+
+
 def _checkpoint_folder(start: Start) -> None:
     from pretrain.checkpoint.owner import require_own  # noqa: PLC0415  --help needs none of these
     from pretrain.checkpoint.stored_folder import folder_of_run  # noqa: PLC0415
@@ -152,6 +159,7 @@ CHECKS = (
     StartCheck("data", _inputs),
     StartCheck("sample indices", _sample_indices),
     StartCheck("loggers", _loggers),
+    StartCheck("tasks", _tasks, on_rank0=True),
     StartCheck("starting checkpoint", _starting_checkpoint, on_rank0=True),
 )
 """All checks, the cheapest first."""

@@ -181,11 +181,7 @@ class MetricsWriter:
         path.parent.mkdir(parents=True, exist_ok=True)
         records = _repair(path, resume_at, left_out) if path.exists() else []
         self._path = path
-        self._evaluations = {
-            (each["task"] if each["kind"] == "task" else each.get("split", ""), each["iteration"])
-            for each in records
-            if each.get("kind") in {"eval", "task"}
-        }
+        self._evaluations = {_evaluation(each) for each in records if each.get("kind") in _TOLD_APART_BY}
         self._file = appended(path)
 
     def write(self, record: Record) -> None:
@@ -202,7 +198,7 @@ class MetricsWriter:
 
     def go_back(self, iteration: int, left_out: Sequence[Sequence[int]] = ()) -> None:
         """Drop the lines after an iteration, as a resumed run does; RunError: they cannot be dropped."""
-        self._evaluations = {(split, at) for split, at in self._evaluations if at <= iteration}
+        self._evaluations = {each for each in self._evaluations if each[1] <= iteration}
         try:
             if self._path.exists():  # somebody may have removed it
                 _repair(self._path, iteration, left_out)
@@ -210,13 +206,21 @@ class MetricsWriter:
             before, self._file = self._file, appended(self._path)
             before.close()
 
-    def has_evaluation(self, split: str, iteration: int) -> bool:
-        """Return whether the file had an evaluation of this split, or task, at this iteration when it was opened."""
-        return (split, iteration) in self._evaluations
+    def has_evaluation(self, line: Mapping[str, Any]) -> bool:
+        """Return whether the file had an evaluation as this line's, whatever its numbers, when it was opened."""
+        return _evaluation(line) in self._evaluations
 
     def close(self) -> None:
         """Close the file; may be called twice."""
         self._file.close()
+
+
+_TOLD_APART_BY = {"eval": ("split",), "task": ("task", "num_fewshot", "limit")}
+
+
+def _evaluation(line: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return kind and iteration of an evaluation's line, and what tells it from others of that iteration."""
+    return (line["kind"], line["iteration"], *(line.get(key) for key in _TOLD_APART_BY[line["kind"]]))
 
 
 def appended(path: Path) -> FileIO:

@@ -5,6 +5,10 @@ This is the only module that imports lm-eval, which is an extra of this distribu
 
 from __future__ import annotations
 
+import io
+import os
+import sys
+from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Any
 
 from lm_eval import utils
@@ -18,7 +22,7 @@ from pretrain.engine.protocol import ScoredTokens
 from pretrain.errors import TaskError, did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from torch import Tensor
 
@@ -27,6 +31,9 @@ if TYPE_CHECKING:
 
 _SEED = 1234  # lm-eval's own default, with which it draws the examples of few-shot prompts
 _GENERATES = "generate_until"
+_RESAMPLED = 1000
+"""Resamples for the standard error of a metric such as perplexity; lm-eval takes 100,000, in many processes."""
+_NO_POOL = "DISABLE_MULTIPROC"  # lm-eval looks for it whenever it resamples
 
 
 class HarnessModel(TemplateLM):  # type: ignore[misc]  # lm-eval is imported where it is used, not by mypy
@@ -45,7 +52,7 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # lm-eval is imported whe
         quiet: bool,
     ) -> None:
         super().__init__()
-        self._tokenizer, self._score, self._at_once, self._quiet = tokenizer, score, at_once, quiet
+        self._tokenizer, self._score, self._at_once, self.quiet = tokenizer, score, at_once, quiet
         self.max_length = max_length
         self._begin = tokenizer.encode("")  # what a tokenizer puts before every text, such as <s>
 
@@ -89,7 +96,7 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # lm-eval is imported whe
     ) -> list[tuple[float, bool]]:
         samples = [self._sample(*request) for request in requests]
         found: list[tuple[float, bool]] = []
-        with tqdm(total=len(samples), desc="Running loglikelihood requests", disable=self._quiet) as bar:
+        with tqdm(total=len(samples), desc="Running loglikelihood requests", disable=self.quiet) as bar:
             for begin in range(0, len(samples), self._at_once):
                 scores = self._score(samples[begin : begin + self._at_once]).tolist()
                 found += [(likelihood, others == 0) for likelihood, others in scores]
@@ -165,8 +172,48 @@ def evaluate_tasks(loaded: Any, model: HarnessModel, section: EvaluationSection)
         if told is None or (section.tasks_num_fewshot is not None and told != 0):  # 0: a prompt without room for any
             task.set_config(key="num_fewshot", value=section.tasks_num_fewshot or 0)
         task.set_fewshot_seed(seed=_SEED)
-    results: Mapping[str, Any] = evaluate(model, loaded, limit=section.tasks_limit, log_samples=False)
+    with (
+        _in_this_process(),
+        redirect_stdout(io.StringIO() if model.quiet else sys.stderr),
+        _bars(shown=not model.quiet),
+    ):
+        results: Mapping[str, Any] = evaluate(
+            model, loaded, limit=section.tasks_limit, bootstrap_iters=_RESAMPLED, log_samples=False
+        )
     return results
+
+
+@contextmanager
+def _in_this_process() -> Iterator[None]:
+    """Keep lm-eval from resampling in processes of a pool, which are forks of this one.
+
+    They inherit its handler of SIGTERM, which only takes notice, and the pool would wait for ever until they end by it.
+    """
+    before = os.environ.get(_NO_POOL)
+    os.environ[_NO_POOL] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_NO_POOL]
+        else:
+            os.environ[_NO_POOL] = before
+
+
+@contextmanager
+def _bars(*, shown: bool) -> Iterator[None]:
+    """Show lm-eval's progress bars, or hide all: its option is for some, and other threads need standard error."""
+    made = tqdm.__init__
+
+    def hidden(bar: Any, *args: Any, **options: Any) -> None:
+        made(bar, *args, **{**options, "disable": True})
+
+    if not shown:
+        tqdm.__init__ = hidden
+    try:
+        yield
+    finally:
+        tqdm.__init__ = made
 
 
 def table(results: Mapping[str, Any]) -> str:

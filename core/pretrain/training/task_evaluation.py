@@ -11,10 +11,12 @@ import orjson
 import torch.distributed as dist
 
 from pretrain.checkpoint import generators
+from pretrain.checkpoint.agreement import between_hosts
 from pretrain.collectives import on_rank0
 from pretrain.data.tokenizers.tokenizer import end_token
 from pretrain.engine.protocol import ScoredTokens
-from pretrain.errors import PretrainError, TaskError
+from pretrain.errors import PretrainError, TaskError, without_lm_eval
+from pretrain.report.hang.position import TASKS, Position
 from pretrain.report.metrics import FILE, MetricsWriter, TaskRecord
 from pretrain.report.run_page import write_report
 from pretrain.training.event import Event
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from pretrain.training.rank_setup import RankSetup
     from pretrain.training.trained_model import TrainedModel
 
+_WAITING_MINUTES = 24 * 60  # timeout of ranks that wait until rank 0 has downloaded, tokenized or resampled
 _BATCHES_AT_ONCE = 8  # micro-batches of a rank and stage that are sent and computed together
 
 
@@ -43,21 +46,24 @@ def harness() -> Any:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("pretrain"):
             raise
-        msg = f"tasks are evaluated by lm-eval, which is not installed ({error.name}).\n"
-        msg += "Install it: pip install 'pretrain[eval]'"
-        raise TaskError(msg) from error
+        raise without_lm_eval(str(error.name)) from error
     return found
 
 
 class TaskEvaluation:
     """Tasks with their data, on rank 0, and the model that answers."""
 
-    def __init__(self, setup: RankSetup, engine: ForwardEngine, *, quiet: bool) -> None:
+    def __init__(
+        self, setup: RankSetup, engine: ForwardEngine, *, quiet: bool, position: Position | None = None
+    ) -> None:
         """Load the recipe's tasks; all ranks call it together, and a TaskError is raised on all."""
         end_token(setup.tokenizer, "evaluation.tasks")
         self._setup, self._engine, self._quiet = setup, engine, quiet
+        self._position = position or Position()
+        self._waiting = between_hosts(TASKS, _WAITING_MINUTES)
         self._loaded: Any = None
-        on_rank0(self._load)
+        with self._position.during(TASKS):
+            on_rank0(self._load, self._waiting)
 
     def _load(self) -> None:
         with _own_generators():
@@ -65,7 +71,7 @@ class TaskEvaluation:
 
     def run(self) -> Mapping[str, Any] | None:
         """Return lm-eval's results on rank 0, None elsewhere; all ranks call it together."""
-        with _own_generators():
+        with _own_generators(), self._position.during(TASKS):
             if self._setup.world.rank == 0:
                 return self._ask()
             self._answer()
@@ -77,8 +83,8 @@ class TaskEvaluation:
         def score(samples: Sequence[ScoredTokens]) -> Tensor:
             nonlocal is_computing
             is_computing = True
-            dist.broadcast_object_list([[tuple(sample) for sample in samples]])
-            found = self._engine.log_likelihoods(samples).cpu()
+            self._tell([tuple(sample) for sample in samples])
+            found = self._log_likelihoods(samples)
             is_computing = False
             return found
 
@@ -89,26 +95,34 @@ class TaskEvaluation:
         try:
             results: Mapping[str, Any] = library.evaluate_tasks(self._loaded, model, recipe.evaluation)
         except PretrainError as error:
-            dist.broadcast_object_list([error])
+            self._tell(error)
             raise
         except Exception as error:
             if is_computing:  # the other ranks are in the same collective, and not here
                 raise
             problem = _failed(error)
-            dist.broadcast_object_list([problem])
+            self._tell(problem)
             raise problem from error
-        dist.broadcast_object_list([None])
+        self._tell(None)
         return results
+
+    def _tell(self, what: Sequence[Any] | Exception | None) -> None:
+        """Tell the other ranks samples to compute, the error that ends the evaluation, or its end."""
+        dist.broadcast_object_list([what], group=self._waiting)
+
+    def _log_likelihoods(self, samples: Sequence[ScoredTokens]) -> Tensor:
+        with self._position.during("evaluation"):
+            return self._engine.log_likelihoods(samples).cpu()
 
     def _answer(self) -> None:
         while True:
             told: list[Any] = [None]
-            dist.broadcast_object_list(told)
+            dist.broadcast_object_list(told, group=self._waiting)
             if told[0] is None:
                 return
             if isinstance(told[0], Exception):
                 raise told[0]
-            self._engine.log_likelihoods([ScoredTokens(*sample) for sample in told[0]])
+            self._log_likelihoods([ScoredTokens(*sample) for sample in told[0]])
 
 
 def _failed(error: Exception) -> TaskError:
@@ -154,7 +168,8 @@ class TaskEvaluations(Event):
     @classmethod
     def of(cls, training: Training, setup: RankSetup) -> TaskEvaluations:
         """Load the tasks; all ranks call it together."""
-        return cls(training, TaskEvaluation(setup, training.engine, quiet=True))
+        position = training.meter.timers.position
+        return cls(training, TaskEvaluation(setup, training.engine, quiet=True, position=position))
 
     def after_iteration(self, due: Due) -> bool:
         """Evaluate if it is due."""
@@ -173,8 +188,12 @@ class TaskEvaluations(Event):
         meter, iteration = self.training.meter, self.training.progress.iteration
         limit = self.training.recipe.evaluation.tasks_limit
         with meter.pausing():
-            with meter.timers.phase("evaluation"):
-                results = self.evaluation.run()
+            try:
+                with meter.timers.phase("evaluation"):
+                    results = self.evaluation.run()
+            except TaskError as error:  # all ranks have it
+                meter.logger.note(f"warning: tasks are not evaluated: {error}\nThe training continues.")
+                return
             for record in records_of(results, iteration, limit) if results else ():
                 meter.logger.task(record, self.training.progress.consumed_samples)
 
@@ -182,13 +201,9 @@ class TaskEvaluations(Event):
 def with_tasks(
     recipe: Recipe, tasks: Sequence[str], *, include_path: str | None, num_fewshot: int | None, limit: int | None
 ) -> Recipe:
-    """Return the recipe with other tasks to evaluate."""
-    changed = {
-        "tasks": tuple(tasks),
-        "tasks_include_path": include_path,
-        "tasks_num_fewshot": num_fewshot,
-        "tasks_limit": limit,
-    }
+    """Return the recipe with other tasks to evaluate; where an option is None the recipe's own value stays."""
+    given = {"tasks_include_path": include_path, "tasks_num_fewshot": num_fewshot, "tasks_limit": limit}
+    changed = {"tasks": tuple(tasks)} | {key: value for key, value in given.items() if value is not None}
     return recipe.model_copy(update={"evaluation": recipe.evaluation.model_copy(update=changed)})
 
 

@@ -75,6 +75,11 @@ def test_the_end_takes_as_long_as_what_is_left_to_write(given):
     assert hangs(given, position(activities.END), 581, waited=581)
 
 
+@pytest.mark.parametrize("given", [None, 5])
+def test_lm_eval_takes_as_long_as_it_needs(given):
+    assert not hangs(given, position(activities.TASKS), 5000)
+
+
 def test_zero_switches_it_off():
     assert HangLimit(0, 600).is_off
     assert not hangs(0, position("data"), 1e9, waited=1e9)

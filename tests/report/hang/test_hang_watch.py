@@ -209,12 +209,18 @@ def test_a_rank_hangs_by_the_time_that_it_waits_not_by_that_of_the_work_before(t
     assert len(looks) < 250, "each reads the whole flight recorder"
 
 
-def hung_after(folder, monkeypatch, *steps, called_at, ranks=1):
+@pytest.mark.parametrize(("group", "hangs"), [(position.TASKS, False), ("default_pg", True)])
+def test_a_rank_that_waits_for_lm_eval_on_another_one_does_not_hang(tmp_path, monkeypatch, group, hangs):
+    seconds = hung_after(tmp_path / "now", monkeypatch, *[1.0] * 999, called_at=101.0, group=group)
+    assert (seconds is not None) == hangs
+
+
+def hung_after(folder, monkeypatch, *steps, called_at, ranks=1, **collective):
     """Return the seconds after its call that a rank counts as hanging; None if it does not in all these steps."""
     rank = Rank(folder, given=None, ranks=ranks)
     rank.position.enter("save")
     clock = Clock(rank.watch, monkeypatch)
-    waits_in = called(called=called_at)
+    waits_in = called(called=called_at, **collective)
     monkeypatch.setattr(
         rank.watch, "_look", lambda _s: SimpleNamespace(waits_in=waits_in if clock.now >= called_at else None)
     )

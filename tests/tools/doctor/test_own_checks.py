@@ -282,6 +282,11 @@ CASES = [
     ),
     # The package or the login is missing.
     ("loggers", lambda _: ["--set", "logging={loggers: [comet]}"], "logging.loggers: comet "),
+    (
+        "tasks",
+        lambda _: ["--set", "evaluation.tasks=[words]"],
+        "tasks are evaluated by lm-eval, which is not installed",
+    ),
     ("starting checkpoint", lambda _: ["--set", "checkpoint.load=nowhere"], "checkpoint.load: nowhere holds no "),
     ("starting checkpoint", loads_another_model, "is of another run: model.num_layers 3 (recipe: 2)."),
     ("starting checkpoint", resumed_with_another_model, "is of another run: model.hidden_size 128 (recipe: 64)."),
@@ -302,7 +307,8 @@ def start_of(words):
 
 
 @pytest.mark.parametrize(("name", "prepare", "message"), CASES)
-def test_a_run_is_refused_and_the_doctor_says_the_same(workplace, capsys, name, prepare, message):
+def test_a_run_is_refused_and_the_doctor_says_the_same(workplace, capsys, monkeypatch, name, prepare, message):
+    monkeypatch.setitem(sys.modules, "lm_eval", None)  # as where the extra is not installed
     words = prepare(workplace)
     with pytest.raises(SystemExit) as end:
         main(["run", "tiny.yml", *words])

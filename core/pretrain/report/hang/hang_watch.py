@@ -15,7 +15,7 @@ from pretrain.plugins.collective_record import BESIDE, process_groups
 from pretrain.report.hang.awaited_collective import CalledCollectives
 from pretrain.report.hang.diagnosis import full_report
 from pretrain.report.hang.gathering import REPORT, Gathering, Questions, ReportRequests, next_request_folder
-from pretrain.report.hang.position import BETWEEN, END, FORWARD_BACKWARD, STEP
+from pretrain.report.hang.position import BETWEEN, END, FORWARD_BACKWARD, STEP, TASKS
 from pretrain.report.hang.rank_state import own_state
 
 if TYPE_CHECKING:
@@ -128,8 +128,8 @@ class HangWatch:
             return 0.0
         waits_in = self._look(quiet).waits_in
         # Both by the clock of the time of day, and before this: setting it now changes nothing.
-        # A checkpoint's thread waits for the slowest writer, and longer than the others may.
-        counts = waits_in is not None and waits_in.group != BESIDE
+        # A checkpoint's thread waits for the slowest writer, and ranks for lm-eval on rank 0, longer than others may.
+        counts = waits_in is not None and waits_in.group not in {BESIDE, TASKS}
         waited = quiet - max(0.0, waits_in.called - self._moved_at) if waits_in is not None and counts else 0.0
         self._next_look = now + min(_LOOK_AGAIN, self._watched.limit.longest_wait - waited)
         return waited
@@ -294,8 +294,8 @@ class HangLimit:
         """
         if self.is_off:
             return False
-        # At its end, and until the data workers have started, a rank may take as long as it needs.
-        may_last = place.activity == END or (place.activity == "data" and place.median_step() is None)
+        # At its end, for lm-eval, and until the data workers have started, a rank may take as long as it needs.
+        may_last = place.activity in {END, TASKS} or (place.activity == "data" and place.median_step() is None)
         if self.given is not None and place.iteration and seconds > self.given and not may_last:
             return True
         if seconds > self.longest_wait and waited() > self.longest_wait:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-START, LOAD, STEP, FORWARD_BACKWARD = "start", "load", "interval", "forward-backward"
+START, LOAD, STEP, FORWARD_BACKWARD, TASKS = "start", "load", "interval", "forward-backward", "tasks"
 BETWEEN, LOG, GENERATE, REDUCTION, END = "between", "log", "generate", "gradient reduction", "end"
 """Activities beside the phases of `pretrain.report.timers`."""
 
@@ -26,7 +26,7 @@ EMBEDDING, OUTPUT = "embedding", "output layer"
 
 _WORDS = (
     *("", START, LOAD, STEP, FORWARD_BACKWARD, BETWEEN, LOG, GENERATE, FORWARD, BACKWARD, EMBEDDING, OUTPUT),
-    *("data", "optimizer", "evaluation", "save", END),
+    *("data", "optimizer", "evaluation", "save", TASKS, END),
 )
 _CODES = {word: code for code, word in enumerate(_WORDS)}
 _LAYOUT = struct.Struct("<6i")
@@ -154,6 +154,7 @@ _ACTIVITIES = {
     "data": "data loading",
     "optimizer": "the optimizer",
     "evaluation": "the evaluation",
+    TASKS: "the evaluation on tasks",
     "save": "saving",
 }
 """Activities of a position -> words that follow "it is in"."""

@@ -27,9 +27,9 @@ class MetricsFile(Logger):
             left_out=() if resumed is None else resumed.left_out,
         )
 
-    def has_evaluation(self, split: str, iteration: int) -> bool:
+    def has_evaluation(self, line: Mapping[str, Any]) -> bool:
         """Return `MetricsWriter.has_evaluation`."""
-        return self._writer.has_evaluation(split, iteration)
+        return self._writer.has_evaluation(line)
 
     def metrics(self, metrics: Metrics) -> None:
         """Append the line; of timers there is none."""

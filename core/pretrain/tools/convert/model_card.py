@@ -41,9 +41,13 @@ class _Run:
     """What the directory of a run tells of one of its checkpoints."""
 
     name: str
-    recipe: str  # text of recipe.yml
-    settings: dict[str, Any]  # its content
+    settings: dict[str, Any]  # content of recipe.yml
     records: Sequence[dict[str, Any]]  # of metrics.jsonl, up to the checkpoint
+
+    def recipe(self) -> str:
+        """Return the recipe as YAML, without `logging`: addresses of trackers may have passwords, and options keys."""
+        shown = {name: keys for name, keys in self.settings.items() if name != "logging"}
+        return yaml.safe_dump(shown, sort_keys=False, allow_unicode=True, width=120)
 
     def last(self, kind: str, **keys: object) -> dict[str, Any] | None:
         """Return the last record of a kind with these values."""
@@ -81,15 +85,13 @@ def _run_of(weights: ModelWeights) -> _Run | None:
     if file is None:
         return None
     try:
-        text = file.read_text(encoding="utf-8")
-        settings = yaml.safe_load(text)
+        settings = yaml.safe_load(file.read_text(encoding="utf-8"))
         records = read_metrics(file.parent / FILE) if (file.parent / FILE).is_file() else []
     except (PretrainError, OSError, ValueError, yaml.YAMLError):
         return None
     upto = [each for each in records if weights.iteration is not None and each["iteration"] <= weights.iteration]
     return _Run(
         name=file.parent.resolve().name,
-        recipe=text,
         settings=settings if isinstance(settings, dict) else {},
         records=upto,
     )
@@ -136,9 +138,10 @@ def _training(weights: ModelWeights, run: _Run | None) -> Iterable[str]:
     )
     if tasks := _task_rows(run):
         yield _table(("task", "few-shot", "metric", "value", "standard error"), tasks)
-    yield f"The recipe, for pretrain {__version__}:"
-    fence = "~~~~" if "```" in run.recipe else "```"
-    yield f"{fence}yaml\n{run.recipe.rstrip()}\n{fence}"
+    yield f"The recipe, for pretrain {__version__}, without its section `logging`:"
+    recipe = run.recipe()
+    fence = "~~~~" if "```" in recipe else "```"
+    yield f"{fence}yaml\n{recipe}{fence}"
 
 
 def _sequence_length(run: _Run | None) -> int | None:

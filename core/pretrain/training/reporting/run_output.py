@@ -84,18 +84,21 @@ class RunLogger:
     def evaluation(self, record: EvalRecord, consumed_samples: int) -> None:
         """Log an evaluation; in the loggers once, also where a finished run is started again."""
         self._console.evaluation(record)
-        if not self.has_evaluation(record.split, record.iteration):
+        if not self._has(record.to_json()):
             self._send(of_evaluation(record, consumed_samples))
 
     def task(self, record: TaskRecord, consumed_samples: int) -> None:
         """Log the results of a task; in the loggers once, as an evaluation."""
         self._console.task(record)
-        if not self.has_evaluation(record.task, record.iteration):
+        if not self._has(record.to_json()):
             self._send(of_task(record, consumed_samples))
 
     def has_evaluation(self, split: str, iteration: int) -> bool:
         """Say whether the run had logged this evaluation before it was started or resumed; False on other ranks."""
-        return self._metrics is not None and self._metrics.has_evaluation(split, iteration)
+        return self._has({"kind": "eval", "split": split, "iteration": iteration})
+
+    def _has(self, line: Mapping[str, Any]) -> bool:
+        return self._metrics is not None and self._metrics.has_evaluation(line)
 
     def event(self, record: EventRecord) -> None:
         """Log something that happened to the training."""
