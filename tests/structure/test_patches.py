@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 ALLOWED = {
     "report/loggers/tensorboard.py": "threading.excepthook, Python's own place for it: TensorBoard's thread prints "
     "a traceback of an error that it also hands to us",
-    "training/harness.py": "tqdm.__init__, while lm-eval runs within a training: it has no option for all of its bars",
 }
 """Modules outside the bridge that replace something, and why."""
 

@@ -94,6 +94,9 @@ def command(
     from pretrain.recipe import load_recipe  # noqa: PLC0415
 
     world, nodes, nproc = place_of_process(RankCounts(**counts))
+    if not recipe.exists():
+        msg = f"{recipe}: there is neither a recipe nor a run directory of that name."
+        raise RecipeError(msg)
     file = recipe / RECIPE if is_run(recipe) else recipe
     loaded = load_recipe(file, overrides)
     source = load or (recipe if is_run(recipe) else _named(loaded))

@@ -74,6 +74,7 @@ def read_runs(run_dirs: Sequence[Path]) -> list[RunData]:
 def _read(run_dir: Path, name: str) -> RunData:
     if not (run_dir / metrics.FILE).is_file():
         what = "holds no metrics.jsonl" if run_dir.is_dir() else "is not a directory"
+        what += "; give the runs in it" if any(run_dir.glob(f"*/{metrics.FILE}")) else ""
         msg = f"{run_dir} {what}.\nGive the directory of a run: the one that `pretrain run` prints, or its --run-dir."
         raise RunError(msg)
     lines = metrics.read_metrics(run_dir / metrics.FILE)

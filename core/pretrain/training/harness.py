@@ -124,7 +124,7 @@ def load_tasks(section: EvaluationSection) -> Any:
         if name not in manager.task_index:
             msg = (
                 f"{name!r} is no task of lm-evaluation-harness.{did_you_mean(name, manager.all_tasks)}\n"
-                "`lm_eval ls tasks` lists them; a folder with further ones is named by --include-path "
+                "`lm_eval ls tasks` lists them; a folder with further ones, as .yaml files, is named by --include-path "
                 "(evaluation.tasks_include_path)."
             )
             raise TaskError(msg)
@@ -172,11 +172,7 @@ def evaluate_tasks(loaded: Any, model: HarnessModel, section: EvaluationSection)
         if told is None or (section.tasks_num_fewshot is not None and told != 0):  # 0: a prompt without room for any
             task.set_config(key="num_fewshot", value=section.tasks_num_fewshot or 0)
         task.set_fewshot_seed(seed=_SEED)
-    with (
-        _in_this_process(),
-        redirect_stdout(io.StringIO() if model.quiet else sys.stderr),
-        _bars(shown=not model.quiet),
-    ):
+    with _in_this_process(), redirect_stdout(io.StringIO() if model.quiet else sys.stderr):
         results: Mapping[str, Any] = evaluate(
             model, loaded, limit=section.tasks_limit, bootstrap_iters=_RESAMPLED, log_samples=False
         )
@@ -198,22 +194,6 @@ def _in_this_process() -> Iterator[None]:
             del os.environ[_NO_POOL]
         else:
             os.environ[_NO_POOL] = before
-
-
-@contextmanager
-def _bars(*, shown: bool) -> Iterator[None]:
-    """Show lm-eval's progress bars, or hide all: its option is for some, and other threads need standard error."""
-    made = tqdm.__init__
-
-    def hidden(bar: Any, *args: Any, **options: Any) -> None:
-        made(bar, *args, **{**options, "disable": True})
-
-    if not shown:
-        tqdm.__init__ = hidden
-    try:
-        yield
-    finally:
-        tqdm.__init__ = made
 
 
 def table(results: Mapping[str, Any]) -> str:

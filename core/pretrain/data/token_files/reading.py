@@ -47,8 +47,7 @@ class TokenFile:
         idx, bin_ = idx_path(prefix), bin_path(prefix)
         for path in (idx, bin_):
             if not path.is_file():
-                msg = f"token file {path} is missing.\nBuild it: pretrain data build INPUT.jsonl --output-prefix ..."
-                raise DataError(msg)
+                raise _missing(path)
         dtype, sequences, documents = _read_header(idx)
         content = np.memmap(idx, mode="r", dtype=np.uint8)
         where = HEADER.size
@@ -176,6 +175,14 @@ def _hashed(size: int) -> list[tuple[int, int]]:
         return [(0, size)]
     begins = np.linspace(_END_BYTES, max(_END_BYTES, size - _END_BYTES - _PART_BYTES), _PARTS, dtype=np.int64).tolist()
     return [(0, _END_BYTES), *((begin, begin + _PART_BYTES) for begin in begins), (size - _END_BYTES, size)]
+
+
+def _missing(path: Path) -> DataError:
+    longer = sorted(other.stem for other in path.parent.glob("*.idx") if other.stem.startswith(f"{path.stem}_"))
+    near = f" Did you mean '{path.parent / longer[0]}'?" if longer else ""  # data build adds the key of the text
+    return DataError(
+        f"token file {path} is missing.{near}\nBuild it: pretrain data build INPUT.jsonl --output-prefix ..."
+    )
 
 
 def _read_header(idx: Path) -> tuple[np.dtype[Any], int, int]:
