@@ -147,6 +147,7 @@ def test_mistakes_are_errors_of_two_lines(recipe, run_dir, tmp_path, capfd):
     mistakes = {
         (recipe,): "names no checkpoint to evaluate (checkpoint.load).",
         (recipe, "--load", tmp_path / "absent"): "does not exist.",
+        (tmp_path / "absent",): "there is neither a recipe nor a run directory of that name.",
         (recipe, "--load", recipe.parent): "has no checkpoint of a known format.",
         (recipe, "--load", damaged): "is damaged: its checksum has changed",
         (run_dir, *settings("model.num_layers=3")): "model.num_layers 2 (recipe: 3).",

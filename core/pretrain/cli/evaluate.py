@@ -95,7 +95,8 @@ def command(
 
     world, nodes, nproc = place_of_process(RankCounts(**counts))
     if not recipe.exists():
-        msg = f"{recipe}: there is neither a recipe nor a run directory of that name."
+        msg = f"{recipe}: there is neither a recipe nor a run directory of that name.\n"
+        msg += "Give the path of a YAML file, or the directory of a run: the one that it printed, or its --run-dir."
         raise RecipeError(msg)
     file = recipe / RECIPE if is_run(recipe) else recipe
     loaded = load_recipe(file, overrides)

@@ -117,6 +117,10 @@ class TestDamage:
         assert f"p{suffix} is missing" in self.error(prefix)
         assert "pretrain data build" in self.error(prefix)
 
+    def test_the_file_that_is_meant_is_named_where_the_key_of_the_text_was_left_out(self, prefix):
+        write(prefix.with_name("mine_text_document"), [[[1]]])
+        assert f"Did you mean '{prefix.with_name('mine_text_document')}'?" in self.error(prefix.with_name("mine"))
+
     def test_a_truncated_bin_is_named_with_both_sizes(self, prefix):
         bin_path(prefix).write_bytes(bin_path(prefix).read_bytes()[:-3])
         assert "p.bin is truncated: 7 bytes, p.idx expects 10" in self.error(prefix)
