@@ -31,11 +31,17 @@ if TYPE_CHECKING:
 
 BEFORE_THE_BRIDGE = ("pretrain.bridge", "pretrain.cpu")
 AFTER_THE_BRIDGE = "megatron"
+OF_AN_EXTRA = {"pretrain.training.harness": "lm_eval"}
+"""Modules that import the library of an extra, which need not be installed."""
 
 
 def main(package: str, *, bridge: bool) -> None:
     """Print the effects."""
-    modules = modules_of(package)
+    modules = {
+        name: path
+        for name, path in modules_of(package).items()
+        if name not in OF_AN_EXTRA or importlib.util.find_spec(OF_AN_EXTRA[name]) is not None
+    }
     elsewhere = {name: None for path in modules.values() for name in imports_from_elsewhere(path, package)}
     load([name for name in elsewhere if not name.startswith(AFTER_THE_BRIDGE)])
     effects: dict[str, list[str]] = {}
