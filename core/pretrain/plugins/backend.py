@@ -142,7 +142,7 @@ class MemoryRecorder(Protocol):
 
 
 class _MemoryHistory:
-    """`MemoryRecorder` of a device whose torch module has the functions of torch.cuda.memory."""
+    """`MemoryRecorder` of a device whose torch module has these functions of its `memory`."""
 
     def __init__(self, record: Callable[..., None], dump: Callable[[str], None]) -> None:
         self._record, self._dump = record, dump

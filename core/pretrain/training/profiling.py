@@ -7,12 +7,12 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-import torch
 import torch.distributed as dist
 
 from pretrain.errors import BackendError, RecipeError
 from pretrain.report.step_summary import FOLDER, StepSummary, summary_text
 from pretrain.training.event import Event
+from pretrain.training.reporting.meter import synchronize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -141,13 +141,13 @@ class Profiling(Event):
             if self._rank in self._section.ranks:
                 self._attempt(partial(self._start, iteration))
         if self._recording is not None:
-            self._wait_for_device()
+            synchronize(self._device)
             self._attempt(partial(self._recording.begin_step, iteration))
 
     def end_step(self, iteration: int, step: Step) -> None:  # noqa: ARG002  an event's signature
         """End the range of a profiled step."""
         if self._recording is not None:
-            self._wait_for_device()
+            synchronize(self._device)
             self._attempt(self._recording.end_step)
 
     def after_iteration(self, due: Due) -> bool:
@@ -209,7 +209,3 @@ class Profiling(Event):
             )
         is_first = self._rank == min(self._section.ranks)
         return summary_text(found, parts=is_first) if isinstance(found, StepSummary) else found
-
-    def _wait_for_device(self) -> None:
-        if self._device.type != "cpu":
-            getattr(torch.get_device_module(self._device), "synchronize", torch.accelerator.synchronize)()

@@ -126,11 +126,11 @@ class Meter:
     ) -> Meter:
         """Return the meter of a rank, whose timers move its position; `reads_data` says whether its stages read any."""
         recipe, backend, device = setup.recipe, setup.plugins.backend, setup.device
-        synchronize = partial(_synchronize, device) if recipe.logging.log_timers else None
+        wait = partial(synchronize, device) if recipe.logging.log_timers else None
         return cls(
             recipe=recipe,
             logger=logger,
-            timers=PhaseTimers(synchronize=synchronize, position=position),
+            timers=PhaseTimers(synchronize=wait, position=position),
             interval=Interval(device),
             speedometer=Speedometer(
                 seq_length=recipe.model.seq_length,
@@ -218,5 +218,6 @@ class Meter:
         }
 
 
-def _synchronize(device: torch.device) -> None:
+def synchronize(device: torch.device) -> None:
+    """Wait until the device is idle; of a CPU torch's own function returns at once."""
     getattr(torch.get_device_module(device), "synchronize", torch.accelerator.synchronize)()
