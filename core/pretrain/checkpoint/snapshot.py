@@ -14,7 +14,7 @@ from megatron.core.dist_checkpointing.core import CheckpointingConfig, save_conf
 from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShardedStrategy
 
 from pretrain.bridge.megatron import checkpoint as bridge_checkpoint
-from pretrain.checkpoint import checksums, generators
+from pretrain.checkpoint import checksums, generators, shares
 from pretrain.checkpoint.agreement import first_of, gathered
 from pretrain.checkpoint.checksums import FileDigest, Recorder
 from pretrain.checkpoint.folder import FORMAT
@@ -46,7 +46,13 @@ class ShardedFiles:
         Without `copies` tensors that are in host memory already are not copied, and must not change until the write.
         """
         strategy = _Strategy("torch_dist", 1)
-        request = dist_checkpointing.save(state, str(directory), sharded_strategy=strategy, async_sharded_save=True)
+        request = dist_checkpointing.save(
+            state,
+            str(directory),
+            sharded_strategy=strategy,
+            async_sharded_save=True,
+            validate_access_integrity=False,  # torch's planner finds gaps and overlaps; this asks all ranks on each
+        )
         self._directory, self._writer, self._index = directory, strategy.writer, strategy.index
         self._write: Callable[..., None] | None = request.async_fn
         self._buckets: list[Any] = []
@@ -76,10 +82,13 @@ class ShardedFiles:
 
 
 class _Strategy(TorchDistSaveShardedStrategy):  # type: ignore[misc]
-    """Keeps what the index is written with; the index is None on other ranks than the first."""
+    """Writes this rank's share, and keeps what the index is written with, which is None on other ranks than the first."""
 
     writer: Any = None
     index: Any = None
+
+    def async_save(self, sharded_state_dict: Any, checkpoint_dir: Path) -> Any:
+        return super().async_save(dict(enumerate(shares.own(sharded_state_dict))), checkpoint_dir)
 
     def _get_save_and_finalize_callbacks(self, writer: Any, save_state_dict_ret: Any) -> Any:
         self.writer, (_, self.index, _) = writer, save_state_dict_ret
