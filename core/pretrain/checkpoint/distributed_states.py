@@ -9,12 +9,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from megatron.core.dist_checkpointing.mapping import ShardedTensor, ShardedTensorFactory
+from megatron.core.dist_checkpointing.mapping import ShardedTensorFactory
 
-from pretrain.checkpoint.shares import Box, boxes, piece
+from pretrain.checkpoint.shares import boxes, piece
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+
+    from megatron.core.dist_checkpointing.mapping import ShardedTensor
+
+    from pretrain.checkpoint.shares import Box
 
 States = dict[str, torch.Tensor]  # flat, by megatron-core's names: "param", "exp_avg", ...
 
@@ -29,8 +33,11 @@ def held(optimizer: Any) -> Iterator[tuple[torch.Tensor, int, States]]:
                     yield weight, ranges["param"].start, {key: flat for key, flat in states.items() if key != "step"}
 
 
-def pieces(part: Any, key: str, start: int, flat: torch.Tensor) -> Iterator[ShardedTensor]:
-    """Yield elements `start` and on of a weight's state as pieces that are views of `flat`; `part` is the weight's."""
+def pieces(part: Any, prefix: str, start: int, flat: torch.Tensor) -> Iterator[ShardedTensor]:
+    """Yield elements `start` and on of a weight or its state as pieces that are views of `flat`.
+
+    `part` is the weight's sharded tensor or factory, and `prefix` the beginning of the state's key.
+    """
     shape = part.data.shape
     for box in boxes(shape, start, start + flat.numel()):
         inside = [cut.stop - cut.start for cut in box]
@@ -44,10 +51,11 @@ def pieces(part: Any, key: str, start: int, flat: torch.Tensor) -> Iterator[Shar
                     for cut, first, own in zip(common, begin, box, strict=True)
                 )
                 found = piece(whole, common, values[in_values])
-                found.key = f"{key}.{whole.key}"
+                found.key = prefix + whole.key
                 yield found
 
 
+@torch.no_grad()
 def put(optimizer: Any, loaded: Mapping[torch.Tensor, States]) -> None:
     """Give the optimizer states of the weights, as `held` yields them."""
     for weight, states in loaded.items():

@@ -83,8 +83,8 @@ class MegatronState:
             for weight, start, states in distributed_states.held(optimizer):
                 of_all[weight] = states
                 for name, flat in states.items():
-                    key = f"{PREFIX}.{MAIN if name == 'param' else name}"
-                    yield from distributed_states.pieces(weights[weight], key, start, flat)
+                    prefix = f"{PREFIX}.{MAIN if name == 'param' else name}."
+                    yield from distributed_states.pieces(weights[weight], prefix, start, flat)
 
     def _rounded(self, part: Any) -> Any:
         """Return a state in the dtype that it has in steps; the distributed optimizer gathers it in fp32."""

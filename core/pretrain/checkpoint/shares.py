@@ -11,7 +11,6 @@ import math
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.dist_checkpointing.dict_utils import dict_list_map_outplace, nested_values
@@ -23,6 +22,8 @@ from pretrain.checkpoint.sharded_format import EXPERTS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
+
+    import torch
 
 Box = tuple[slice, ...]  # part of a tensor, one slice a dimension
 
@@ -66,7 +67,9 @@ def piece(part: ShardedTensor, box: Box, data: torch.Tensor | None = None) -> Sh
 
 def divided(parts: Iterable[ShardedTensor], ranks: int) -> Iterator[tuple[ShardedTensor, int, int, int]]:
     """Yield parts in the line's order, with the rank whose share has elements `start` up to `stop` of each."""
-    line = sorted((part for part in parts if math.prod(part.local_shape)), key=lambda each: (each.key, each.global_offset))
+    line = sorted(
+        (part for part in parts if math.prod(part.local_shape)), key=lambda each: (each.key, each.global_offset)
+    )
     total, before = sum(map(_bytes, line)), 0
     for part in line:
         size, numel, stop = _bytes(part), math.prod(part.local_shape), 0

@@ -82,7 +82,7 @@ class ShardedFiles:
 
 
 class _Strategy(TorchDistSaveShardedStrategy):  # type: ignore[misc]
-    """Writes this rank's share, and keeps what the index is written with, which is None on other ranks than the first."""
+    """Writes this rank's share, and keeps what the index is written with: None on other ranks than the first."""
 
     writer: Any = None
     index: Any = None
