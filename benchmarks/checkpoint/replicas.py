@@ -66,7 +66,7 @@ def start(ranks: int, folder: Path) -> None:
     processes = [subprocess.Popen(command, env={**os.environ, **world, "RANK": str(rank)}) for rank in range(ranks)]
     codes = [process.wait() for process in processes]
     if any(codes):
-        sys.exit("a rank has failed")
+        sys.exit(f"the ranks ended with {codes}")
 
 
 def measure(arguments: argparse.Namespace, folder: Path) -> None:

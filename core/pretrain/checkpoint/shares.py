@@ -119,7 +119,8 @@ class ReadOnce(TorchDistLoadShardedStrategy):  # type: ignore[misc]
 
 
 def _bytes(part: ShardedTensor) -> int:
-    return int(math.prod(part.local_shape)) * part.dtype.itemsize
+    elements: int = math.prod(part.local_shape)
+    return elements * part.dtype.itemsize
 
 
 def _has_replicas(part: Any) -> bool:
