@@ -119,8 +119,8 @@ class ReadOnce(TorchDistLoadShardedStrategy):  # type: ignore[misc]
 
 
 def _bytes(part: ShardedTensor) -> int:
-    elements: int = math.prod(part.local_shape)
-    return elements * part.dtype.itemsize
+    size: int = math.prod(part.local_shape) * part.dtype.itemsize
+    return size
 
 
 def _has_replicas(part: Any) -> bool:
