@@ -138,7 +138,8 @@ def main() -> int:
         code = attempt(given, stop)
         if stop.asked or code not in {SAVED, LOST}:
             break
-        print(f"attempt {number + 1} ended with {code}; the training starts again", flush=True)
+        why = "a lost node" if code == LOST else f"exit code {code}"
+        print(f"attempt {number + 1} ended with {why}; the training starts again", flush=True)
     return code if code != LOST else 1
 
 
