@@ -91,7 +91,8 @@ def cluster():
 
 def on_ray(training, cluster):
     words = [sys.executable, EXAMPLES / "ray" / "train.py", "--nodes", "2", "--"]
-    options = [training.recipe, "--backend", "cpu", "--nproc", "1", "--run-dir", training.run_dir]
+    recipe = training.recipe.name  # in the folder where the command is given, which is not Ray's
+    options = [recipe, "--backend", "cpu", "--nproc", "1", "--run-dir", training.run_dir]
     return training.start([*words, *options], training.environment(RAY_ADDRESS=cluster.address))
 
 
