@@ -160,7 +160,7 @@ def _sizes() -> dict[str, float]:
         "disk MB": found("read_bytes", calls) / 1e6,
         "own MB": found("Pss_Anon", memory) * 1024 / 1e6,
         "mapped MB": found("Pss_File", memory) * 1024 / 1e6,
-        "descriptors": len(os.listdir("/proc/self/fd")),
+        "descriptors": len(list(Path("/proc/self/fd").iterdir())),
     }
 
 

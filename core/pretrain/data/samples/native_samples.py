@@ -78,9 +78,9 @@ class Windows:
     epoch to epoch. The last id of a window is only a label, and is the first id of the next window.
     """
 
-    def __init__(self, file: TokenFile, identity: str, tokens: range, seq_length: int, seed: int) -> None:
-        """Take a split's tokens; `identity` is given, since computing it reads from the disk, and serves all splits."""
-        self.prefix, self.identity, self._file = str(file.prefix), identity, file
+    def __init__(self, prefix: str, identity: str, tokens: range, seq_length: int, seed: int) -> None:
+        """Take a split's tokens, and what `TokenFile.identity` says; the files are opened when a sample is read."""
+        self.prefix, self.identity = prefix, identity
         self._first, self._size = tokens.start, len(tokens)
         self._seq_length, self._seed = seq_length, seed
         self.per_epoch = (self._size - 1) // seq_length
@@ -93,7 +93,7 @@ class Windows:
 
     @cached_property
     def _file(self) -> TokenFile:
-        return TokenFile.open(self.prefix)  # in a data worker
+        return TokenFile.open(self.prefix)
 
     @cached_property
     def _epoch(self) -> Any:
@@ -107,7 +107,7 @@ class Windows:
         return self._first + shift, Permutation(self.per_epoch, key)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the mapped files: a data worker maps them itself."""
+        """Leave out the mapped files: a data worker maps those of which it reads."""
         return {name: value for name, value in self.__dict__.items() if name not in {"_file", "_epoch"}}
 
 

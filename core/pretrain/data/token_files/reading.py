@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, assert_never
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, assert_never
 
 import numpy as np
 
@@ -14,10 +15,13 @@ from pretrain.data.token_files.writing import DTYPE_CODES, HEADER, MAGIC, VERSIO
 from pretrain.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     import numpy.typing as npt
 
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+_LOOKING = 16  # files that are looked into at once
 _WINDOWS = 64
 _PROBES = 16
 _END_BYTES = 1 << 20
@@ -163,6 +167,12 @@ class TokenFile:
                     stream.seek(begin)
                     digest.update(stream.read(end - begin))
         return digest.hexdigest()
+
+
+def for_each(items: Iterable[_T], look: Callable[[_T], _R]) -> Iterator[_R]:
+    """Yield what `look` returns of each, in their order: in threads, as looking into a file is waiting for its disk."""
+    with ThreadPoolExecutor(_LOOKING) as pool:
+        yield from pool.map(look, items)
 
 
 def bin_path(prefix: str | Path) -> Path:
