@@ -133,8 +133,10 @@ def _files(recipe: Recipe, *, reads_data: bool) -> dict[str, str]:
     def content(prefix: str) -> str:
         return _content(lambda path: TokenFile.open(local_prefix(path)).identity(), prefix)
 
-    for number, text in enumerate(for_each(prefixes, content), start=1):
-        found[f"token files {number} of {len(prefixes)}"] = text
+    each = dict.fromkeys(prefixes)
+    contents = dict(zip(each, for_each(each, content), strict=True))
+    for number, prefix in enumerate(prefixes, start=1):
+        found[f"token files {number} of {len(prefixes)}"] = contents[prefix]
     return found
 
 
