@@ -35,8 +35,9 @@ MEMORY = Path("/proc/meminfo")
 OWN_GROUP = Path("/proc/self/cgroup")
 THREADS = "OMP_NUM_THREADS"
 FILES_OF_RANK, FILES_OF_PEER = 512, 16
-"""Open files that a rank is assumed to need: libraries, token files and pipes of its workers; and, for every other
-rank, the connections of the process groups (world, tensor, pipeline, data, embedding, each of a device and a host)."""
+"""Open files that a rank is assumed to need: libraries and pipes of its workers (token files do not stay open); and,
+for every other rank, the connections of the process groups (world, tensor, pipeline, data, embedding, each of a device
+and a host)."""
 USUAL_FILES = 65536  # open files to ask for: what servers are usually set to; more where the ranks need more
 PROCESSES_OF_RANK = 512
 """Processes and threads that a rank is assumed to need: threads of matmuls, of communication and of data workers."""
