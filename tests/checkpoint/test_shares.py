@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from megatron.core.dist_checkpointing.mapping import ShardedTensor, ShardedTensorFactory
+from megatron.core.dist_checkpointing.mapping import ShardedTensor, ShardedTensorFactory, is_main_replica
 
 from pretrain.checkpoint import distributed_states, shares
 
@@ -52,6 +52,12 @@ def test_a_piece_says_where_it_is_in_the_stack_of_layers():
     found = shares.piece(layer, (slice(1, 3), slice(0, 2)))
     assert (found.global_offset, found.local_shape, found.global_shape) == ((5, 5, 0), (1, 2, 2), (6, 12, 2))
     assert found.replica_id == 0
+
+
+@pytest.mark.parametrize(("replica", "is_written"), [((0, 0, 3), True), ((1, 0, 0), False), ((0, 1, 0), False)])
+def test_a_piece_of_a_copy_is_read_and_not_written(replica, is_written):
+    part = ShardedTensor.from_rank_offsets("weight", torch.zeros(4, 2), replica_id=replica)
+    assert is_main_replica(shares.piece(part, (slice(1, 3), slice(0, 2))).replica_id) == is_written
 
 
 @pytest.mark.parametrize("axis", [0, 1])

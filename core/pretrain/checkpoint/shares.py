@@ -47,7 +47,7 @@ def boxes(shape: Sequence[int], start: int, stop: int) -> Iterator[Box]:
 
 
 def piece(part: ShardedTensor, box: Box, data: torch.Tensor | None = None) -> ShardedTensor:
-    """Return a box of a part, of the part's own data or of `data` in the box's shape, as a tensor with one writer."""
+    """Return a box of a part, of the part's own data or of `data` in the box's shape, as this rank's alone."""
     before = part.prepend_axis_num
     inside = part.data[box] if data is None else data
     inside = inside.detach()[(None,) * before]
@@ -60,9 +60,14 @@ def piece(part: ShardedTensor, box: Box, data: torch.Tensor | None = None) -> Sh
         part.global_shape,
         (*part.global_offset[:before], *offset),
         None,  # pieces are not of one size
-        replica_id=0,
+        replica_id=int(is_copy(part)),
         allow_shape_mismatch=part.allow_shape_mismatch,
     )
+
+
+def is_copy(part: Any) -> bool:
+    """Say whether ranks of another line write a part: a tied embedding's copy, a norm of a further tensor rank."""
+    return any(part.replica_id[:-1])
 
 
 def divided(parts: Iterable[ShardedTensor], ranks: int) -> Iterator[tuple[ShardedTensor, int, int, int]]:
@@ -87,7 +92,7 @@ def divided(parts: Iterable[ShardedTensor], ranks: int) -> Iterator[tuple[Sharde
 def own(structure: Any) -> list[Any]:
     """Return what this rank writes of sharded tensors and objects: its share, and what it alone holds."""
     mine = [part for part in nested_values(structure) if not _has_replicas(part)]
-    written = [part for part in nested_values(structure) if _has_replicas(part) and not any(part.replica_id[:-1])]
+    written = [part for part in nested_values(structure) if _has_replicas(part) and not is_copy(part)]
     for group, parts in _lines(written):
         mine += [shared for shared, rank in _pieces(parts, group.size()) if rank == group.rank()]
     return mine
