@@ -19,7 +19,6 @@ from pretrain.bridge.deepspeed.zero_state import MAIN, full_shape, zero_state
 from pretrain.checkpoint.distributed_states import pieces
 from pretrain.checkpoint.megatron_state import sharding_metadata
 from pretrain.checkpoint.sharded_format import PREFIX
-from pretrain.checkpoint.shares import is_copy
 from pretrain.model.weights import global_names
 
 if TYPE_CHECKING:
@@ -123,7 +122,7 @@ class DeepSpeedState:
     def _divided_among_ranks(self) -> Iterator[tuple[str, Any, int, int]]:
         """Yield every entry of the layout with the elements, first and end, that this data-parallel rank writes."""
         layout = self._layout()
-        sizes = {name: 0 if is_copy(part) else _elements(part) for name, part in layout.items()}
+        sizes = {name: _elements(part) for name, part in layout.items()}
         ranks, rank = mpu.get_data_parallel_world_size(), mpu.get_data_parallel_rank()
         total, before = sum(sizes.values()), 0
         for name, part in layout.items():

@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from megatron.core.dist_checkpointing.mapping import ShardedTensorFactory
 
-from pretrain.checkpoint.shares import boxes, piece
+from pretrain.checkpoint.shares import boxes, overlap, piece
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from megatron.core.dist_checkpointing.mapping import ShardedTensor
-
-    from pretrain.checkpoint.shares import Box
 
 States = dict[str, torch.Tensor]  # flat, by megatron-core's names: "param", "exp_avg", ...
 
@@ -44,7 +42,7 @@ def pieces(part: Any, prefix: str, start: int, flat: torch.Tensor) -> Iterator[S
         size = torch.Size(inside).numel()
         values, flat = flat[:size].view(inside), flat[size:]
         for whole, begin in _cut(part):
-            common = _common(box, begin, whole.local_shape)
+            common = overlap(box, begin, whole.local_shape)
             if common is not None:
                 in_values = tuple(
                     slice(cut.start + first - own.start, cut.stop + first - own.start)
@@ -77,12 +75,3 @@ def _cut(part: Any) -> Iterator[tuple[ShardedTensor, tuple[int, ...]]]:
             place.append(rest // stride)
             rest %= stride
         yield each, tuple(place)
-
-
-def _common(box: Box, begin: tuple[int, ...], shape: tuple[int, ...]) -> Box | None:
-    """Return the part of a box inside of a tensor of a shape that begins there, in the tensor's own places."""
-    found = tuple(
-        slice(max(cut.start - first, 0), min(cut.stop - first, length))
-        for cut, first, length in zip(box, begin, shape, strict=True)
-    )
-    return found if all(cut.start < cut.stop for cut in found) else None

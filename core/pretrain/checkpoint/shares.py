@@ -46,6 +46,15 @@ def boxes(shape: Sequence[int], start: int, stop: int) -> Iterator[Box]:
         yield from ((slice(last, last + 1), *box) for box in boxes(rest, 0, stop - last * size))
 
 
+def overlap(box: Box, begin: tuple[int, ...], shape: tuple[int, ...]) -> Box | None:
+    """Return the part of a box inside of a tensor of a shape that begins there, in the tensor's own places."""
+    found = tuple(
+        slice(max(cut.start - first, 0), min(cut.stop - first, length))
+        for cut, first, length in zip(box, begin, shape, strict=True)
+    )
+    return found if all(cut.start < cut.stop for cut in found) else None
+
+
 def piece(part: ShardedTensor, box: Box, data: torch.Tensor | None = None) -> ShardedTensor:
     """Return a box of a part, of the part's own data or of `data` in the box's shape, as this rank's alone."""
     before = part.prepend_axis_num
@@ -89,11 +98,11 @@ def divided(parts: Iterable[ShardedTensor], ranks: int) -> Iterator[tuple[Sharde
         before += size
 
 
-def own(structure: Any) -> list[Any]:
-    """Return what this rank writes of sharded tensors and objects: its share, and what it alone holds."""
-    mine = [part for part in nested_values(structure) if not _has_replicas(part)]
-    written = [part for part in nested_values(structure) if _has_replicas(part) and not is_copy(part)]
-    for group, parts in _lines(written):
+def own(structure: Any, *, copies: bool = False) -> list[Any]:
+    """Return this rank's share of sharded tensors, and what it alone holds; `copies`: also of what others write."""
+    mine = [part for part in nested_values(structure) if not has_replicas(part)]
+    written = [part for part in nested_values(structure) if has_replicas(part) and (copies or not is_copy(part))]
+    for group, parts in lines(written):
         mine += [shared for shared, rank in _pieces(parts, group.size()) if rank == group.rank()]
     return mine
 
@@ -109,14 +118,14 @@ class ReadOnce(TorchDistLoadShardedStrategy):  # type: ignore[misc]
                 part.init_data("cpu")
         shared = [
             (of_one, owner, group)
-            for group, parts in _lines(filter(_has_replicas, tensors))
+            for group, parts in lines(filter(has_replicas, tensors))
             for of_one, owner in _pieces(parts, group.size())
         ]
-        rest = [part for part in nested_values(sharded_state_dict) if not _has_replicas(part)]
+        rest = [part for part in nested_values(sharded_state_dict) if not has_replicas(part)]
         mine = [of_one for of_one, owner, group in shared if owner == group.rank()]
         found = super().load(dict(enumerate(chain(rest, mine))), checkpoint_dir)
         for of_one, owner, group in shared:
-            _send(of_one.data, owner, group)
+            send(of_one.data, owner, group)
         loaded = {id(part): found[number] for number, part in enumerate(rest)}
         return dict_list_map_outplace(
             lambda part: part.data.detach() if isinstance(part, ShardedTensor) else loaded[id(part)], sharded_state_dict
@@ -128,19 +137,19 @@ def _bytes(part: ShardedTensor) -> int:
     return size
 
 
-def _has_replicas(part: Any) -> bool:
+def has_replicas(part: Any) -> bool:
     """Say whether other ranks hold a tensor too: pieces, and objects of one rank, have one number as their replica."""
     return isinstance(part, ShardedTensor) and isinstance(part.replica_id, tuple)
 
 
-def _lines(parts: Iterable[ShardedTensor]) -> Iterator[tuple[dist.ProcessGroup, list[ShardedTensor]]]:
+def lines(parts: Iterable[ShardedTensor]) -> Iterator[tuple[dist.ProcessGroup, list[ShardedTensor]]]:
     """Yield the parts that all ranks of a group hold: experts have another group."""
-    lines: tuple[list[ShardedTensor], list[ShardedTensor]] = ([], [])
+    both: tuple[list[ShardedTensor], list[ShardedTensor]] = ([], [])
     for part in parts:
-        lines[EXPERTS in part.key].append(part)
-    yield parallel_state.get_data_parallel_group(with_context_parallel=True), lines[0]
-    if lines[1]:
-        yield parallel_state.get_expert_data_parallel_group(), lines[1]
+        both[EXPERTS in part.key].append(part)
+    yield parallel_state.get_data_parallel_group(with_context_parallel=True), both[0]
+    if both[1]:
+        yield parallel_state.get_expert_data_parallel_group(), both[1]
 
 
 def _pieces(parts: Iterable[ShardedTensor], ranks: int) -> Iterator[tuple[ShardedTensor, int]]:
@@ -148,12 +157,17 @@ def _pieces(parts: Iterable[ShardedTensor], ranks: int) -> Iterator[tuple[Sharde
         yield from ((piece(part, box), rank) for box in boxes(part.local_shape, start, stop))
 
 
-def _send(data: torch.Tensor, owner: int, group: dist.ProcessGroup) -> None:
+def send(data: torch.Tensor, owner: int, group: dist.ProcessGroup) -> None:
     """Give all ranks of a group what one has read, in place; over the group's device, a piece at a time."""
     if group.size() == 1:
         return
-    devices = [device.type for device in group._device_types]  # noqa: SLF001  torch has no other way to ask
-    over = data.contiguous() if data.device.type in devices else data.to(devices[0])
+    over = data.to(device_of(group, data)).contiguous()
     dist.broadcast(over, group_src=owner, group=group)
     if over is not data:
         data.copy_(over)
+
+
+def device_of(group: dist.ProcessGroup, data: torch.Tensor) -> str:
+    """Return the kind of device over which a group sends a tensor: the tensor's own if the group can."""
+    devices: list[str] = [device.type for device in group._device_types]  # noqa: SLF001  torch has no other way to ask
+    return data.device.type if data.device.type in devices else devices[0]

@@ -135,7 +135,7 @@ class Snapshot:
     ) -> Snapshot:
         """Take the engine's state for an empty folder; with `copies` it may train before the write. Collective."""
         try:
-            return cls(directory, ShardedFiles(_state(engine, progress), directory, copies=copies), send)
+            return cls(directory, ShardedFiles(state_of(engine, progress), directory, copies=copies), send)
         except OSError as exc:
             raise _told(directory, exc) from exc
         except RuntimeError as exc:
@@ -187,8 +187,8 @@ def _free_what_was_written(error: BaseException | None) -> None:
         error = error.__cause__ or error.__context__
 
 
-def _state(engine: Saved, progress: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all that is saved; values that are not sharded are the first rank's, since others read no data."""
+def state_of(engine: Saved, progress: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all that is saved; collective. Values that are not sharded are the first rank's: others read no data."""
     state = {name: part for name, part in engine.state.sharded().items() if part}  # else ranks differ in empty ones
     state |= first_of(
         {

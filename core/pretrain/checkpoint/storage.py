@@ -112,7 +112,7 @@ def _read(directory: Path, request: dict[str, Any]) -> dict[str, Any]:
             request,
             str(directory),
             sharded_strategy=ReadOnce(),
-            common_strategy=_NoCommon(),
+            common_strategy=NoCommon(),
             validate_access_integrity=False,  # it gathers what every rank requests on each of them
         )
     return loaded
@@ -127,8 +127,11 @@ def _reading(directory: Path) -> Iterator[None]:
         raise CheckpointError(msg) from exc
 
 
-class _NoCommon(TorchCommonLoadStrategy):  # type: ignore[misc]
+class NoCommon(TorchCommonLoadStrategy):  # type: ignore[misc]
+    """Reads no values that are the same on all ranks: they were read before."""
+
     def load_common(self, checkpoint_dir: object) -> dict[str, Any]:  # noqa: ARG002
+        """Return none."""
         return {}
 
 
