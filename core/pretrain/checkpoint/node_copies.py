@@ -18,14 +18,14 @@ import torch
 from megatron.core import dist_checkpointing
 from megatron.core.dist_checkpointing.core import CheckpointingConfig, save_config
 
-from pretrain.atomic_files import replacing
+from pretrain.atomic_files import replacing, try_to_write
 from pretrain.checkpoint import generators, node_shares
 from pretrain.checkpoint.checksums import FileDigest, Recorder, digest_of, file_digest
 from pretrain.checkpoint.contents import Loaded
 from pretrain.checkpoint.identity import differences
 from pretrain.checkpoint.owner import run_identity
 from pretrain.checkpoint.saved_schedule import restore_schedule
-from pretrain.checkpoint.snapshot import first_line
+from pretrain.checkpoint.snapshot import cause_of, first_line
 from pretrain.checkpoint.storage import NoCommon
 from pretrain.collectives import first_problem, on_rank0
 from pretrain.errors import CheckpointError
@@ -59,13 +59,16 @@ class NodeCopies:
     """The copies of one run; all ranks call every method together, but for `forget`."""
 
     def __init__(self, recipe: Recipe, run_dir: Path, peers: Peers, vocab_size: int) -> None:
-        """Use `checkpoint.local_dir` of the recipe."""
+        """Use `checkpoint.local_dir` of the recipe; CheckpointError: a node cannot write there. Collective."""
         self._place, self._run_dir = Path(recipe.checkpoint.local_dir or ""), run_dir
         self._found: Path | None = None
         self._peers = peers
         sections = recipe.model_dump(mode="json", include=_SECTIONS)
         places = [vocab_size, peers.ranks, peers.of_node]
         self._layout = digest_of(json.dumps([sections, places], sort_keys=True).encode())
+        if problem := first_problem(_problem_of(partial(try_to_write, self._place))):
+            msg = f"checkpoint.local_dir cannot be written: {problem}\nName a folder that every node can write."
+            raise CheckpointError(msg)
         self.resumed = False  # the run goes on from one
 
     @property
@@ -177,6 +180,7 @@ def _write(directory: Path, content: Any, about: Copy) -> None:
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     recorder = Recorder()
+    file: Any
     with recorder.open(directory / _STATE, "wb") as file:
         torch.save(content, file)
     with replacing(directory / _ABOUT, error=None, durable=False) as stream:
@@ -201,5 +205,5 @@ def _problem_of(write: Callable[[], None]) -> str | None:
     try:
         write()
     except (OSError, RuntimeError) as error:  # torch.save tells a full disk as a RuntimeError
-        return first_line(error)
+        return first_line(cause_of(error))
     return None

@@ -107,8 +107,9 @@ class Peers:
         return int(found.item())
 
 
-def _device(tensor: Any) -> str:
-    return device_of(dist.group.WORLD, tensor)
+def _device(tensor: Tensor) -> str:
+    world: Any = dist.group.WORLD
+    return device_of(world, tensor)
 
 
 class _Received:

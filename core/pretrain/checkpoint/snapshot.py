@@ -208,7 +208,7 @@ def _told(directory: Path, error: Exception, file: str = "") -> CheckpointError:
     """Return the error for all ranks; its reason is the OSError behind a failure of torch's writer, if any."""
     if isinstance(error, StoreError):
         return error
-    reason = first_line(_cause(error))
+    reason = first_line(cause_of(error))
     if _is_of_disk(error):
         todo = "Free disk space, or set checkpoint.save to another folder."
         return CheckpointError(f"{directory} cannot be written: {file}{reason}\n{todo}")
@@ -225,12 +225,13 @@ def first_line(error: BaseException) -> str:
 def _is_of_disk(error: BaseException) -> bool:
     return (
         isinstance(error, StoreError)
-        or isinstance(_cause(error), OSError)
+        or isinstance(cause_of(error), OSError)
         or _OF_TORCHS_ARCHIVES.search(str(error)) is not None
     )
 
 
-def _cause(error: BaseException) -> BaseException:
+def cause_of(error: BaseException) -> BaseException:
+    """Return the OSError behind a library's error, or the error itself."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, OSError):
         cause = cause.__cause__ or cause.__context__

@@ -111,6 +111,7 @@ class CopiesOnNodes(Event):
 
     def end(self, reason: str) -> None:  # noqa: ARG002  an event's signature
         """Remove the copies, once the checkpoint is complete."""
+        self.saving.settle()
         if self.saving.copies is not None:
             self.saving.copies.forget()
 

@@ -235,7 +235,14 @@ class Saving(Event):
         """Copy the state to the nodes' disks; return why that failed, None if not; all ranks together."""
         if self.copies is None or self.is_done(progress):
             return None
-        return self.copies.save(engine, progress.to_mapping(), on_rank0(self.folder.latest))
+        return self.copies.save(engine, progress.to_mapping(), on_rank0(self._published))
+
+    def _published(self) -> int | None:
+        """Return the iteration of the latest checkpoint that is complete."""
+        try:
+            return self.folder.latest()
+        except CheckpointError:  # a resume would have the same error
+            return self.latest
 
     def leave_out(self, progress: Progress) -> None:
         """Write no checkpoint of this iteration."""
