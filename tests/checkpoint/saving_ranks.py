@@ -92,8 +92,8 @@ def from_copies(engine, folder, losses):
     import torch.distributed as dist
 
     from pretrain.checkpoint import storage
-    from pretrain.checkpoint.node_copies import NodeCopies
-    from pretrain.checkpoint.peers import Peers
+    from pretrain.checkpoint.copies.node_copies import NodeCopies
+    from pretrain.checkpoint.copies.peers import Peers
 
     (folder / ".run_id").write_text("a run")
     checkpoint = engine.recipe.checkpoint.model_copy(update={"local_dir": str(folder / "copies")})
@@ -140,7 +140,7 @@ def without_room(engine, copies, progress):
     import torch.distributed as dist
 
     from checkpoint import full_disk
-    from pretrain.checkpoint import peers
+    from pretrain.checkpoint.copies import peers
 
     def refuse(*_arguments):
         raise OSError(errno.ENOSPC, "No space left on device")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pretrain.checkpoint import generators
-from pretrain.checkpoint.node_copies import NodeCopies
-from pretrain.checkpoint.peers import Peers
+from pretrain.checkpoint.copies.node_copies import NodeCopies
+from pretrain.checkpoint.copies.peers import Peers
 from pretrain.engine import groups
 from pretrain.engine.build import build_engine
 from pretrain.model.marks import mark

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pretrain.checkpoint.contents import Loaded, Saved
-    from pretrain.checkpoint.node_copies import NodeCopies
+    from pretrain.checkpoint.copies.node_copies import NodeCopies
     from pretrain.engine.protocol import Step
     from pretrain.recipe import Recipe
     from pretrain.training.event import Due

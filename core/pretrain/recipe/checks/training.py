@@ -171,8 +171,7 @@ def batch_problems(recipe: Recipe) -> Iterator[Problem]:
     if recipe.checkpoint.local_interval > 0 and recipe.checkpoint.local_dir is None:
         yield Problem(
             "checkpoint.local_dir",
-            "is not given, and checkpoint.local_interval is. Name a folder on each node's own disk, or /dev/shm/copies "
-            "in its memory.",
+            "is missing, and checkpoint.local_interval is set. Name a folder on each node's disk, or in /dev/shm.",
         )
 
 

@@ -19,9 +19,10 @@ from megatron.core import dist_checkpointing
 from megatron.core.dist_checkpointing.core import CheckpointingConfig, save_config
 
 from pretrain.atomic_files import replacing, try_to_write
-from pretrain.checkpoint import generators, node_shares
+from pretrain.checkpoint import generators
 from pretrain.checkpoint.checksums import FileDigest, Recorder, digest_of, file_digest
 from pretrain.checkpoint.contents import Loaded
+from pretrain.checkpoint.copies import node_shares
 from pretrain.checkpoint.identity import differences
 from pretrain.checkpoint.owner import run_identity
 from pretrain.checkpoint.saved_schedule import restore_schedule
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from pretrain.checkpoint.contents import Saved
-    from pretrain.checkpoint.peers import Peers
+    from pretrain.checkpoint.copies.peers import Peers
     from pretrain.recipe import Recipe
 
 GENERATIONS = 2  # of copies that are kept: one is complete while the next is written
