@@ -78,6 +78,7 @@ def test_killed_ranks_go_on_from_their_nodes_copies_with_equal_losses(undisturbe
     printed = with_kills(command, run_dir, (4, 14, 30, 36, 54), copied)
     assert steps(run_dir) == undisturbed
     assert printed.count("resumed from the nodes' copies of iteration ") == 5
+    assert printed.count(" in 1 s, from ") == printed.count(" or later copies on the nodes") == 5
     assert not list(run_dir.glob("copies/*/*/*"))
 
 
