@@ -165,7 +165,8 @@ class _Thread:
     """Calls a function beside the main thread; a daemon, so that a process can end while it waits for other ranks."""
 
     def __init__(self, call: Callable[[], None]) -> None:
-        self._call, self._error = call, None
+        self._call = call
+        self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=AGREEMENT, daemon=True)
         self._thread.start()
 

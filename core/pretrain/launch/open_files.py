@@ -32,7 +32,7 @@ def raise_open_files(world: World) -> None:
     if is_below(hard, needed) and world.local_rank == 0:
         sys.stderr.write(
             f"warning: {hard} open files are allowed, and a rank of {world.world_size} needs about {needed}.\n"
-            "Raise the hard limit in /etc/security/limits.conf, or with the container's --ulimit nofile.\n"
+            "Raise the hard limit in /etc/security/limits.conf, or by the container's --ulimit nofile.\n"
         )
 
 

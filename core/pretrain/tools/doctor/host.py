@@ -59,9 +59,7 @@ def _open_files(world: World) -> Finding:
     text = f"{_shown(hard)} open files allowed, about {needed} needed by a rank of {world.world_size}"
     if not is_below(hard, needed):
         return Finding.ok("open files", text)
-    remedy = (
-        "Raise the hard limit in /etc/security/limits.conf, or with the container's --ulimit nofile, on every node."
-    )
+    remedy = "Raise the hard limit in /etc/security/limits.conf, or by the container's --ulimit nofile, on every node."
     return Finding.look("open files", text, remedy)
 
 
