@@ -15,6 +15,7 @@ from pretrain.data.needed import SampleCounts, own_corpus
 from pretrain.errors import DamageError, RunError
 from pretrain.exit_codes import End
 from pretrain.launch.one_recipe import require_one_recipe
+from pretrain.launch.open_files import raise_open_files
 from pretrain.launch.process_exit import early_exit_fails
 from pretrain.launch.rank0_broadcast import agree_on_restart_count, rank0_decides
 from pretrain.launch.run_directory import check_run_dir, holds_run, new_run_dir
@@ -59,6 +60,7 @@ class _SentJob:
         from pretrain.recipe import load_recipe  # noqa: PLC0415  not needed to describe a job
 
         os.environ.update(world.environment())
+        raise_open_files(world)
         agree_on_restart_count(world)
         return load_recipe(self.recipe, self.overrides)
 
