@@ -1,8 +1,8 @@
 """Server process that imports once what ranks need, and forks them: `rank_server SOCKET JOB`. The launcher starts it.
 
-It has one thread and no open device; where imports have started or opened one, it says so, and nothing is forked. A rank
-becomes a child of the launcher, as if that had started it: by way of a process that ends at once, whose children the
-launcher takes (PR_SET_CHILD_SUBREAPER of prctl(2)). So a rank outlives the server.
+It has one thread and no open device; where imports have started or opened one, it says so, and nothing is forked. A
+rank becomes a child of the launcher, as if that had started it: by way of a process that ends at once, whose children
+the launcher takes (PR_SET_CHILD_SUBREAPER of prctl(2)). So a rank outlives the server.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class ForkedRank:
         begun = time.monotonic()
         while (code := self.poll()) is None:
             if timeout is not None and time.monotonic() - begun > timeout:
-                raise subprocess.TimeoutExpired(f"rank process {self.pid}", timeout)
+                raise subprocess.TimeoutExpired(str(self.pid), timeout)
             time.sleep(_PERIOD)
         return code
 
