@@ -14,6 +14,7 @@ import os
 import socket
 import sys
 import time
+import warnings
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,14 +23,17 @@ _LARGEST = 2**20  # bytes of a request: environment variables
 _SET_NAME = 15  # PR_SET_NAME of linux/prctl.h
 _PLAIN = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/pts/")
 """Beginnings of the paths of devices that a process and its forks may share."""
+_SAFE_THREADS = {"jemalloc_bg_thd"}
+"""Names of threads with which a process may fork: jemalloc (that of pyarrow, which DeepSpeed imports where it is
+installed) holds its locks during a fork, and counts the thread as ended in it (jemalloc/src/background_thread.c)."""
 READY = b"ready"
 
 
 def hazard() -> str:
     """Return why this process cannot be forked, its threads or open devices; "" if it can."""
     own = Path("/proc/self")
-    names = [(task / "comm").read_text().strip() for task in (own / "task").iterdir() if task.name != str(os.getpid())]
-    if names:
+    tasks = [task for task in (own / "task").iterdir() if task.name != str(os.getpid())]
+    if names := [name for task in tasks if (name := (task / "comm").read_text().strip()) not in _SAFE_THREADS]:
         return f"imports have started {len(names)} thread{'s' * (len(names) > 1)} ({', '.join(sorted(set(names)))})"
     for link in (own / "fd").iterdir():
         with suppress(OSError):  # that of the listing itself
@@ -52,6 +56,7 @@ def main() -> None:
     except Exception as error:  # noqa: BLE001  the ranks, started by themselves, meet it again and report it
         connection.send(f"the imports failed: {type(error).__name__}: {error}"[:200].encode())
         return
+    warnings.filterwarnings("ignore", message=".*multi-threaded", category=DeprecationWarning)  # Python 3.12, at a fork
     gc.collect()
     gc.freeze()  # no collection writes to the pages that the ranks share
     connection.send(hazard().encode() or READY)
