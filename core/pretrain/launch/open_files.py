@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from pretrain.launch.world import World
 
 _OF_RANK, _OF_PEER = 1024, 12
-"""Libraries, pipes of workers (token files do not stay open) and the trees between the hosts, whatever the world; and connections to each
-other rank: measured with 32 data-parallel ranks of the CPU, 2 for the world, 6 for the parallel groups, 3 for their
-copies between hosts. A device's own library is assumed to need no more."""
+"""Libraries, pipes of workers and the trees between the hosts, whatever the world (token files do not stay open); and
+connections to each other rank: measured with 32 data-parallel ranks of the CPU, 2 for the world, 6 for the parallel
+groups, 3 for their copies between hosts. A device's own library is assumed to need no more."""
 
 
 def open_files_needed(world_size: int) -> int:
