@@ -1,0 +1,95 @@
+"""Cost of the control plane at many ranks: the real protocols, spoken by players without a model on this machine.
+
+    python -m benchmarks.scale [--ranks 64 256 1024 4096] [--before REVISION] [--quick] [--keep]
+
+Launchers (one for 8 ranks) meet, watch each other, restart and stop; ranks start, exchange numbers after each iteration,
+stop, agree on a checkpoint and report a hang. Each size has its own processes and its own store, whose bytes and
+requests the kernel counts on its server's connections. `--before` measures a revision of the repository too, in turn, and
+adds the ratios. Counts are facts; seconds are upper bounds, since all players share this machine's cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks import machine
+from benchmarks.scale.growth import growth
+
+SIZES = (64, 256, 1024, 4096)
+MOST_OF_ONE_GROUP = 512
+"""Ranks of which one group of the world is made, where there is no tree: each has a connection to each other."""
+COUNTED = ("seconds", "store_bytes", "store_requests", "sockets_of_first", "sockets_each")
+_HAS_TREE = "import pretrain.collectives as c; print(hasattr(c, 'Tree'))"
+
+
+def measured(core: Path, sizes: list[int]) -> dict[str, object]:
+    """Return what the code below `core` costs, by act and size, and how that grows."""
+    environment = {**os.environ, "PYTHONPATH": str(core), "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
+    has_tree = _ask(environment, "-c", _HAS_TREE) == "True"
+    acts: dict[str, dict[int, dict[str, object]]] = {}
+    for size in sizes:
+        for kind in ("launchers", "ranks"):
+            chosen = [] if has_tree or kind == "launchers" or size <= MOST_OF_ONE_GROUP else ["start", "hang_report"]
+            print(f"{core}: {kind} of {size} ranks", file=sys.stderr, flush=True)
+            told = json.loads(_ask(environment, "-m", "benchmarks.scale.measure", kind, str(size), *chosen))
+            for act, costs in told.items():
+                acts.setdefault(f"{kind}: {act}", {})[size] = costs
+    return {act: {"of": of, "growth": _grown(of)} for act, of in acts.items()}
+
+
+def _grown(of: dict[int, dict[str, object]]) -> dict[str, object]:
+    return {name: growth({size: float(str(costs[name])) for size, costs in of.items()}) for name in COUNTED}
+
+
+def _ask(environment: dict[str, str], *arguments: str) -> str:
+    command = [sys.executable, "-W", "ignore", *arguments]
+    done = subprocess.run(command, cwd=machine.ROOT, env=environment, check=True, stdout=subprocess.PIPE, text=True)
+    return done.stdout.strip()
+
+
+def ratios(before: dict[str, object], after: dict[str, object]) -> dict[str, object]:
+    """Return after / before of each count, by act and size; 1.0 is no change, and nothing where before it was 0."""
+    found = {}
+    for act in before.keys() & after.keys():
+        of = before[act]["of"]
+        found[act] = {
+            size: {name: round(now[name] / of[size][name], 4) for name in COUNTED if of[size][name]}
+            for size, now in after[act]["of"].items()
+            if size in of
+        }
+    return found
+
+
+def main() -> None:
+    """Measure, print, and with --keep write results/scale.json."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--ranks", type=int, nargs="+", default=list(SIZES), help="sizes, multiples of 8")
+    parser.add_argument("--before", metavar="REVISION", help="measure this revision of the repository, too")
+    parser.add_argument("--quick", action="store_true", help="16 ranks alone")
+    parser.add_argument("--keep", action="store_true", help="write results/scale.json")
+    options = parser.parse_args()
+    sizes = [16] if options.quick else sorted(options.ranks)
+    result: dict[str, object] = machine.describe(threads=1)
+    if options.before:
+        with tempfile.TemporaryDirectory() as folder:
+            archive = subprocess.run(
+                ["git", "archive", options.before, "core"], cwd=machine.ROOT, check=True, stdout=subprocess.PIPE
+            )
+            subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
+            result |= {"before_is": options.before, "before": measured(Path(folder) / "core", sizes)}
+    result["now"] = measured(machine.ROOT / "core", sizes)
+    if options.before:
+        result["ratio"] = ratios(result["before"], result["now"])
+    print(json.dumps(result, indent=1))
+    if options.keep:
+        machine.keep("scale", result)
+
+
+if __name__ == "__main__":
+    main()
