@@ -2,9 +2,9 @@
 
     python -m benchmarks.scale [--ranks 64 256 1024 4096] [--before REVISION] [--quick] [--keep]
 
-Launchers (one for 8 ranks) meet, watch each other, restart and stop; ranks start, exchange numbers after each iteration,
-stop, agree on a checkpoint and report a hang. Each size has its own processes and its own store, whose bytes and
-requests the kernel counts on its server's connections. `--before` measures a revision of the repository too, in turn, and
+Launchers (one for 8 ranks) meet, watch each other, restart and stop; ranks start, exchange numbers after each
+iteration, stop, agree on a checkpoint and report a hang. Each size has its own processes and its own store, whose bytes
+and requests the kernel counts on its server's connections. `--before` measures a revision of the repository too, and
 adds the ratios. Counts are facts; seconds are upper bounds, since all players share this machine's cores.
 """
 
@@ -22,7 +22,7 @@ from benchmarks import machine
 from benchmarks.scale.growth import growth
 
 SIZES = (64, 256, 1024, 4096)
-MOST_OF_ONE_GROUP = 512
+MOST_OF_ONE_GROUP = 256
 """Ranks of which one group of the world is made, where there is no tree: each has a connection to each other."""
 COUNTED = ("seconds", "store_bytes", "store_requests", "sockets_of_first", "sockets_each")
 _HAS_TREE = "import pretrain.collectives as c; print(hasattr(c, 'Tree'))"

@@ -1,4 +1,4 @@
-"""Many players in few processes: one thread each, the first one in a process of its own, all told what to do together."""
+"""Many players in few processes: a thread each, the first one in a process of its own; all are told what to do."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _answer(asked: queue.SimpleQueue, kind: type[Player], place: int, number: in
         try:
             player = player or kind(place, number, port)
             answer.set_result((getattr(player, name)(), None))
-        except BaseException:
+        except BaseException:  # noqa: BLE001  shown where all answers are read
             answer.set_result((None, traceback.format_exc()))
 
 

@@ -21,8 +21,9 @@ QUESTIONS = 10  # of each launcher, of which a run asks five a second
 
 def be_patient() -> None:
     """Let nothing count as lost because all nodes share this machine's cores; no message more or less is sent."""
-    for module, name in ((store_client, "_PATIENCE"), (store_client, "_SHORT_PATIENCE"), (rendezvous, "LOSS_AFTER")):
-        setattr(module, name, 600.0)
+    for name in ("_PATIENCE", "_SHORT_PATIENCE", "_TRY"):
+        setattr(store_client, name, 600.0)
+    rendezvous.LOSS_AFTER = 600.0
     for name in ("_ABSENCE", "SILENCE", "_SHORT_SILENCE"):
         setattr(attempt, name, 600.0)
 

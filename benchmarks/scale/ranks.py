@@ -28,7 +28,7 @@ from pretrain.launch.world import World
 from pretrain.plugins.collective_record import CalledCollective
 from pretrain.report.hang.gathering import REPORT, Gathering
 from pretrain.report.hang.position import SIZE, Position
-from pretrain.report.hang.rank_state import RankProcess, RankState, own_state
+from pretrain.report.hang.rank_state import RankProcess, own_state
 from pretrain.training.stopping import Exchange
 
 MINUTES = 60  # timeout of the groups
@@ -149,7 +149,7 @@ class Rank:
             gathering.wait_for_report(60.0 * MINUTES)
         return {**found, "report_bytes": (folder / REPORT).stat().st_size}
 
-    def _state(self) -> RankState:
+    def _state(self):
         """Return the state of a rank that waits for all of its replicas."""
         ranks = tuple(range(self._place % RANKS, self._number, RANKS))
         waits = CalledCollective(

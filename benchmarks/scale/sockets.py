@@ -1,4 +1,4 @@
-"""Counts of this process's TCP sockets by the kernel: what has gone through a store's server, and how many there are."""
+"""Counts of this process's TCP sockets by the kernel: their number, and what has gone through a store's server."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import socket
 import stat
 import struct
 from contextlib import suppress
+from pathlib import Path
 
 _INFO, _SIZE = struct.Struct("=QQ16xII"), 256
-"""Of linux/tcp.h's tcp_info from byte 120 on: bytes acknowledged and received, and at 152 segments with data in and out."""
+"""Of linux/tcp.h's tcp_info from byte 120 on: bytes acknowledged and received; at 152 segments with data in, and out."""
 _AT = 120
 
 
@@ -20,11 +21,11 @@ def counts(port: int) -> dict[str, int]:
     with data are requests. Connections that have ended are not counted any more.
     """
     found = {"bytes": 0, "requests": 0, "sockets": 0}
-    for name in os.listdir("/proc/self/fd"):
+    for descriptor in [int(each.name) for each in Path("/proc/self/fd").iterdir()]:
         with suppress(OSError):  # closed meanwhile, or no TCP socket
-            if not stat.S_ISSOCK(os.stat(int(name)).st_mode):
+            if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
                 continue
-            with socket.socket(fileno=os.dup(int(name))) as each:
+            with socket.socket(fileno=os.dup(descriptor)) as each:
                 info = each.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _SIZE)
                 if each.getsockname()[1] != port:
                     found["sockets"] += 1

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from pretrain.recipe import Recipe
     from pretrain.tools.plan.device import DeviceOptions, PlanDevice
     from pretrain.tools.plan.plan import Plan
+    from pretrain.tools.plan.run_costs import RunCostOptions
 
-GIGA = 1e9
+GIGA, HOUR = 1e9, 3600.0
 GIGABYTES = click.FloatRange(min=0, min_open=True)
 _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[a-z]*)", re.IGNORECASE)
 _UNITS: Mapping[str, int] = {
@@ -114,6 +115,26 @@ class MemorySize(click.ParamType[int]):
     metavar="RUN",
     help="Use the speed of this run on the same device instead of the assumed range.",
 )
+@click.option(
+    "--storage",
+    "storage_bandwidth",
+    type=GIGABYTES,
+    metavar="GB/S",
+    help="Rate at which all ranks together write a checkpoint, or read it: shows what checkpoints cost.",
+)
+@click.option(
+    "--mtbf",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="HOURS",
+    help="Mean time between two failures of the whole run: shows the best save interval.",
+)
+@click.option(
+    "--start",
+    "start_seconds",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="From a failure to the first step, without reading the checkpoint: shows the share of useful time.",
+)
 @set_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--layers", is_flag=True, help="Also show a table by kind of module.")
@@ -133,6 +154,9 @@ def command(
     devices_per_node: int | None,
     vocab_size: int | None,
     measured: Path | None,
+    storage_bandwidth: float | None,
+    mtbf: float | None,
+    start_seconds: float | None,
     overrides: tuple[str, ...],
     as_json: bool,
     layers: bool,
@@ -151,6 +175,13 @@ def command(
 
     if searches and (layers or html is not None):
         msg = "--layers and --html describe one layout, but --search finds several.\nChoose a layout by --set first."
+        raise click.UsageError(msg)
+    failures = [storage_bandwidth, mtbf, start_seconds]
+    if searches and failures != [None] * 3:
+        msg = (
+            "--storage, --mtbf and --start describe a run of one layout, but --search compares steps of several.\n"
+            "Choose a layout by --set first."
+        )
         raise click.UsageError(msg)
     if html is not None and not html.parent.is_dir():
         msg = f"--html {html}: folder {html.parent} does not exist.\nMake it, or give another file."
@@ -176,7 +207,14 @@ def command(
     if searches:
         _search(loaded, device, ranks, size, notes, as_json=as_json)
     else:
-        _show(_plan(loaded, device, devices, size, notes), html, as_json=as_json, layers=layers)
+        from pretrain.tools.plan.run_costs import RunCostOptions  # noqa: PLC0415  imports torch
+
+        of_run = RunCostOptions(
+            storage_bandwidth=storage_bandwidth and storage_bandwidth * GIGA,
+            mtbf_seconds=mtbf and mtbf * HOUR,
+            start_seconds=start_seconds,
+        )
+        _show(_plan(loaded, device, devices, size, notes, of_run), html, as_json=as_json, layers=layers)
 
 
 def _vocab_size(recipe: Recipe, given: int | None) -> tuple[int, list[str]]:
@@ -198,15 +236,26 @@ def _calibrated(
     return calibrated(device, options, run, size), [f"{measured}: {note}" for note in notes]
 
 
-def _plan(recipe: Recipe, device: PlanDevice, devices: int | None, vocab_size: int, notes: list[str]) -> Plan:
+def _plan(
+    recipe: Recipe,
+    device: PlanDevice,
+    devices: int | None,
+    vocab_size: int,
+    notes: list[str],
+    of_run: RunCostOptions,
+) -> Plan:
     from pretrain.tools.plan.plan import make_plan  # noqa: PLC0415
+    from pretrain.tools.plan.run_costs import run_costs  # noqa: PLC0415
     from pretrain.tools.plan.search.search import enough_devices  # noqa: PLC0415
 
     plan = make_plan(recipe, device, devices=devices, vocab_size=vocab_size)
     enough = None
     if devices is None and plan.fits is False and not device.is_shared:
         enough = enough_devices(recipe, device, vocab_size, _say)
-    return replace(plan, notices=[*notes, *plan.notices], enough_devices=enough)
+    costs = None
+    if of_run.are_given:
+        costs = run_costs(recipe, vocab_size, plan.layout.world_size, plan.time, given=of_run)
+    return replace(plan, notices=[*notes, *plan.notices], enough_devices=enough, costs=costs)
 
 
 def _show(plan: Plan, html: Path | None, *, as_json: bool, layers: bool) -> None:
