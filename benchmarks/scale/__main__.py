@@ -22,38 +22,28 @@ from benchmarks import machine
 from benchmarks.scale.growth import growth
 
 SIZES = (64, 256, 1024, 4096)
-MOST_OF_ONE_GROUP = 256
-"""Ranks of which one group of the world is made, where there is no tree: each has a connection to each other."""
 COUNTED = ("seconds", "store_bytes", "store_requests", "sockets_of_first", "sockets_each")
-_HAS_TREE = "import pretrain.collectives as c; print(hasattr(c, 'Tree'))"
 
 
-def measured(core: Path, sizes: list[int]) -> dict[str, object]:
+def measured(core: Path, sizes: list[int]) -> dict[str, dict[str, object]]:
     """Return what the code below `core` costs, by act and size, and how that grows."""
     environment = {**os.environ, "PYTHONPATH": str(core), "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
-    has_tree = _ask(environment, "-c", _HAS_TREE) == "True"
-    acts: dict[str, dict[int, dict[str, object]]] = {}
+    acts: dict[str, dict[int, dict[str, float]]] = {}
     for size in sizes:
-        for kind in ("launchers", "ranks"):
-            chosen = [] if has_tree or kind == "launchers" or size <= MOST_OF_ONE_GROUP else ["start", "hang_report"]
-            print(f"{core}: {kind} of {size} ranks", file=sys.stderr, flush=True)
-            told = json.loads(_ask(environment, "-m", "benchmarks.scale.measure", kind, str(size), *chosen))
-            for act, costs in told.items():
-                acts.setdefault(f"{kind}: {act}", {})[size] = costs
+        print(f"{core}: {size} ranks", file=sys.stderr, flush=True)
+        command = [sys.executable, "-W", "ignore", "-m", "benchmarks.scale.measure", str(size)]
+        done = subprocess.run(command, cwd=machine.ROOT, env=environment, check=True, stdout=subprocess.PIPE)
+        print(done.stdout.decode(), file=sys.stderr, flush=True)  # what there is if a larger size does not end
+        for act, costs in json.loads(done.stdout).items():
+            acts.setdefault(act, {})[size] = costs
     return {act: {"of": of, "growth": _grown(of)} for act, of in acts.items()}
 
 
-def _grown(of: dict[int, dict[str, object]]) -> dict[str, object]:
-    return {name: growth({size: float(str(costs[name])) for size, costs in of.items()}) for name in COUNTED}
+def _grown(of: dict[int, dict[str, float]]) -> dict[str, object]:
+    return {name: growth({size: costs[name] for size, costs in of.items()}) for name in COUNTED}
 
 
-def _ask(environment: dict[str, str], *arguments: str) -> str:
-    command = [sys.executable, "-W", "ignore", *arguments]
-    done = subprocess.run(command, cwd=machine.ROOT, env=environment, check=True, stdout=subprocess.PIPE, text=True)
-    return done.stdout.strip()
-
-
-def ratios(before: dict[str, object], after: dict[str, object]) -> dict[str, object]:
+def ratios(before: dict[str, dict], after: dict[str, dict]) -> dict[str, object]:
     """Return after / before of each count, by act and size; 1.0 is no change, and nothing where before it was 0."""
     found = {}
     for act in before.keys() & after.keys():

@@ -63,7 +63,6 @@ class _Votes:
 class Rank:
     """One rank."""
 
-    ALONE = ("start", "hang_report")  # acts without process groups
     ACTS = ("start", "exchange_groups", "exchange", "stop", "leave", "checkpoint_groups", "checkpoint", "hang_report")
 
     def __init__(self, place: int, number: int, port: int) -> None:

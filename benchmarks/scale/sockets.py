@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 _INFO, _SIZE = struct.Struct("=QQ16xII"), 256
-"""Of linux/tcp.h's tcp_info from byte 120 on: bytes acknowledged and received; at 152 segments with data in, and out."""
+"""Of linux/tcp.h's tcp_info from byte 120 on: bytes acknowledged and received; at 152 segments of data in, and out."""
 _AT = 120
 
 

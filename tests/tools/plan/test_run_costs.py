@@ -77,9 +77,11 @@ def replace_dtype(given, dtype):
 def test_the_screen_has_size_start_interval_and_share():
     assert cost_lines(COSTS) == [
         "checkpoint: 500 GiB, 62.5 GiB of it by each of 8 ranks; written in 50.0 s",
-        "start, and restart: 8.33 min, of which 7.50 min, and 50.0 s to read the checkpoint",
-        "best save interval: 16.7 min of training, with a failure every 2.78 h"
-        + "; then a failure costs 17.1 min, and 85.9 % of the time is useful",
+        "start, and restart: 8.33 min, 7.50 min as given, and 50.0 s to read the checkpoint",
+        (
+            "best save interval: 16.7 min of training, with a failure every 2.78 h"
+            "; then a failure costs 17.1 min, and 85.9 % of the time is useful"
+        ),
         # 450 + 50 + (4000 + 50) / 2 = 2525 s; 0.4 / (exp(0.405) - 1) / exp(0.05) = 0.762
         "the recipe's save interval: 66.7 min; then a failure costs 42.1 min, and 76.2 % of the time is useful",
     ]

@@ -143,8 +143,8 @@ def cost_lines(costs: RunCosts | None) -> list[str]:
     written = "" if costs.transfer is None else f"; written in {duration(costs.transfer)}"
     lines = [f"checkpoint: {_gib(costs.checkpoint_bytes)}{each if costs.ranks > 1 else ''}{written}"]
     if costs.restart is not None and costs.start_seconds is not None and costs.transfer is not None:
-        parts = f"{duration(costs.start_seconds)}, and {duration(costs.transfer)} to read the checkpoint"
-        lines.append(f"start, and restart: {duration(costs.restart)}, of which {parts}")
+        parts = f"{duration(costs.start_seconds)} as given, and {duration(costs.transfer)} to read the checkpoint"
+        lines.append(f"start, and restart: {duration(costs.restart)}, {parts}")
     if costs.interval is not None and costs.mtbf_seconds is not None:
         often = f"with a failure every {duration(costs.mtbf_seconds)}"
         lines.append(
