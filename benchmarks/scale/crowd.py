@@ -14,6 +14,8 @@ from typing import Protocol
 
 from benchmarks.scale.sockets import counts
 
+COUNT = "count"  # what a process is asked for after an act
+_SETTLING = 0.2  # seconds until the kernel has had the acknowledgements of the last bytes
 _STACK = 512 * 1024  # bytes of a thread's stack, which are not taken before they are used
 
 
@@ -60,6 +62,10 @@ class Crowd:
             pipe.send(name)
         answers = [pipe.recv() for pipe in self._pipes]
         seconds = time.perf_counter() - began
+        time.sleep(_SETTLING)
+        for pipe in self._pipes:
+            pipe.send(COUNT)  # now that all are ready: the process with the store may have been so before the others
+        answers = [answer | pipe.recv() for answer, pipe in zip(answers, self._pipes, strict=True)]
         if problem := next((each["error"] for each in answers if each["error"]), None):
             raise RuntimeError(f"{name} of {self._number} players:\n{problem}")
         now = {name: sum(each[name] for each in answers) for name in self._before}
@@ -87,13 +93,16 @@ def _play(pipe, kind: type[Player], places: range, number: int, port: int) -> No
             name = pipe.recv()
         except EOFError:
             os._exit(0)
+        if name == COUNT:
+            pipe.send(counts(port))
+            continue
         before = _cpu()
         answers = [Future() for _ in places]
         for place, answer in zip(places, answers, strict=True):
             asked[place].put((name, answer))
         problems = [problem for answer in answers if (problem := answer.result()[1])]
         returned = answers[0].result()[0]
-        pipe.send({**counts(port), "cpu": _cpu() - before, "returned": returned, "error": next(iter(problems), None)})
+        pipe.send({"cpu": _cpu() - before, "returned": returned, "error": next(iter(problems), None)})
 
 
 def _answer(asked: queue.SimpleQueue, kind: type[Player], place: int, number: int, port: int) -> None:
