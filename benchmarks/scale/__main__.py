@@ -1,6 +1,6 @@
 """Cost of the control plane at many ranks: the real protocols, spoken by players without a model on this machine.
 
-    python -m benchmarks.scale [--ranks 64 256 1024 4096] [--before REVISION] [--quick] [--keep]
+    python -m benchmarks.scale [--ranks 64 256 1024 4096] [--before REVISION] [--now REVISION] [--quick] [--keep]
 
 Launchers (one for 8 ranks) meet, watch each other, restart and stop; ranks start, exchange numbers after each
 iteration, stop, agree on a checkpoint and report a hang. Each size has its own processes and its own store, whose bytes
@@ -16,10 +16,16 @@ import os
 import subprocess
 import sys
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from benchmarks import machine
+from benchmarks.scale import tables
 from benchmarks.scale.growth import growth
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 SIZES = (64, 256, 1024, 4096)
 COUNTED = ("seconds", "store_bytes", "store_requests", "sockets_of_first", "sockets_each")
@@ -43,6 +49,16 @@ def _grown(of: dict[int, dict[str, float]]) -> dict[str, object]:
     return {name: growth({size: costs[name] for size, costs in of.items()}) for name in COUNTED}
 
 
+@contextmanager
+def code_of(revision: str) -> Iterator[Path]:
+    """Yield a folder with the packages of a revision's core."""
+    archive = ["git", "archive", revision, "core"]
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(archive, cwd=machine.ROOT, check=True, stdout=subprocess.PIPE)
+        subprocess.run(["tar", "-x", "-C", folder], input=done.stdout, check=True)
+        yield Path(folder) / "core"
+
+
 def ratios(before: dict[str, dict], after: dict[str, dict]) -> dict[str, object]:
     """Return after / before of each count, by act and size; 1.0 is no change, and nothing where before it was 0."""
     found = {}
@@ -57,28 +73,28 @@ def ratios(before: dict[str, dict], after: dict[str, dict]) -> dict[str, object]
 
 
 def main() -> None:
-    """Measure, print, and with --keep write results/scale.json."""
+    """Measure, print, and with --keep write results/scale.json and the tables of docs/scale.md."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", type=int, nargs="+", default=list(SIZES), help="sizes, multiples of 8")
     parser.add_argument("--before", metavar="REVISION", help="measure this revision of the repository, too")
+    parser.add_argument("--now", metavar="REVISION", help="measure this one instead of the working tree")
     parser.add_argument("--quick", action="store_true", help="16 ranks alone")
-    parser.add_argument("--keep", action="store_true", help="write results/scale.json")
+    parser.add_argument("--keep", action="store_true", help="write results/scale.json, and the tables of docs/scale.md")
     options = parser.parse_args()
     sizes = [16] if options.quick else sorted(options.ranks)
     result: dict[str, object] = machine.describe(threads=1)
-    if options.before:
-        with tempfile.TemporaryDirectory() as folder:
-            archive = subprocess.run(
-                ["git", "archive", options.before, "core"], cwd=machine.ROOT, check=True, stdout=subprocess.PIPE
-            )
-            subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
-            result |= {"before_is": options.before, "before": measured(Path(folder) / "core", sizes)}
-    result["now"] = measured(machine.ROOT / "core", sizes)
+    for word, revision in (("before", options.before), ("now", options.now)):
+        if revision:
+            with code_of(revision) as core:
+                result |= {f"{word}_is": revision, word: measured(core, sizes)}
+        elif word == "now":
+            result[word] = measured(machine.ROOT / "core", sizes)
     if options.before:
         result["ratio"] = ratios(result["before"], result["now"])
     print(json.dumps(result, indent=1))
     if options.keep:
         machine.keep("scale", result)
+        tables.main()
 
 
 if __name__ == "__main__":

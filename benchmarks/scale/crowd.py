@@ -35,11 +35,12 @@ class Crowd:
         context = get_context("fork")  # one import for all
         for places in [range(1), *(range(first, min(first + each, number)) for first in range(1, number, each))]:
             ours, theirs = context.Pipe()
-            process = context.Process(target=_play, args=(theirs, kind, places, number, port), daemon=True)
+            self._pipes.append(ours)
+            arguments = (theirs, list(self._pipes), kind, places, number, port)
+            process = context.Process(target=_play, args=arguments, daemon=True)
             process.start()
             theirs.close()
             self._forked.append(process)
-            self._pipes.append(ours)
         self._number, self._before = number, {"bytes": 0, "requests": 0}
 
     def __enter__(self) -> Crowd:
@@ -82,7 +83,9 @@ class Crowd:
         }
 
 
-def _play(pipe, kind: type[Player], places: range, number: int, port: int) -> None:
+def _play(pipe, inherited: list, kind: type[Player], places: range, number: int, port: int) -> None:
+    for other in inherited:  # so that all see the end of the process that they obey
+        other.close()
     threading.stack_size(_STACK)
     asked: dict[int, queue.SimpleQueue] = {}
     for place in places:
