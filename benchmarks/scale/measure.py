@@ -13,8 +13,8 @@ from benchmarks.scale.launchers import RANKS, Launcher
 from benchmarks.scale.ranks import Rank
 from pretrain.launch.world import free_port
 
-FEW, MOST = 8, 63  # players of a process; more where there would be too many processes
-FEW_PROCESSES = 64
+FEW, MOST = 8, 32  # players of a process; more where there would be too many processes
+FEW_PROCESSES = 128
 MOST_OF_ONE_GROUP = 256
 """Ranks of which one group of the world is made, where there is no tree: 512 took more than 24 GB of memory."""
 MOST_THAT_LIST = 1024
@@ -35,7 +35,9 @@ def measure(ranks: int) -> dict[str, dict[str, object]]:
         each = FEW if number <= FEW * FEW_PROCESSES else MOST
         with tempfile.TemporaryDirectory() as tempfile.tempdir, Crowd(player, number, free_port(), each) as crowd:
             crowd.act("__str__")  # they are made
-            found |= {f"{player.__name__.lower()}s: {name}": crowd.act(name) for name in chosen}
+            for name in chosen:
+                found[f"{player.__name__.lower()}s: {name}"] = crowd.act(name)
+                print(f"{ranks} {player.__name__.lower()}s: {name}", file=sys.stderr, flush=True)
         tempfile.tempdir = None
     return found
 

@@ -254,4 +254,4 @@ def test_what_a_failure_costs_is_shown_where_an_option_says_something_of_it(aske
 def test_a_search_has_no_costs_of_failures(asked):
     result = call("--search", "--mtbf", "24")
     assert result.exit_code == 2
-    assert "--storage, --mtbf and --start describe a run of one layout" in result.output
+    assert "--storage, --mtbf and --start describe one layout" in result.output

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from pretrain.recipe import Recipe
     from pretrain.tools.plan.device import DeviceOptions, PlanDevice
     from pretrain.tools.plan.plan import Plan
-    from pretrain.tools.plan.run_costs import RunCostOptions
 
 GIGA, HOUR = 1e9, 3600.0
 GIGABYTES = click.FloatRange(min=0, min_open=True)
@@ -173,16 +172,9 @@ def command(
     # A mistake in the options or in the recipe is reported before torch is imported.
     from pretrain.recipe import load_recipe  # noqa: PLC0415
 
-    if searches and (layers or html is not None):
-        msg = "--layers and --html describe one layout, but --search finds several.\nChoose a layout by --set first."
-        raise click.UsageError(msg)
-    failures = [storage_bandwidth, mtbf, start_seconds]
-    if searches and failures != [None] * 3:
-        msg = (
-            "--storage, --mtbf and --start describe a run of one layout, but --search compares steps of several.\n"
-            "Choose a layout by --set first."
-        )
-        raise click.UsageError(msg)
+    of_run = (storage_bandwidth, mtbf, start_seconds)
+    if searches:
+        _require_no_view(layers=layers or html is not None, of_run=of_run != (None, None, None))
     if html is not None and not html.parent.is_dir():
         msg = f"--html {html}: folder {html.parent} does not exist.\nMake it, or give another file."
         raise click.UsageError(msg)
@@ -207,14 +199,15 @@ def command(
     if searches:
         _search(loaded, device, ranks, size, notes, as_json=as_json)
     else:
-        from pretrain.tools.plan.run_costs import RunCostOptions  # noqa: PLC0415  imports torch
+        plan = _plan(loaded, device, devices, size, notes)
+        _show(_with_costs(plan, *of_run), html, as_json=as_json, layers=layers)
 
-        of_run = RunCostOptions(
-            storage_bandwidth=storage_bandwidth and storage_bandwidth * GIGA,
-            mtbf_seconds=mtbf and mtbf * HOUR,
-            start_seconds=start_seconds,
-        )
-        _show(_plan(loaded, device, devices, size, notes, of_run), html, as_json=as_json, layers=layers)
+
+def _require_no_view(*, layers: bool, of_run: bool) -> None:
+    if layers or of_run:
+        options = "--layers and --html" if layers else "--storage, --mtbf and --start"
+        msg = f"{options} describe one layout, but --search finds several.\nChoose a layout by --set first."
+        raise click.UsageError(msg)
 
 
 def _vocab_size(recipe: Recipe, given: int | None) -> tuple[int, list[str]]:
@@ -236,26 +229,28 @@ def _calibrated(
     return calibrated(device, options, run, size), [f"{measured}: {note}" for note in notes]
 
 
-def _plan(
-    recipe: Recipe,
-    device: PlanDevice,
-    devices: int | None,
-    vocab_size: int,
-    notes: list[str],
-    of_run: RunCostOptions,
-) -> Plan:
+def _plan(recipe: Recipe, device: PlanDevice, devices: int | None, vocab_size: int, notes: list[str]) -> Plan:
     from pretrain.tools.plan.plan import make_plan  # noqa: PLC0415
-    from pretrain.tools.plan.run_costs import run_costs  # noqa: PLC0415
     from pretrain.tools.plan.search.search import enough_devices  # noqa: PLC0415
 
     plan = make_plan(recipe, device, devices=devices, vocab_size=vocab_size)
     enough = None
     if devices is None and plan.fits is False and not device.is_shared:
         enough = enough_devices(recipe, device, vocab_size, _say)
-    costs = None
-    if of_run.are_given:
-        costs = run_costs(recipe, vocab_size, plan.layout.world_size, plan.time, given=of_run)
-    return replace(plan, notices=[*notes, *plan.notices], enough_devices=enough, costs=costs)
+    return replace(plan, notices=[*notes, *plan.notices], enough_devices=enough)
+
+
+def _with_costs(plan: Plan, storage: float | None, mtbf: float | None, start_seconds: float | None) -> Plan:
+    """Return the plan with what a run costs besides its steps, if an option says something of that."""
+    from pretrain.tools.plan.run_costs import RunCostOptions, run_costs  # noqa: PLC0415
+
+    given = RunCostOptions(
+        storage_bandwidth=storage and storage * GIGA, mtbf_seconds=mtbf and mtbf * HOUR, start_seconds=start_seconds
+    )
+    if not given.are_given:
+        return plan
+    ranks = plan.layout.world_size
+    return replace(plan, costs=run_costs(plan.recipe, plan.vocab_size, ranks, plan.time, given=given))
 
 
 def _show(plan: Plan, html: Path | None, *, as_json: bool, layers: bool) -> None:
