@@ -81,11 +81,14 @@ def command(
     second one exits at once.
     """
     from pretrain.launch.job import Job  # noqa: PLC0415  --help needs none of these
+    from pretrain.launch.node_cache import use_node_cache  # noqa: PLC0415
     from pretrain.launch.placement import make_hosted_placement, make_placement  # noqa: PLC0415
     from pretrain.launch.processes.supervision import ignore_request_signals  # noqa: PLC0415
     from pretrain.launch.restarts import RestartPolicy  # noqa: PLC0415
 
     ignore_request_signals()
+    if hostfile is None:  # its nodes use their own caches
+        use_node_cache()
     counts = RankCounts(**rank_counts)
     _prepare(run_dir, resume or "no", has_nodes=hostfile is not None or (counts.nnodes or 1) > 1)
     policy = RestartPolicy(limit=max_restarts, fewest_nodes=allow_fewer_nodes)
