@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from pretrain.launch.node_cache import FOLDER
+from pretrain.launch.processes.node_cache import FOLDER
 
-CORE = str(Path(__file__).parents[2] / "core")
+CORE = str(Path(__file__).parents[3] / "core")
 PROGRAM = """
 import os, sys
-from pretrain.launch.node_cache import use_node_cache
+from pretrain.launch.processes.node_cache import use_node_cache
 use_node_cache()
 import installed
 print(os.getpid(), sys.prefix, installed.__file__, sys.argv[1:])
