@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from torch import distributed
 
+from pretrain.collectives import Tree
 from pretrain.data.needed import samples_needed
 from pretrain.data.token_files.reading import TokenFile
 from pretrain.data.tokenizers import load_tokenizer
@@ -45,6 +46,7 @@ class TestOneRankOfTwo:
         monkeypatch.setattr(distributed, "is_initialized", lambda: True)
         monkeypatch.setattr(distributed, "get_rank", lambda *_: 1)
         monkeypatch.setattr(distributed, "get_world_size", lambda *_: 2)
+        monkeypatch.setattr("pretrain.collectives.tree_of_world", lambda: Tree((None,)))
 
     @pytest.fixture(params=["one file", "a blend"])
     def recipe(self, request, small_recipe, token_files):
