@@ -1,4 +1,4 @@
-"""A run on one of several nodes: its attempts end and begin together on all of them, as node 0 decides."""
+"""A run on one of several nodes: its attempts end and begin together on all of them, as the one that leads decides."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from pretrain.errors import LaunchError, PretrainError
 from pretrain.exit_codes import ExitCode
-from pretrain.launch.job import Job, PreparedRun
+from pretrain.launch.job import Job, PreparedRun, hold_again
 from pretrain.launch.nodes.attempt import ARRIVAL_TIMEOUT, AttemptPlan, NodesAbsent, RunEnded
+from pretrain.launch.nodes.leader import LeaderChanged
 from pretrain.launch.nodes.nodes import largest_fitting
 from pretrain.launch.nodes.rendezvous import Rendezvous
 from pretrain.launch.nodes.reports import signalled_node
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from pretrain.launch.nodes.attempt import Arrival
     from pretrain.launch.nodes.nodes import Nodes
     from pretrain.launch.placement import Placement
-    from pretrain.launch.restarts import RestartPolicy
+    from pretrain.launch.restarts import Decision, RestartPolicy
     from pretrain.launch.world import World
 
 
@@ -44,10 +45,12 @@ def run_node(placement: Placement, job: AnyJob, policy: RestartPolicy) -> Failur
         while True:
             try:
                 return _take_part(placement, job, policy, lock, loss)
-            except RunEnded as ended:  # of the loss of node 0, or of the way to it
+            except RunEnded as ended:  # of the loss of the store, or of the way to it
                 loss = ended.failure
+                lock.close()  # another node may lead by now, which takes the run's folders
                 notice = (
-                    f"--rdzv {placement.nodes.rendezvous}: node 0 cannot be reached from here; "
+                    f"--rdzv {placement.nodes.rendezvous}: "
+                    f"{'it' if placement.nodes.external else 'node 0'} cannot be reached from here; "
                     "this node tries for 15 minutes and joins again when it can.\n"
                 )
                 endpoint = placement.nodes.endpoint()
@@ -79,7 +82,7 @@ def _take_part(
         rendezvous.end(Failure.of(error, 0, with_traceback=True))
         raise
     else:
-        if policy.limit or rendezvous.serves:  # without restarts the reports of the others say it
+        if policy.limit or rendezvous.leads:  # without restarts the reports of the others say it
             rendezvous.end(failure)
         return failure
     finally:
@@ -94,7 +97,7 @@ def run_node_of_hostfile(nodes: Nodes, make_placement: Callable[[], Placement], 
     code: int = CRASH
     try:
         failure = _run_node_of_hostfile(rendezvous, make_placement, job)
-        if rendezvous.serves:
+        if rendezvous.leads:
             rendezvous.end(failure)
         code = failure.exit_code if failure else ExitCode.COMPLETE
         if failure is None or failure.stopped:  # the launcher reads it
@@ -176,26 +179,26 @@ class _Node:
         self._policy = policy
         self._lock = lock
         self._restarts = Restarts(policy, self._progress)
+        self._leads = False  # it has read what the node that led before knew
 
     def run(self) -> Failure | None:
         """Return why the last attempt failed, or why the run ended while this node waited; None if it ended well."""
-        begin = self._begin if self._rendezvous.serves else self._join
         if self._placement.needs_own_machine:
             self._rendezvous.require_own_machine()
         try:
             while True:
                 try:
-                    worlds = begin()  # it prepares the job, too
+                    worlds = self._placed()  # with the job prepared
                     failure = _run_ranks(self._job, worlds, self._rendezvous)
                 except NodesAbsent as absent:
                     failure = absent.failure
                 if not self._policy.limit:
                     return failure
-                failure, verdict = self._rendezvous.settle(failure, self._restarts.judge)
+                failure, verdict = self._rendezvous.settle(failure, self._judge)
                 if verdict.wait is None:
                     break
                 announce(failure, verdict)
-                if self._rendezvous.serves:
+                if self._rendezvous.leads:
                     self._rendezvous.back_off(verdict.wait)
         except RunEnded as ended:
             if ended.of_loss:
@@ -205,8 +208,17 @@ class _Node:
             self._restarts.show_end()
         return failure and with_remark(failure, verdict)
 
+    def _placed(self) -> list[World]:
+        """Begin the next attempt, or join it, with the job prepared; return the places of the ranks here."""
+        while True:
+            try:
+                return self._begin() if self._rendezvous.leads else self._join()
+            except LeaderChanged:
+                continue
+
     def _begin(self) -> list[World]:
         """Choose the nodes of an attempt, and prepare a run with restarts if it is the first one."""
+        self._lead()
         members = self._rendezvous.meet(self._placement.nproc, self._choose)
         if not self._policy.limit or not isinstance(self._job, Job):
             return self._rendezvous.begin(members)
@@ -214,11 +226,42 @@ class _Node:
             self._job = self._job.started_again()
         else:
             self._job = self._job.prepared_by_launcher(self._placement.recipe, self._lock)
+            self._keep()
         run_dir = str(Path(str(self._job.run_dir)).absolute())
         plan = AttemptPlan(run_dir=run_dir, resume=self._job.resume == "run", holder=this_process())
         return self._rendezvous.begin(members, plan)
 
+    def _lead(self) -> None:
+        """Learn what the node that led before knew, and hold the run's folders in its place."""
+        if self._leads:
+            return
+        self._leads, known = True, self._rendezvous.kept()
+        if known and isinstance(self._job, Job):
+            self._restarts.restore(known["restarts"])
+            self._job = self._job.as_prepared(PreparedRun(Path(known["run_dir"]), resume=True))
+            hold_again(self._placement.recipe, Path(known["run_dir"]), self._lock)
+
+    def _stop_leading(self) -> None:
+        """Leave the run's folders to the node that leads now."""
+        if self._leads:
+            self._leads = False
+            self._lock.close()
+
+    def _keep(self) -> None:
+        if isinstance(self._job, Job) and self._job.prepared:
+            run_dir = str(Path(str(self._job.run_dir)).absolute())
+            self._rendezvous.keep({"restarts": self._restarts.state(), "run_dir": run_dir})
+
+    def _judge(self, failure: Failure) -> Decision:
+        """Decide what follows from a failure, as the node that leads."""
+        self._lead()
+        said, is_replaced = self._rendezvous.blame(failure)
+        verdict = self._restarts.judge(failure, is_replaced=is_replaced)
+        self._keep()
+        return dataclasses.replace(verdict, text="\n".join(filter(None, [said, verdict.text])))
+
     def _join(self) -> list[World]:
+        self._stop_leading()
         worlds, plan = self._rendezvous.join(self._placement.nproc)
         if plan is not None and isinstance(self._job, Job):
             require_shared(Path(plan.run_dir), plan.holder)

@@ -14,8 +14,9 @@ import pytest
 from launch.rank_processes import wait_for
 from pretrain.errors import LaunchError
 from pretrain.exit_codes import End, ExitCode
-from pretrain.launch.nodes import attempt, rendezvous, store_client
-from pretrain.launch.nodes.attempt import AttemptPlan, Heartbeat, NodesAbsent, RunEnded
+from pretrain.launch.nodes import attempt, heartbeats, rendezvous, store_client
+from pretrain.launch.nodes.attempt import AttemptPlan, NodesAbsent, RunEnded
+from pretrain.launch.nodes.heartbeats import Heartbeat
 from pretrain.launch.nodes.nodes import Nodes
 from pretrain.launch.nodes.rendezvous import Rendezvous
 from pretrain.launch.nodes.reports import signalled_node
@@ -56,7 +57,7 @@ def all_of(nodes, _):
 @pytest.fixture
 def quick(monkeypatch):
     """Signs follow each other quickly."""
-    monkeypatch.setattr(attempt, "_BEAT", 0.02)
+    monkeypatch.setattr(heartbeats, "_BEAT", 0.02)
     monkeypatch.setattr(attempt, "_ABSENCE", 2.0)
 
 

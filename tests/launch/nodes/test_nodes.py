@@ -52,7 +52,7 @@ def meet(ranks, sizes):
 
     def join(rank, size):
         rendezvous = Rendezvous(Nodes(count=len(ranks), rendezvous=endpoint, rank=rank))
-        if rendezvous.serves:
+        if rendezvous.leads:
             return rendezvous, rendezvous.begin(rendezvous.meet(size, lambda nodes, _: nodes))
         return rendezvous, rendezvous.join(size)[0]
 

@@ -237,7 +237,8 @@ def test_nodes_with_different_commands_are_refused(port):
     nodes = [Nodes(count=count, rendezvous=f"{LOCALHOST}:{port}", rank=rank) for rank, count in enumerate((2, 2, 3))]
     first = Rendezvous(nodes[0], RestartPolicy(limit=3))
     with pytest.raises(
-        LaunchError, match=r"node 0 was started with --nnodes 2 --max-restarts 3, this one with --nnodes 2 --max-restar"
+        LaunchError,
+        match=r"the first node was started with --nnodes 2 --max-restarts 3, this one with --nnodes 2 --max",
     ):
         Rendezvous(nodes[1])
     with pytest.raises(LaunchError, match="Give the same command on every node"):
