@@ -1,0 +1,166 @@
+"""A rendezvous that is served elsewhere: any node leads, spares wait, and a node that fails twice is left out."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from torch.distributed import TCPStore
+
+from launch.rank_processes import wait_for
+from pretrain.errors import LaunchError
+from pretrain.launch.nodes import attempt, heartbeats, leader, rendezvous
+from pretrain.launch.nodes.attempt import Arrival
+from pretrain.launch.nodes.blame import Blame, culprit
+from pretrain.launch.nodes.leader import LeaderChanged
+from pretrain.launch.nodes.nodes import Nodes
+from pretrain.launch.nodes.rendezvous import Rendezvous
+from pretrain.launch.processes.failure import CRASH, USER_ERROR, Failure
+from pretrain.launch.restarts import Decision, RestartPolicy, Restarts, RunProgress
+from pretrain.launch.world import LOCALHOST
+
+POLICY = RestartPolicy(limit=5)
+CRASHED = Failure(rank=1, when=1.0, exit_code=CRASH, text="a crash")
+
+
+@pytest.fixture
+def member(monkeypatch):
+    """Makes a node of a run of two, whose store this process serves."""
+    monkeypatch.setattr(leader, "_PERIOD", 0.05)
+    monkeypatch.setattr(heartbeats, "_BEAT", 0.05)
+    monkeypatch.setattr(attempt, "_PERIOD", 0.02)
+    monkeypatch.setattr(rendezvous, "_PERIOD", 0.02)
+    store = TCPStore(LOCALHOST, 0, is_master=True, wait_for_workers=False)
+    made = []
+
+    def make(spares=1):
+        nodes = Nodes(count=2, rendezvous=f"{LOCALHOST}:{store.port}", spares=spares, external=True)
+        made.append(Rendezvous(nodes, POLICY))
+        return made[-1]
+
+    yield make
+    for node in made:
+        node._heartbeat.stop()
+
+
+def begin(first, *others):
+    """Let the first open an attempt that the others join; return the place of each."""
+    threads = [threading.Thread(target=other.join, args=(1,), daemon=True) for other in others]
+    for thread in threads:
+        thread.start()
+    first.begin(first.meet(1, lambda nodes, _: nodes))
+    wait_for(lambda: sum(not thread.is_alive() for thread in threads) == 1, "one other node to take part")
+    return [node.place if node._is_member else None for node in (first, *others)]
+
+
+def lose(node):
+    node._heartbeat.stop()
+    node._heartbeat.join()
+
+
+def test_another_node_leads_when_the_first_is_lost_and_a_spare_takes_its_place(member, monkeypatch):
+    first, second = member(), member()
+    assert (first.leads, second.leads) == (True, False)
+    assert begin(first, second) == [0, 1]
+    first.keep({"count": 3})
+    lose(first)
+    for module, name in ((leader, "_SILENCE"), (attempt, "_SHORT_SILENCE"), (attempt, "_ABSENCE")):
+        monkeypatch.setattr(module, name, 1.5)
+    lost_peer = Failure(rank=1, when=1.0, exit_code=CRASH, text="connection closed", lost_peer=True)
+    cause, verdict = second.settle(lost_peer, lambda _: Decision(wait=0.0))
+    assert second.leads
+    assert (cause.place, verdict) == (0, Decision(wait=0.0))
+    assert second.kept()["count"] == 3
+    assert begin(second, member()) == [1, 0]  # the other keeps its place
+
+
+def test_a_spare_does_not_lead_while_an_attempt_runs(member, monkeypatch):
+    first, second = member(), member()
+    begin(first, second)
+    monkeypatch.setattr(leader, "_SILENCE", -1.0)
+    third = member()
+    third._looked = 0.0
+    assert not third._may_lead()
+    assert second._may_lead()
+
+
+def test_a_leader_that_another_node_has_replaced_leads_no_longer(member, monkeypatch):
+    first, second = member(), member()
+    begin(first, second)
+    first._leader.hand_to(second._launcher)
+    with pytest.raises(LeaderChanged):
+        wait_for(second._require_no_end, "the other to lead")
+    assert (first.leads, second.leads) == (False, True)
+
+
+def test_a_store_serves_one_run_after_the_other(member, monkeypatch):
+    first = member()
+    assert not member().leads
+    first.end(None)
+    new = member()
+    assert new.leads  # of a new run
+    monkeypatch.setattr(leader, "_ABANDONED", 2.0)
+    lose(new)
+    assert member().leads  # nobody is left of that one
+
+
+def test_nodes_of_another_command_are_refused(member):
+    first = member()
+    with pytest.raises(
+        LaunchError, match="was started with --nnodes 2 --spares 1 --max-restarts 5 --external-rdzv, this"
+    ):
+        member(spares=2)
+    assert first.leads
+
+
+NODES = [Arrival(number=n + 1, place=n, ranks=2, host=f"node{n}", launcher=f"launcher {n}", port=1) for n in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("failure", "place"),
+    [
+        (Failure(rank=3, text="a crash"), 1),
+        (Failure(place=0, text="no heartbeat", of_launcher=True), 0),
+        (Failure(rank=3, text="no data", exit_code=USER_ERROR), None),
+        (Failure(rank=3, text="no device", exit_code=USER_ERROR, passing=True), 1),
+        (Failure(rank=3, text="connection closed", lost_peer=True), None),
+        (Failure(rank=3, text="rank 1 hangs", of_launcher=True), None),
+        (Failure(rank=3, text="SIGTERM", asked=True), None),
+    ],
+)
+def test_a_failure_is_blamed_on_the_node_that_caused_it(failure, place):
+    assert culprit(failure, NODES) == place
+
+
+def test_a_node_is_left_out_after_two_failures_if_another_can_replace_it():
+    blame, failure = Blame(), Failure(rank=3, text="a crash")
+    assert blame.count(failure, NODES, can_replace=True) == ("", False)
+    assert blame.count(Failure(rank=0, text="a crash"), NODES, can_replace=True) == ("", False)
+    kept = Blame(**blame.state())  # by another node that leads
+    said = "Node 1 (node1) has caused 2 failures"
+    assert kept.count(failure, NODES, can_replace=False) == (f"{said}; no other node can take its place.", False)
+    assert blame.count(failure, NODES, can_replace=True) == (f"{said} and is left out from now on.", True)
+    assert blame.left_out == ["launcher 1"]
+
+
+def test_a_node_that_is_left_out_waits_and_the_spare_has_its_place(member):
+    first, second, third = member(), member(), member()
+    begin(first, second)
+    first._blame.left_out.append(second._launcher)
+    first.settle(CRASHED, lambda _: Decision(wait=0.0))
+    assert begin(first, second, third) == [0, None, 1]
+
+
+def test_the_count_of_restarts_goes_on_on_another_node():
+    here, there = (Restarts(POLICY, lambda: RunProgress(saved=None, logged=4)) for _ in range(2))
+    here.judge(CRASHED)
+    there.restore(here.state())
+    assert there.count == 1
+    assert "failed twice in the same way" in there.judge(CRASHED).text
+    assert there.judge(CRASHED, is_replaced=True).text.startswith("restart 2 of 5")
+
+
+def test_a_loss_of_the_store_says_what_serves_it():
+    nodes = Nodes(count=2, rendezvous="store:29500", external=True)
+    text = rendezvous.lost_node_0(nodes, trains=True).text
+    assert text.startswith("--rdzv store:29500: `pretrain rendezvous`, which serves the rendezvous, cannot be reached")
