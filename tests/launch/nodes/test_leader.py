@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 
 import pytest
 from torch.distributed import TCPStore
 
 from launch.rank_processes import wait_for
+from pretrain.cli.options import RankCounts
+from pretrain.cli.run import place_of_process
 from pretrain.errors import LaunchError
 from pretrain.launch.nodes import attempt, heartbeats, leader, rendezvous
-from pretrain.launch.nodes.attempt import Arrival
+from pretrain.launch.nodes.attempt import Arrival, RunEnded
 from pretrain.launch.nodes.blame import Blame, culprit
 from pretrain.launch.nodes.leader import LeaderChanged
 from pretrain.launch.nodes.nodes import Nodes
 from pretrain.launch.nodes.rendezvous import Rendezvous
 from pretrain.launch.processes.failure import CRASH, USER_ERROR, Failure
-from pretrain.launch.restarts import Decision, RestartPolicy, Restarts, RunProgress
+from pretrain.launch.restarts import NO_RESTARTS, Decision, RestartPolicy, Restarts, RunProgress
 from pretrain.launch.world import LOCALHOST
 
 POLICY = RestartPolicy(limit=5)
@@ -45,7 +48,12 @@ def member(monkeypatch):
 
 def begin(first, *others):
     """Let the first open an attempt that the others join; return the place of each."""
-    threads = [threading.Thread(target=other.join, args=(1,), daemon=True) for other in others]
+
+    def join(node):
+        with suppress(RunEnded):  # a spare's, at the end of the test
+            node.join(1)
+
+    threads = [threading.Thread(target=join, args=(other,), daemon=True) for other in others]
     for thread in threads:
         thread.start()
     first.begin(first.meet(1, lambda nodes, _: nodes))
@@ -158,6 +166,26 @@ def test_the_count_of_restarts_goes_on_on_another_node():
     assert there.count == 1
     assert "failed twice in the same way" in there.judge(CRASHED).text
     assert there.judge(CRASHED, is_replaced=True).text.startswith("restart 2 of 5")
+
+
+@pytest.mark.parametrize(("given", "option"), [({"spares": 2}, "--spares 2"), ({"external": True}, "--external-rdzv")])
+def test_what_only_a_restart_uses_needs_one(given, option):
+    POLICY.require_nodes(2, **given)
+    with pytest.raises(LaunchError, match=f"{option} has no effect without restarts"):
+        NO_RESTARTS.require_nodes(2, **given)
+
+
+@pytest.mark.parametrize("nnodes", [None, 3, 4])
+def test_the_nodes_of_a_scheduler_are_those_that_train_and_the_spares(monkeypatch, nnodes):
+    for name, value in {"NUM_NODES": "4", "NODE_RANK": "3", "NODE_IPS": "10.0.0.1"}.items():
+        monkeypatch.setenv(f"SKYPILOT_{name}", value)
+    counts = RankCounts(nproc=None, nnodes=nnodes, rdzv=None, node_rank=None)
+    _, nodes, _ = place_of_process(counts, spares=1)
+    assert (nodes.count, nodes.spares, nodes.rank) == (3, 1, 3)
+    with pytest.raises(LaunchError, match="not the address of `pretrain rendezvous`"):
+        place_of_process(counts, spares=1, external=True)
+    with pytest.raises(LaunchError, match="none is left to train"):
+        place_of_process(RankCounts(nproc=None, nnodes=None, rdzv=None, node_rank=None), spares=4)
 
 
 def test_a_loss_of_the_store_says_what_serves_it():
