@@ -10,7 +10,14 @@ from pretrain.errors import LaunchError
 
 
 @click.command()
-@click.option("--port", type=click.IntRange(1, 65535), default=29500, show_default=True, metavar="PORT")
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    default=29500,
+    show_default=True,
+    metavar="PORT",
+    help="Port of --rdzv HOST:PORT, on all addresses of this machine.",
+)
 def command(*, port: int) -> None:
     """Serve a rendezvous until Ctrl-C or SIGTERM.
 
