@@ -160,12 +160,12 @@ class Attempt:
         self, came: Sequence[Arrival], count: int, known: Known, waited: float, fewest: int | None
     ) -> list[Arrival]:
         """Return at most `count` nodes by rank: those of the attempt before keep their places, spares fill the gaps."""
-        able = [node for node in came if node.launcher not in known.left_out]
+        own = self._launcher  # this node leads, so it takes part
+        able = [node for node in came if node.launcher == own or node.launcher not in known.left_out]
         enough = count if fewest is None else fewest
         if len(able) < enough and waited > _REPLACEMENT_AFTER:  # better with them than not at all
             able = list(came)
         before = {node.launcher for node in known.before}
-        own = self._launcher  # this node leads, so it takes part
         return in_order(
             sorted(able, key=lambda node: (node.launcher not in before, node.launcher != own, node.number)), count
         )
@@ -218,6 +218,10 @@ class Attempt:
     def has_begun(self) -> bool:
         """Say whether the node that leads has chosen the nodes."""
         return self._store.check([_BEGUN])
+
+    def own(self) -> Arrival:
+        """Return the arrival of this node, which leads and has gathered the others."""
+        return next(node for node in self._arrivals.values() if node.launcher == self._launcher)
 
     def waiting(self, members: Sequence[Arrival]) -> list[str]:
         """Return the hosts of nodes that have come and take no part, on the node that leads."""

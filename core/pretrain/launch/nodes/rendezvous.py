@@ -129,7 +129,7 @@ class Rendezvous:
                 if not self._nodes.of_hostfile:  # of whom each joins, and its launcher waits for that
                     self._members = attempt.there
         chosen = choose(nodes, self._nodes.count)
-        own = next(node for node in nodes if node.launcher == self._launcher)
+        own = attempt.own()
         return chosen if own in chosen else [*chosen[:-1], own]  # the node that leads takes part
 
     def begin(self, members: Sequence[Arrival], plan: AttemptPlan | None = None) -> list[World]:
@@ -249,7 +249,9 @@ class Rendezvous:
                     self._attempt.set_done(self.place or 0)
                 while self.leads or not self._attempt.is_decided():
                     if self.leads:
-                        return self._attempt.decide(failure, judge, self._ended)
+                        decided = self._attempt.decide(failure, judge, self._ended)
+                        self._hand_over()
+                        return decided
                     with suppress(LeaderChanged):
                         self._wait_until(self._attempt.is_decided)
                 cause, verdict = self._attempt.decided()
@@ -268,12 +270,14 @@ class Rendezvous:
         members = self._attempt.members()
         spares = self._store.add(_SPARES, 0) - len(self._blame.left_out)
         can_replace = spares > 0 or (self._fewest is not None and self._fewest < len(members))
-        said, is_left_out = self._blame.count(
-            failure, members, can_replace=can_replace, kept=self._launcher if self._serves else ""
-        )
+        kept = self._launcher if self._serves else ""
+        return self._blame.count(failure, members, can_replace=can_replace, kept=kept)
+
+    def _hand_over(self) -> None:
+        """Let another node lead if this one is left out."""
         if self._launcher in self._blame.left_out:
-            self._leader.hand_to(next(node for node in members if node.launcher != self._launcher).launcher)
-        return said, is_left_out
+            others = [node.launcher for node in self._attempt.members() if node.launcher != self._launcher]
+            self._leader.hand_to(others[0])
 
     def keep(self, state: dict[str, Any]) -> None:
         """Keep what another node has to know if it is to lead: this, and which nodes have failed."""
