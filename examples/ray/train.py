@@ -17,6 +17,7 @@ import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import ray
 from ray.exceptions import RayActorError
@@ -42,14 +43,14 @@ class Node:
             found.bind(("", 0))
             return f"{ray.util.get_node_ip_address()}:{found.getsockname()[1]}"
 
-    def run(self, options: list[str], threads: dict[str, str]) -> int:
-        """Return pretrain's exit code."""
+    def run(self, options: list[str], threads: dict[str, str], folder: str) -> int:
+        """Return pretrain's exit code; paths are meant from the folder where the program was called."""
         # Ray has set the threads of a process to the bundle's cores; those are of all ranks together.
         others = {name: value for name, value in os.environ.items() if name != THREADS}
         # Where Ray ends this process, pretrain saves and ends too, instead of training on alone.
         bound = ["setpriv", "--pdeathsig", "TERM"]
         self._process = subprocess.Popen(
-            [*bound, sys.executable, "-m", "pretrain.cli.main", *options], env=others | threads
+            [*bound, sys.executable, "-m", "pretrain.cli.main", *options], env=others | threads, cwd=folder
         )
         if self._stopped:
             self.stop()
@@ -96,7 +97,8 @@ def run(group: ray.util.placement_group.PlacementGroup, given: argparse.Namespac
     except RayActorError:
         return LOST
     threads = {name: value for name, value in os.environ.items() if name == THREADS}  # what the user has set
-    waiting = [node.run.remote([*options, "--node-rank", str(rank)], threads) for rank, node in enumerate(nodes)]
+    ranked = [([*options, "--node-rank", str(rank)], node) for rank, node in enumerate(nodes)]
+    waiting = [node.run.remote(words, threads, str(Path.cwd())) for words, node in ranked]
     codes: list[int] = []
     told = False
     while waiting:
@@ -138,7 +140,8 @@ def main() -> int:
         code = attempt(given, stop)
         if stop.asked or code not in {SAVED, LOST}:
             break
-        print(f"attempt {number + 1} ended with {code}; the training starts again", flush=True)
+        why = "a lost node" if code == LOST else f"exit code {code}"
+        print(f"attempt {number + 1} ended with {why}; the training starts again", flush=True)
     return code if code != LOST else 1
 
 

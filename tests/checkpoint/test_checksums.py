@@ -5,9 +5,19 @@ from __future__ import annotations
 import random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pretrain.checkpoint import checksums
-from pretrain.checkpoint.checksums import FileDigest, Recorder, Share, damage_in_share, digest_of, file_digest
+from pretrain.checkpoint.checksums import (
+    FileDigest,
+    Recorder,
+    Share,
+    _in_share,
+    damage_in_share,
+    digest_of,
+    file_digest,
+)
 
 SIZES = {"common.pt": 70, "metadata.json": 11, ".metadata": 300, "__0_0.distcp": 5000, "__1_0.distcp": 2_500_000}
 
@@ -138,6 +148,15 @@ def test_ranks_share_the_bytes(tmp_path, monkeypatch):
         shares.append(sum((tmp_path / name).stat().st_size for name in read))
         read.clear()
     assert max(shares) - min(shares) < 64
+
+
+@given(st.lists(st.integers(0, 10**12), max_size=60), st.integers(1, 40))
+def test_every_file_has_one_rank_and_none_has_a_file_more_than_the_one_with_the_least(sizes, ranks):
+    files = {f"__{number}_0.distcp": FileDigest("0" * 32, size) for number, size in enumerate(sizes)}
+    shares = [_in_share(files, Share(rank, ranks)) for rank in range(ranks)]
+    assert sorted(name for share in shares for name in share) == sorted(files)
+    loads = [sum(files[name].size for name in share) for share in shares]
+    assert max(loads) - min(loads) <= max(sizes, default=0)
 
 
 def test_a_look_reads_a_number_of_bytes_in_all_and_tensors_last(tmp_path):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 import shutil
 from dataclasses import replace
+from enum import Enum
 from pathlib import Path
 
 import pytest
@@ -361,6 +363,31 @@ def test_an_index_reaches_nothing_through_torchs_modules(damaged, trap):
     (damaged / ".metadata").write_bytes(opcodes)
     sign(damaged)
     assert ".metadata holds torch.distributed.checkpoint.filesystem.os.system" in refusal(damaged)
+
+
+class ByName(pickle.Pickler):
+    """Writes members of enumerations as Python 3.11.0 to 3.11.3 does, which Debian 12 has."""
+
+    def reducer_override(self, value):
+        return (getattr, (type(value), value.name)) if isinstance(value, Enum) else NotImplemented
+
+
+def test_an_index_of_early_python_3_11_is_read(damaged):
+    written = io.BytesIO()
+    ByName(written).dump(pickle.loads((damaged / ".metadata").read_bytes()))
+    assert b"getattr" in written.getvalue()
+    (damaged / ".metadata").write_bytes(written.getvalue())
+    sign(damaged)
+    with tiny.engine_of(tiny.tiny(*SMALL)) as engine:
+        assert storage.load(engine, damaged, weights_only=False).notices == []
+
+
+@pytest.mark.parametrize("owner", [torch.Size, torch.distributed.checkpoint.metadata._MEM_FORMAT_ENCODING])
+def test_an_index_takes_members_of_enumerations_alone(damaged, owner):
+    opcodes = f"\x80\x04cbuiltins\ngetattr\nc{owner.__module__}\n{owner.__name__}\n\x8c\x03mro\x86R.".encode("latin1")
+    (damaged / ".metadata").write_bytes(opcodes)
+    sign(damaged)
+    assert ".metadata holds builtins.getattr of what is no enumeration" in refusal(damaged)
 
 
 def test_sharded_objects_run_no_code(tmp_path, monkeypatch, trap):

@@ -365,6 +365,11 @@ def test_mistakes_are_errors_of_two_lines(run_dir, tasks, tmp_path, capfd):
         assert "Traceback" not in err
 
 
+def test_a_folder_of_tasks_that_is_not_there_is_named(run_dir, tmp_path, capfd):
+    assert call("evaluate", run_dir, "--tasks", "words", "--include-path", tmp_path / "gone") == 2
+    assert f"--include-path {tmp_path}/gone (evaluation.tasks_include_path) is no folder.\n" in capfd.readouterr().err
+
+
 def test_options_without_effect_and_a_missing_extra_are_errors_of_two_lines(run_dir, capfd, monkeypatch):
     mistakes = {
         ("--limit", 3): "--limit has no effect without --tasks.",

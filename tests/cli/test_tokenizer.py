@@ -35,6 +35,20 @@ def test_trains_on_jsonl_and_on_text(pretrain, tmp_path, name, content):
     assert len(tokenizer.encode(TEXT)) < len(TEXT) * 0.6
 
 
+def test_texts_that_are_not_utf8_are_named_and_left_out(pretrain, tmp_path):
+    output = tmp_path / "tokenizer.json"
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.txt").write_text(TEXT)
+    (tmp_path / "in" / "b.txt").write_bytes(b"caf\xe9")
+    command = ["tokenizer", "train", tmp_path / "in", "--vocab-size", 265, "--output", output]
+    code, _, errors = pretrain(*command)
+    assert (code, "b.txt:1: not UTF-8" in errors, "--on-error skip" in errors) == (2, True, True)
+    code, told, errors = pretrain(*command, "--on-error", "skip")
+    assert (code, told) == (0, f"{output}: 265 tokens\n")
+    assert "left out: 1 malformed; the first is " in errors
+    assert "b.txt:1: not UTF-8" in errors
+
+
 def test_characters_of_a_text_and_token_files_without_an_end_of_document(pretrain, tmp_path):
     text, output, prefix = tmp_path / "a.txt", tmp_path / "t.json", tmp_path / "tokens"
     text.write_bytes("to be, or\r\n\tnot to b\u00e9".encode())

@@ -51,6 +51,27 @@ def with_kills(command, run_dir, checkpoints):
 
 
 @pytest.mark.full
+def test_ranks_that_make_their_imports_themselves_have_the_losses_of_forked_ones(
+    undisturbed, text_tokens, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("PRETRAIN_FORK_RANKS", "0")
+    pretrain(*tiny(text_tokens, tmp_path / "run", *SETTINGS), "--nproc", "2")
+    assert steps(tmp_path / "run") == undisturbed
+
+
+@pytest.mark.full
+def test_a_run_whose_rank_is_killed_twenty_times_has_the_losses_of_an_undisturbed_one(
+    undisturbed, text_tokens, tmp_path
+):
+    run_dir = tmp_path / "run"
+    settings = (*SETTINGS, "checkpoint.save_interval=2", "checkpoint.keep=100")
+    command = [*PRETRAIN, *tiny(text_tokens, run_dir, *settings), "--nproc", "2", "--max-restarts", "20"]
+    printed = with_kills(command, run_dir, checkpoints=range(1, 21))
+    assert steps(run_dir) == undisturbed
+    assert printed.count("restart ") == 20
+
+
+@pytest.mark.full
 def test_a_run_whose_rank_is_killed_twice_has_the_losses_of_an_undisturbed_one(undisturbed, text_tokens, tmp_path):
     run_dir = tmp_path / "run"
     command = [*PRETRAIN, *tiny(text_tokens, run_dir, *SETTINGS), "--nproc", "2", "--max-restarts", "3"]

@@ -91,7 +91,8 @@ def cluster():
 
 def on_ray(training, cluster):
     words = [sys.executable, EXAMPLES / "ray" / "train.py", "--nodes", "2", "--"]
-    options = [training.recipe, "--backend", "cpu", "--nproc", "1", "--run-dir", training.run_dir]
+    recipe = training.recipe.name  # in the folder where the command is given, which is not Ray's
+    options = [recipe, "--backend", "cpu", "--nproc", "1", "--run-dir", training.run_dir]
     return training.start([*words, *options], training.environment(RAY_ADDRESS=cluster.address))
 
 
@@ -108,7 +109,7 @@ def test_on_ray_a_lost_node_is_waited_for_and_the_training_goes_on(training, clu
     run = on_ray(training, cluster)
     training.reach(25)  # after a checkpoint
     cluster.remove_node(min(cluster.worker_nodes, key=str), allow_graceful=False)
-    training.says("ended with -1; the training starts again")
+    training.says("ended with a lost node; the training starts again")
     cluster.add_node(num_cpus=1)
     training.says("resumed from")
     run.send_signal(signal.SIGTERM)

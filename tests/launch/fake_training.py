@@ -1,9 +1,11 @@
 """Trainings that rank processes of the tests run: `fake_training:<function>`."""
 
 import json
+import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -262,3 +264,48 @@ def rank_1_leaves(recipe, *, run_dir, world, **_):
 
 def all_leave(recipe, **_):
     sys.exit(0)
+
+
+def import_modules(recipe, backend):
+    """Do at import what FAKE_IMPORTS says, in the process from which ranks are forked."""
+    match os.environ.get("FAKE_IMPORTS"):
+        case "starts_a_thread":
+            threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+        case "opens_a_device":
+            os.open("/dev/ptmx", os.O_RDWR | os.O_NOCTTY)
+        case "fails":
+            import missing_module  # noqa: F401
+
+
+def described(recipe, *, run_dir, world, **_):
+    """Write what a process may inherit."""
+    import numpy as np
+
+    names = ("SIGINT", "SIGTERM", "SIGHUP", "SIGPIPE", "SIGUSR1", "SIGUSR2", "SIGCHLD")
+    seen = {
+        "name": Path("/proc/self/comm").read_text().strip(),
+        "environment": dict(os.environ),
+        "arguments": sys.argv[1:],
+        "program": sys.argv[0],
+        "path": sys.path,
+        "signals": {name: str(signal.getsignal(getattr(signal, name))) for name in names},
+        "stdin": str(Path("/proc/self/fd/0").readlink()),
+        "is_own_session": os.getsid(0) == os.getpid(),
+        "parent": os.getppid(),
+        "files": len(list(Path("/proc/self/fd").iterdir())),
+        "threads": len(list(Path("/proc/self/task").iterdir())),
+        "numpy": np.random.rand(),
+    }
+    (run_dir / f"{world.rank}.json").write_text(json.dumps(seen))
+    return End()
+
+
+def spawning(recipe, *, run_dir, world, **_):
+    """Write the rank, and what a spawned process has put into a queue."""
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    worker = context.Process(target=queue.put, args=(1,))
+    worker.start()
+    (run_dir / f"{world.rank}.json").write_text(json.dumps([world.rank, queue.get(timeout=300)]))
+    worker.join()
+    return End()

@@ -19,6 +19,7 @@ from pretrain.launch.job import job_of
 from pretrain.launch.nodes.hosts import start_hosts
 from pretrain.launch.nodes.nodes import Nodes, read_hostfile
 from pretrain.launch.placement import Placement
+from pretrain.launch.processes.rank_starter import RankStarter
 from pretrain.launch.processes.supervision import ignore_request_signals
 from pretrain.launch.restarts import RestartPolicy
 from pretrain.launch.start import run_ranks, start
@@ -27,7 +28,8 @@ from pretrain.recipe import load_recipe
 
 
 def ranks(job, nproc):
-    return run_ranks(job, node_worlds([int(nproc)], 0, LOCALHOST, free_port()))
+    with RankStarter(forks=True) as starter:
+        return run_ranks(job, node_worlds([int(nproc)], 0, LOCALHOST, free_port()), starter)
 
 
 def restarting(job, nproc):
@@ -50,7 +52,8 @@ def hosts(job, sizes):
 
 
 def placed(job, nodes, nproc, world_size):
-    return Placement(recipe=load_recipe(job.recipe), backend=None, nodes=nodes, nproc=nproc, world_size=world_size)
+    recipe = load_recipe(job.recipe)
+    return Placement(recipe=recipe, backend=None, nodes=nodes, nproc=nproc, world_size=world_size, forks=True)
 
 
 def policy(limit=0, fewest=None):

@@ -153,11 +153,12 @@ def test_all_ranks_do_what_the_first_one_sees(make, tmp_path, engine, monkeypatc
     sent = []
     monkeypatch.setattr(torch.distributed, "get_rank", lambda: 1)
 
-    def broadcast(objects, group=None):  # from rank 0, which sees no checkpoint
-        sent.append(list(objects))
-        objects[:] = [None, None]
+    class OfOthers:
+        def first_of(self, value):  # of rank 0, which sees no checkpoint
+            sent.append(value)
+            return [None, None]
 
-    monkeypatch.setattr(torch.distributed, "broadcast_object_list", broadcast)
+    monkeypatch.setattr("pretrain.collectives.tree_of_world", OfOthers)
     progress, remark = start_from(make(), engine, tmp_path, resume=True)
     assert (progress.iteration, engine.loaded) == (0, [])
     assert "no checkpoint yet" in remark

@@ -11,7 +11,7 @@ from datetime import timedelta
 
 import pytest
 
-from pretrain.checkpoint import agreement
+from pretrain import collectives
 from pretrain.exit_codes import STOP_SIGNALS, End, ExitCode
 from pretrain.training.stopping import REASONS, Stopping, end_of
 
@@ -170,10 +170,10 @@ def test_a_time_limit_stops_the_run(make, clock):
 
 def test_the_group_between_the_hosts_has_the_timeout_of_the_recipe_and_a_name(make, monkeypatch):
     made = []
-    monkeypatch.setattr(agreement.dist, "get_world_size", lambda: 2)
-    monkeypatch.setattr(agreement.dist, "new_group", lambda **options: made.append(options))
+    monkeypatch.setattr(collectives.dist, "get_world_size", lambda: 2)
+    monkeypatch.setattr(collectives.dist, "new_group", lambda ranks, **options: made.append((ranks, options)))
     Stopping(make("parallel.distributed_timeout_minutes=7"))
-    assert made == [{"backend": "gloo", "group_desc": "agreement", "timeout": timedelta(minutes=7)}]
+    assert made == [([0, 1], {"backend": "gloo", "group_desc": "agreement", "timeout": timedelta(minutes=7)})]
 
 
 @pytest.mark.ranks

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from pretrain.data.tokenizers.tokenizer import ByteTokenizer
 from pretrain.engine.protocol import ScoredTokens
@@ -33,11 +32,16 @@ def test_ranks_wait_for_lm_eval_in_a_group_of_their_own_that_is_patient(make, mo
         HarnessModel=lambda tokenizer, length, score, at_once, quiet: score,
         evaluate_tasks=lambda loaded, score, section: library_at("asks", score([ScoredTokens([1, 2], 1)])),
     )
+
+    class Patient:
+        def first_of(self, value):
+            used.append(value)
+            return value
+
     monkeypatch.setattr(task_evaluation, "harness", lambda: library)
     monkeypatch.setattr(
-        task_evaluation, "between_hosts", lambda name, minutes: made.append((name, minutes)) or "patient"
+        task_evaluation, "between_hosts", lambda name, minutes: made.append((name, minutes)) or Patient()
     )
-    monkeypatch.setattr(dist, "broadcast_object_list", lambda values, group=None: used.append(group))
     setup = SimpleNamespace(
         tokenizer=ByteTokenizer(),
         recipe=make(),
@@ -47,7 +51,7 @@ def test_ranks_wait_for_lm_eval_in_a_group_of_their_own_that_is_patient(make, mo
     engine = SimpleNamespace(log_likelihoods=log_likelihoods)
     TaskEvaluation(setup, engine, quiet=True, position=position).run()
     assert made == [("tasks", 24 * 60)]
-    assert used == ["patient"] * 3  # what was loaded, the samples, the end
+    assert len(used) == 3  # what was loaded, the samples, the end
     assert at == [("loads", "tasks"), ("computes", "evaluation"), ("asks", "tasks")]
 
 

@@ -1,7 +1,7 @@
 """Checkpoints that are written while the training goes on, one at a time.
 
-Each rank writes on a thread (a forked process would inherit the device's context and locks), and the threads agree in a
-group of their own: the checkpoint becomes complete while main threads wait, evaluate, or end with an error.
+Each rank writes on a thread (a forked process would inherit the device's context and locks), and the threads agree in
+groups of their own: the checkpoint becomes complete while main threads wait, evaluate, or end with an error.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class BackgroundSaves:
     ) -> None:
         """Make the process groups: collective."""
         self._folder, self._is_main, self._notify = folder, is_main, notify
-        self._group = between_hosts(BESIDE, max(timeout_minutes, _WRITING_MINUTES))
+        self._tree = between_hosts(BESIDE, max(timeout_minutes, _WRITING_MINUTES))
         self._all_done = AllRanksBarrier(timeout_minutes)
         self._save: _Save | None = None
         self._has_waited = False
@@ -100,7 +100,7 @@ class BackgroundSaves:
 
     def _run(self, save: _Save, snapshot: Snapshot) -> None:
         try:
-            snapshot.write(self._group)
+            snapshot.write(self._tree)
             self._publish(save.iteration)
         except BaseException as error:  # noqa: BLE001  raised again on the main thread
             save.error = error
@@ -113,6 +113,6 @@ class BackgroundSaves:
                 self._folder.publish(iteration)
             except Exception as error:  # noqa: BLE001  whatever it is, the other ranks wait for the answer
                 failed = error
-        problem = first_of(None if failed is None else str(failed) or type(failed).__name__, self._group)
+        problem = first_of(None if failed is None else str(failed) or type(failed).__name__, self._tree)
         if problem is not None:
             raise failed or OtherRankError(problem)

@@ -70,6 +70,7 @@ def is_weight(key: str) -> bool:
 INDEX = ".metadata"
 _DATA_MODULES = tuple(f"torch.distributed.checkpoint.{name}" for name in ("filesystem", "metadata", "planner"))
 _RECORDS = {("torch", "Size"), ("torch.serialization", "_get_layout"), ("collections", "OrderedDict")}
+_BY_NAME = ("builtins", "getattr")
 
 
 def read_index(directory: Path) -> Metadata:
@@ -90,6 +91,8 @@ def read_index(directory: Path) -> Metadata:
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         """Return dtypes and torch's own records; a dotted name would reach what a module imports."""
+        if (module, name) == _BY_NAME:
+            return _member
         if "." not in name and (module in _DATA_MODULES or module == "torch" or (module, name) in _RECORDS):
             found = super().find_class(module, name)
             is_data = dataclasses.is_dataclass(found) or (isinstance(found, type) and issubclass(found, Enum))
@@ -98,6 +101,14 @@ class _Unpickler(pickle.Unpickler):
                 return found
         msg = f"{INDEX} holds {module}.{name}, which is not part of an index"
         raise pickle.UnpicklingError(msg)
+
+
+def _member(kind: Any, name: str) -> Enum:
+    """Return a member of an enumeration, for which Python 3.11.0 to 3.11.3 writes getattr."""
+    if not (isinstance(kind, type) and issubclass(kind, Enum) and name in kind.__members__):
+        msg = f"{INDEX} holds {'.'.join(_BY_NAME)} of what is no enumeration"
+        raise pickle.UnpicklingError(msg)
+    return kind[name]
 
 
 _LAYER = re.compile(r"decoder\.layers\.(\d+)\.(.+)")

@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
-    import torch.distributed as dist
-
     from pretrain.checkpoint.contents import Saved
+    from pretrain.collectives import Tree
 
 Results = list[Any]  # places of the tensors that a rank has written (torch.distributed.checkpoint.storage.WriteResult)
 
@@ -134,10 +133,10 @@ class Snapshot:
                 raise
             raise _told(directory, exc, "common.pt: ") from exc
 
-    def write(self, group: dist.ProcessGroup | None = None) -> None:
+    def write(self, tree: Tree | None = None) -> None:
         """Write it; all ranks together, each on any thread. It touches neither the device nor the engine.
 
-        No other thread may use `group` meanwhile. If one rank cannot write, every rank raises a CheckpointError.
+        No other thread may use `tree` meanwhile. If one rank cannot write, every rank raises a CheckpointError.
         """
         failed: Exception | None = None
         recorder = Recorder()
@@ -150,7 +149,7 @@ class Snapshot:
             failed = error
             _free_what_was_written(error)
             share = [], {}, str(_told(self.directory, error))
-        shares = gathered(share, group)
+        shares = gathered(share, tree)
         problem = None if shares is None else next((told for *_, told in shares if told), None)
         if shares is not None and problem is None:
             try:
@@ -165,7 +164,7 @@ class Snapshot:
                 failed = error
                 _free_what_was_written(error)
                 problem = str(_told(self.directory, error))
-        if problem := first_of(problem, group):
+        if problem := first_of(problem, tree):
             if failed is not None and not _is_of_disk(failed):
                 raise failed
             raise (OtherRankError if failed is None else CheckpointError)(problem) from failed

@@ -25,7 +25,7 @@ from pretrain.checkpoint.saved_schedule import continue_schedule, restore_schedu
 from pretrain.checkpoint.sharded_format import MAIN, PREFIX, common_of, is_weight, read_index, weight_names
 from pretrain.checkpoint.snapshot import Snapshot, first_line, stays
 from pretrain.checkpoint.starting_checkpoint import require_complete, require_format
-from pretrain.collectives import first_problem, on_rank0
+from pretrain.collectives import first_problem, on_rank0, tree_of_world
 from pretrain.errors import CheckpointError, DamageError
 
 if TYPE_CHECKING:
@@ -159,9 +159,8 @@ def _reason(error: BaseException) -> str:
 def require_same_weights(engine: Saved, directory: Path, names: Collection[str]) -> None:
     """Check that a checkpoint has all weights of the model, and no others; all ranks call it together."""
     is_first = (parallel_state.get_data_parallel_rank(), parallel_state.get_tensor_model_parallel_rank()) == (0, 0)
-    stages: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(stages, engine.state.weight_names() if is_first else set())
-    ours = set[str]().union(*stages)
+    of_stage: set[str] = set(engine.state.weight_names()) if is_first else set()
+    ours = tree_of_world().combined(of_stage, lambda some: set[str]().union(*some))
     found = []
     for side, differing in (("lacks {}", ours - set(names)), ("has {} that the model lacks", set(names) - ours)):
         if differing:

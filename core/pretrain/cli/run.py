@@ -101,7 +101,7 @@ def command(
 
     ignore_request_signals()
     counts = RankCounts(**rank_counts)
-    _prepare(run_dir, resume or "no", has_nodes=hostfile is not None or (counts.nnodes or 1) > 1)
+    _prepare(run_dir, resume or "no", hosted=hostfile is not None, has_nodes=(counts.nnodes or 1) > 1)
     policy = RestartPolicy(limit=max_restarts, fewest_nodes=allow_fewer_nodes)
     hosts = _hosts(hostfile, counted=counts.given, restarting=spares > 0 or external_rdzv)
     world, nodes, nproc = place_of_process(counts, hosted=hosts is not None, spares=spares, external=external_rdzv)
@@ -135,14 +135,17 @@ def command(
     return start_ranks(placement, job, world, policy)
 
 
-def _prepare(run_dir: Path | None, resume: Resume, *, has_nodes: bool) -> None:
+def _prepare(run_dir: Path | None, resume: Resume, *, hosted: bool, has_nodes: bool) -> None:
     """Do what must come before the import of torch."""
+    from pretrain.launch.processes.node_cache import use_node_cache  # noqa: PLC0415
     from pretrain.launch.run_directory import check_run_dir  # noqa: PLC0415
     from pretrain.launch.world import warn_of_no_lost_connection  # noqa: PLC0415
 
     if run_dir is None:
         check_run_dir(None, resume)
-    if has_nodes:
+    if not hosted:  # the nodes of a hostfile use their own caches
+        use_node_cache()
+    if hosted or has_nodes:
         warn_of_no_lost_connection()
 
 

@@ -88,6 +88,7 @@ class CpuBackend(Backend):
     name = "cpu"
     device_type = "cpu"
     process_group = "gloo"
+    forkable = True
 
     def availability(self) -> Available:
         """Return the CPU's name and the number of available cores."""

@@ -17,7 +17,7 @@ from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
 from torch.distributed.rendezvous import rendezvous
 
 from pretrain.bridge.megatron.optimizer import install_group_options
-from pretrain.collectives import quiet_gloo
+from pretrain.collectives import join_tree, quiet_gloo
 from pretrain.engine.deepspeed import swapping
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ def join_world(backend: Backend, rank: int, world_size: int, timeout_minutes: in
             world_size=world_size,
             timeout=timedelta(minutes=timeout_minutes),
         )
+    join_tree(timeout_minutes)
 
 
 def _store_of_restart() -> Any:

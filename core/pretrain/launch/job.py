@@ -7,6 +7,7 @@ import importlib
 import json
 import os
 import time
+from abc import ABC, abstractmethod
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ from pretrain.data.needed import SampleCounts, own_corpus
 from pretrain.errors import DamageError, InUseError, RunError
 from pretrain.exit_codes import End
 from pretrain.launch.one_recipe import require_one_recipe
+from pretrain.launch.open_files import raise_open_files
 from pretrain.launch.process_exit import early_exit_fails
 from pretrain.launch.rank0_broadcast import agree_on_restart_count, rank0_decides
 from pretrain.launch.run_directory import check_run_dir, holds_run, new_run_dir
@@ -47,20 +49,34 @@ class PreparedRun:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _SentJob:
+class _SentJob(ABC):
     recipe: str
     overrides: tuple[str, ...] = ()  # "section.key=value"
     backend: str  # value of `--backend`
 
+    @property
+    @abstractmethod
+    def path(self) -> str:
+        """The "module:function" that each rank calls."""
+
     def to_json(self) -> str:
         """Return the job as one line, for `job_of`."""
         return json.dumps(dataclasses.asdict(self))
+
+    def import_modules(self) -> None:
+        """Import what a rank needs, by the function `import_modules` of its function's module, if there is one."""
+        from pretrain.recipe import load_recipe  # noqa: PLC0415  as in `_begin`
+
+        module = importlib.import_module(self.path.partition(":")[0])
+        if hasattr(module, "import_modules"):
+            module.import_modules(load_recipe(self.recipe, self.overrides), self.backend)
 
     def _begin(self, world: World) -> Recipe:
         """Set torchrun's variables, so that `env://` works however the rank was started; return the recipe."""
         from pretrain.recipe import load_recipe  # noqa: PLC0415  not needed to describe a job
 
         os.environ.update(world.environment())
+        raise_open_files(world)
         agree_on_restart_count(world)
         return load_recipe(self.recipe, self.overrides)
 
@@ -73,6 +89,11 @@ class Job(_SentJob):
     resume: Resume = "no"  # value of `--resume`; "run" or "no" once the job is prepared
     prepared: bool = False  # the launcher has called `prepare_run`; otherwise rank 0 does
     train: str = TRAIN  # "module:function" of recipe, backend_name, run_dir, resume and world; it returns an `End`
+
+    @property
+    def path(self) -> str:
+        """As of `_SentJob`."""
+        return self.train
 
     def arguments(self) -> list[str]:
         """Return the job as arguments of `pretrain`; without `prepared` and `train`, which have none."""
@@ -135,6 +156,11 @@ class ForwardJob(_SentJob):
     reads_data: bool  # the token files must be there
     # Seconds that a node's ranks have after the first has ended; None: no limit, and a failure ends all.
     patience: float | None = None
+
+    @property
+    def path(self) -> str:
+        """As of `_SentJob`."""
+        return self.function
 
     def prepared_by_launcher(self, recipe: Recipe, lock: ExitStack) -> ForwardJob:  # noqa: ARG002  nothing is written
         """Check the input files before ranks start; return the job itself."""

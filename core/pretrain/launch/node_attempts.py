@@ -21,6 +21,7 @@ from pretrain.launch.nodes.reports import signalled_node
 from pretrain.launch.nodes.store_client import is_served_again
 from pretrain.launch.processes.children import Processes
 from pretrain.launch.processes.failure import CRASH, USER_ERROR, Failure
+from pretrain.launch.processes.rank_starter import RankStarter
 from pretrain.launch.processes.supervision import REPORT_SIGNAL, REQUEST_SIGNALS, exit_with_signal, stop_signals_exit
 from pretrain.launch.restarts import NO_RESTARTS, Restarts, RunProgress, announce, with_remark
 from pretrain.launch.run_lock import require_shared, this_process
@@ -41,10 +42,10 @@ def run_node(placement: Placement, job: AnyJob, policy: RestartPolicy) -> Failur
     """Run the job on this node, again as node 0 decides; return why the run failed or stopped."""
     # With restarts node 0 prepares the run and holds its directory; without, rank 0 does.
     loss: Failure | None = None
-    with ExitStack() as lock, stop_signals_exit():
+    with ExitStack() as lock, stop_signals_exit(), RankStarter(forks=placement.forks) as starter:
         while True:
             try:
-                return _take_part(placement, job, policy, lock, loss)
+                return _take_part(placement, job, policy, lock, starter, loss)
             except RunEnded as ended:  # of the loss of the store, or of the way to it
                 loss = ended.failure
                 lock.close()  # another node may lead by now, which takes the run's folders
@@ -59,7 +60,12 @@ def run_node(placement: Placement, job: AnyJob, policy: RestartPolicy) -> Failur
 
 
 def _take_part(
-    placement: Placement, job: AnyJob, policy: RestartPolicy, lock: ExitStack, loss: Failure | None
+    placement: Placement,
+    job: AnyJob,
+    policy: RestartPolicy,
+    lock: ExitStack,
+    starter: RankStarter,
+    loss: Failure | None,
 ) -> Failure | None:
     """Join the run until it has ended; after a `loss` of node 0 return that where the run has ended meanwhile."""
     try:
@@ -69,7 +75,7 @@ def _take_part(
             raise
         return loss
     try:
-        failure = _Node(rendezvous, placement, job, policy, lock).run()
+        failure = _Node(rendezvous, placement, job, policy, lock, starter).run()
     except SystemExit as ended:
         rendezvous.end(signalled_node(rendezvous.place, ended.code if isinstance(ended.code, int) else CRASH))
         raise
@@ -116,7 +122,9 @@ def _run_node_of_hostfile(rendezvous: Rendezvous, make_placement: Callable[[], P
     """Return the failure of this node; whatever ends it is reported, so that no other node waits for it."""
     try:
         rendezvous.wait_for_launcher()
-        return _Node(rendezvous, make_placement(), job, NO_RESTARTS, ExitStack()).run()
+        placement = make_placement()
+        with RankStarter(forks=placement.forks) as starter:
+            return _Node(rendezvous, placement, job, NO_RESTARTS, ExitStack(), starter).run()
     except RunEnded as ended:
         return ended.failure
     except PretrainError as error:
@@ -139,16 +147,16 @@ def _reported_to_all(rendezvous: Rendezvous, failure: Failure) -> Failure:
     return reported
 
 
-def _run_ranks(job: AnyJob, worlds: Sequence[World], rendezvous: Rendezvous) -> Failure | None:
-    failure = _RanksOfNode(job, worlds, rendezvous).run()
+def _run_ranks(job: AnyJob, worlds: Sequence[World], rendezvous: Rendezvous, starter: RankStarter) -> Failure | None:
+    failure = _RanksOfNode(job, worlds, rendezvous, starter).run()
     return failure and rendezvous.report(failure)
 
 
 class _RanksOfNode(Processes):
     """Ranks of one of several nodes: a report or a profile that is asked for here is one of the ranks of all nodes."""
 
-    def __init__(self, job: AnyJob, worlds: Sequence[World], rendezvous: Rendezvous) -> None:
-        super().__init__(job, worlds)
+    def __init__(self, job: AnyJob, worlds: Sequence[World], rendezvous: Rendezvous, starter: RankStarter) -> None:
+        super().__init__(job, worlds, starter)
         self._rendezvous = rendezvous
 
     def send(self, number: int) -> None:
@@ -171,13 +179,20 @@ class _RanksOfNode(Processes):
 
 class _Node:
     def __init__(
-        self, rendezvous: Rendezvous, placement: Placement, job: AnyJob, policy: RestartPolicy, lock: ExitStack
+        self,
+        rendezvous: Rendezvous,
+        placement: Placement,
+        job: AnyJob,
+        policy: RestartPolicy,
+        lock: ExitStack,
+        starter: RankStarter,
     ) -> None:
         self._rendezvous = rendezvous
         self._placement = placement
         self._job = job
         self._policy = policy
         self._lock = lock
+        self._starter = starter
         self._restarts = Restarts(policy, self._progress)
         self._leads = False  # it has read what the node that led before knew
 
@@ -189,7 +204,7 @@ class _Node:
             while True:
                 try:
                     worlds = self._placed()  # with the job prepared
-                    failure = _run_ranks(self._job, worlds, self._rendezvous)
+                    failure = _run_ranks(self._job, worlds, self._rendezvous, self._starter)
                 except NodesAbsent as absent:
                     failure = absent.failure
                 if not self._policy.limit:

@@ -122,16 +122,21 @@ def _versions(recipe: Recipe, backend_name: str) -> dict[str, str]:
 
 def _files(recipe: Recipe, *, reads_data: bool) -> dict[str, str]:
     """Return a hash of the tokenizer's files and of each pair of token files, or why one cannot be read."""
-    from pretrain.data.token_files.reading import TokenFile  # noqa: PLC0415  --help needs none of it
+    from pretrain.data.token_files.reading import TokenFile, for_each  # noqa: PLC0415  --help needs none of it
     from pretrain.data.tokenizers.tokenizer import fingerprint_of  # noqa: PLC0415
 
     section = recipe.tokenizer
     files = [Path(name) for name in (section.vocab_file, section.merge_file, section.file) if name]
     prefixes = recipe.data.token_files if reads_data else []
     found = {"tokenizer": _content(fingerprint_of, section.type, *files)}
+
+    def content(prefix: str) -> str:
+        return _content(lambda path: TokenFile.open(local_prefix(path)).identity(), prefix)
+
+    each = dict.fromkeys(prefixes)
+    contents = dict(zip(each, for_each(each, content), strict=True))
     for number, prefix in enumerate(prefixes, start=1):
-        key = f"token files {number} of {len(prefixes)}"
-        found[key] = _content(lambda path: TokenFile.open(local_prefix(path)).identity(), prefix)
+        found[f"token files {number} of {len(prefixes)}"] = contents[prefix]
     return found
 
 

@@ -43,6 +43,7 @@ class Placement:
     nproc: int  # ranks of this node
     world_size: int  # ranks of all nodes, taken as equal where each starts its own
     needs_own_machine: bool = False  # a second node of the hostfile on this machine would take its devices
+    forks: bool = False  # ranks may be forked from a process that has imported what they need
     hosts: Hosts | None = None  # of a hostfile; then `nodes` and `nproc` do not matter
     absent: str = ""  # reason that the device cannot be used here, in a --dry-run
     notice: str = ""  # about the number of ranks, if it is not the expected one
@@ -87,6 +88,7 @@ def make_placement(
         nodes=nodes,
         nproc=nproc,
         world_size=world_size,
+        forks=plugins.backend.forkable,
         needs_own_machine=nodes.of_hostfile and device_count(plugins) is not None,
         absent=absent,
         notice=notice,

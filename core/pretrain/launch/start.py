@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pretrain.launch.job import Job
 from pretrain.launch.processes.children import Processes
 from pretrain.launch.processes.failure import Failure
+from pretrain.launch.processes.rank_starter import RankStarter
 from pretrain.launch.restarts import NO_RESTARTS, Restarts, run_attempts
 from pretrain.launch.world import LOCALHOST, free_port, node_worlds
 
@@ -34,27 +35,27 @@ def start(placement: Placement, job: AnyJob, policy: RestartPolicy = NO_RESTARTS
         from pretrain.launch.node_attempts import run_node  # noqa: PLC0415  one node starts its ranks without torch
 
         return run_node(placement, job, policy)
-    with ExitStack() as lock:
+    with ExitStack() as lock, RankStarter(forks=placement.forks) as starter:
         prepared = job.prepared_by_launcher(placement.recipe, lock)
         if policy.limit and isinstance(prepared, Job):
-            return _run_with_restarts(placement, prepared, policy)
-        return run_ranks(prepared, node_worlds([placement.nproc], 0, LOCALHOST, free_port()))
+            return _run_with_restarts(placement, prepared, policy, starter)
+        return run_ranks(prepared, node_worlds([placement.nproc], 0, LOCALHOST, free_port()), starter)
 
 
-def _run_with_restarts(placement: Placement, job: Job, policy: RestartPolicy) -> Failure | None:
+def _run_with_restarts(placement: Placement, job: Job, policy: RestartPolicy, starter: RankStarter) -> Failure | None:
     """Run a prepared job, whose directory this process holds, in processes that can be replaced."""
     restarts = Restarts.of_run(policy, placement.recipe, Path(str(job.run_dir)))
 
     def attempt() -> Failure | None:
         worlds = node_worlds([placement.nproc], 0, LOCALHOST, free_port())
-        return Processes(job.started_again() if restarts.count else job, worlds).run()
+        return Processes(job.started_again() if restarts.count else job, worlds, starter).run()
 
     return run_attempts(attempt, restarts)
 
 
-def run_ranks(job: AnyJob, worlds: Sequence[World]) -> Failure | None:
+def run_ranks(job: AnyJob, worlds: Sequence[World], starter: RankStarter | None = None) -> Failure | None:
     """Run the job on every rank of a run on one node; a world of one rank is this process, which starts faster."""
     if worlds[0].world_size == 1:
         end = job.run(worlds[0])
         return dataclasses.replace(Failure.of_stop(end), asked=True) if end.code else None
-    return Processes(job, worlds).run()
+    return Processes(job, worlds, starter).run()

@@ -178,7 +178,7 @@ def require_inputs(recipe: Recipe, samples: SampleCounts) -> None:
 
 def _input_problems(recipe: Recipe, samples: SampleCounts) -> list[PretrainError]:
     from pretrain.data.samples.checks import check_token_files, samples_of_files  # noqa: PLC0415  --help needs none of them
-    from pretrain.data.token_files.reading import TokenFile  # noqa: PLC0415
+    from pretrain.data.token_files.reading import TokenFile, for_each  # noqa: PLC0415
     from pretrain.data.tokenizers import load_tokenizer  # noqa: PLC0415
 
     problems: list[PretrainError] = []
@@ -188,7 +188,9 @@ def _input_problems(recipe: Recipe, samples: SampleCounts) -> list[PretrainError
         tokenizer.encode(recipe.evaluation.prompt or "")  # not after the training: it may have an unknown character
     except DataError as error:
         problems.append(error)
-    for given, needed in samples_of_files(recipe.data, (samples.train, samples.valid, samples.test)):
+
+    def problem(given_and_needed: tuple[str, list[int]]) -> PretrainError | None:
+        given, needed = given_and_needed
         try:
             path = local_prefix(given)
             if tokenizer is None:
@@ -196,7 +198,11 @@ def _input_problems(recipe: Recipe, samples: SampleCounts) -> list[PretrainError
             else:
                 check_token_files(path, tokenizer, recipe.data, needed, recipe.model.seq_length)
         except PretrainError as error:
-            problems.append(error)
+            return error
+        return None
+
+    files = samples_of_files(recipe.data, (samples.train, samples.valid, samples.test))
+    problems += filter(None, for_each(files, problem))
     return problems
 
 

@@ -177,6 +177,11 @@ class Backend(ABC):
     """Environment variables of the device's libraries that change a training or its speed -> their effect, in a few
     words. `pretrain doctor` shows those that are set. Contract 1.1."""
 
+    forkable: ClassVar[bool] = False
+    """A process that has imported the plugin, and opened no device, can be forked, and the fork opens the device. Where
+    this is True, ranks are forked from one process that has made their imports; where it is False, each makes them
+    itself, as where the imports start a thread or open a device. Contract 1.4."""
+
     @abstractmethod
     def availability(self) -> Available | Unavailable:
         """Tell whether the device can be used in this process; if not, why, and what to do. Never raises.

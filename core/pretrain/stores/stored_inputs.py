@@ -6,6 +6,7 @@ import hashlib
 import os
 from fnmatch import fnmatchcase
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from pretrain.errors import StoreError
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from pretrain.stores.object_store import StoredObject
 
 _OPTIONAL = ".tokenizer.json"  # beside token files
+_one_copy = Lock()  # threads may ask for the same address at once
 
 
 def local_input(given: str) -> Path:
@@ -75,9 +77,10 @@ def same_for_ranks(address: str, copied: Callable[[], Path]) -> Path:
     So all ranks of a node read the same objects, also when others are written there meanwhile.
     """
     variable = f"PRETRAIN_COPY_{hashlib.sha256(address.encode()).hexdigest()[:16]}"
-    found = os.environ.get(variable)
-    if found is None or not Path(found).parent.is_dir():
-        os.environ[variable] = found = str(copied())
+    with _one_copy:
+        found = os.environ.get(variable)
+        if found is None or not Path(found).parent.is_dir():
+            os.environ[variable] = found = str(copied())
     return Path(found)
 
 

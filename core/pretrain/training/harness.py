@@ -9,6 +9,7 @@ import io
 import os
 import sys
 from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lm_eval import utils
@@ -116,7 +117,7 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # lm-eval is imported whe
 
 def load_tasks(section: EvaluationSection) -> Any:
     """Return lm-eval's tasks, with their data; TaskError: one is not known, has no data or needs generated text."""
-    own = [section.tasks_include_path] if section.tasks_include_path else None
+    own = _own_folder(section.tasks_include_path)
     manager = TaskManager(include_path=own, include_defaults=False)
     if any(name not in manager.task_index for name in section.tasks):  # reading lm-eval's 14,000 takes seconds
         manager = TaskManager(include_path=own)
@@ -137,6 +138,16 @@ def load_tasks(section: EvaluationSection) -> Any:
     for name, task in loaded["tasks"].items():
         _require_possible(name, task)
     return loaded
+
+
+def _own_folder(path: str | None) -> list[str] | None:
+    if path and not Path(path).is_dir():  # lm-eval would say that its tasks are not known, after half a minute
+        msg = (
+            f"--include-path {path} (evaluation.tasks_include_path) is no folder.\n"
+            "Name the folder of the tasks' .yaml files, or leave it out for lm-eval's own tasks."
+        )
+        raise TaskError(msg)
+    return [path] if path else None
 
 
 def _built(manager: Any, name: str) -> Any:

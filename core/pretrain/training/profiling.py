@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch.distributed as dist
 
+from pretrain.collectives import tree_of_world
 from pretrain.errors import BackendError, RecipeError
 from pretrain.report.step_summary import FOLDER, StepSummary, summary_text
 from pretrain.training.event import Event
@@ -186,8 +187,7 @@ class Profiling(Event):
         """Write what was recorded, and have rank 0 tell it; all ranks call it together."""
         meter = self._training.meter
         with meter.pausing(), meter.timers.position.during("save"):
-            told: list[str | None] = [None] * dist.get_world_size()
-            dist.all_gather_object(told, self._written())
+            told = tree_of_world().gathered(self._written()) or []
         self._is_profiling, self._recording, self._error, self._steps = False, None, None, self._planned
         self._requests.take()  # signals reach the ranks at different moments
         for text in filter(None, told):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import time
 from pathlib import Path
@@ -15,6 +16,15 @@ if TYPE_CHECKING:
     from pretrain.plugins.host.manager import Plugins
     from pretrain.recipe import Recipe
     from pretrain.training.training_data import Split
+
+
+_MODULES = (
+    "pretrain.training.assembly",
+    "pretrain.training.reporting.run_output",
+    "pretrain.training.trained_model",
+    "torch._inductor",  # by torch.use_deterministic_algorithms
+)
+"""What ranks import later than the bridge."""
 
 
 def train(recipe: Recipe, *, backend_name: str, run_dir: Path, resume: bool, world: World) -> End:
@@ -102,16 +112,45 @@ def generate(
         generate_text(model, prompt, max_new_tokens, Sampling(**sampling))
 
 
+_imported: Plugins | None = None
+"""Those that this process had when it was forked."""
+
+
+def import_modules(recipe: Recipe, backend_name: str) -> None:
+    """Import what the functions above need, and touch no device: in a process from which ranks are forked."""
+    global _imported  # noqa: PLW0603  the ranks are this process's forks
+    from pretrain.bridge import megatron  # noqa: PLC0415  as in `ready`
+
+    plugins = _loaded(recipe, backend_name)
+    megatron.install(plugins.backend)
+    for module in _MODULES:
+        importlib.import_module(module)
+    if recipe.engine.name == "deepspeed":
+        from pretrain.bridge import deepspeed  # noqa: PLC0415
+
+        deepspeed.install(plugins.backend)
+        importlib.import_module("pretrain.engine.deepspeed.engine")
+    _imported = plugins
+
+
 def ready(recipe: Recipe, backend_name: str) -> Plugins:
     """Load the backend, whose device must be there, and install the bridge for it; called once per process."""
     from pretrain.bridge import megatron  # noqa: PLC0415  nothing here is imported before it is needed
-    from pretrain.plugins.host.manager import load  # noqa: PLC0415
-    from pretrain.plugins.host.members import environment, require_device, require_module  # noqa: PLC0415
+    from pretrain.plugins.host.members import require_device, require_module  # noqa: PLC0415
 
-    plugins = load(backend_name)
-    for name, value in environment(plugins, recipe).items():
-        os.environ.setdefault(name, value)
+    plugins = _loaded(recipe, backend_name)
     require_device(plugins)
     require_module(plugins)
     megatron.install(plugins.backend)
+    return plugins
+
+
+def _loaded(recipe: Recipe, backend_name: str) -> Plugins:
+    """Return the plugins, and set the variables that the backend wants."""
+    from pretrain.plugins.host.manager import load  # noqa: PLC0415
+    from pretrain.plugins.host.members import environment  # noqa: PLC0415
+
+    plugins = _imported or load(backend_name)
+    for name, value in environment(plugins, recipe).items():
+        os.environ.setdefault(name, value)
     return plugins

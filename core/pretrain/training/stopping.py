@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import torch
 import torch.distributed as dist
 
-from pretrain.checkpoint.agreement import between_hosts
+from pretrain.collectives import AGREEMENT, Tree
 from pretrain.exit_codes import STOP_SIGNALS, End, ExitCode, StopRequest, of_signal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import FrameType
 
+    from pretrain.collectives import Pending
     from pretrain.recipe import Recipe
 
 
@@ -41,21 +42,21 @@ class Exchange:
     """
 
     def __init__(self, *values: SyncedValues, timeout_minutes: int) -> None:
-        """Make the process group: collective."""
+        """Make the process groups: collective."""
         self._values = values
-        self._group = between_hosts("agreement", timeout_minutes)
+        self._tree = Tree.between_hosts(AGREEMENT, timeout_minutes)
         self._sums: torch.Tensor | None = None
-        self._pending: dist.Work | None = None
+        self._pending: Pending | None = None
 
     def turn(self) -> None:
         """Give the values the sums of the turn before, and begin another; every rank calls it after every iteration."""
         self.settle()
         own = [number for value in self._values for number in value.own()]
-        if self._group is None:
+        if self._tree.is_alone:
             self._hand_out(own)
             return
         self._sums = torch.tensor(own, dtype=torch.float64)
-        self._pending = dist.all_reduce(self._sums, group=self._group, async_op=True)
+        self._pending = self._tree.begin(self._sums)
 
     def settle(self) -> None:
         """Wait for the turn that has begun, and give the values its sums."""
@@ -67,8 +68,7 @@ class Exchange:
     def sum_now(self, own: Sequence[float]) -> list[float]:
         """Return the sums of these numbers over all ranks, and wait for them; all ranks call it together."""
         sums = torch.tensor(own, dtype=torch.float64)
-        if self._group is not None:
-            dist.all_reduce(sums, group=self._group)
+        self._tree.reduce(sums)
         totals: list[float] = sums.tolist()
         return totals
 

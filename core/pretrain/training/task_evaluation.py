@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import orjson
-import torch.distributed as dist
 
 from pretrain.checkpoint import generators
 from pretrain.checkpoint.agreement import between_hosts
@@ -108,7 +107,7 @@ class TaskEvaluation:
 
     def _tell(self, what: Sequence[Any] | Exception | None) -> None:
         """Tell the other ranks samples to compute, the error that ends the evaluation, or its end."""
-        dist.broadcast_object_list([what], group=self._waiting)
+        self._waiting.first_of(what)
 
     def _log_likelihoods(self, samples: Sequence[ScoredTokens]) -> Tensor:
         with self._position.during("evaluation"):
@@ -116,13 +115,12 @@ class TaskEvaluation:
 
     def _answer(self) -> None:
         while True:
-            told: list[Any] = [None]
-            dist.broadcast_object_list(told, group=self._waiting)
-            if told[0] is None:
+            told: Any = self._waiting.first_of(None)
+            if told is None:
                 return
-            if isinstance(told[0], Exception):
-                raise told[0]
-            self._log_likelihoods([ScoredTokens(*sample) for sample in told[0]])
+            if isinstance(told, Exception):
+                raise told
+            self._log_likelihoods([ScoredTokens(*sample) for sample in told])
 
 
 def _failed(error: Exception) -> TaskError:

@@ -10,6 +10,7 @@ import pytest
 from torch import distributed
 
 from pretrain.data.needed import samples_needed
+from pretrain.data.token_files.reading import TokenFile
 from pretrain.data.tokenizers import load_tokenizer
 from pretrain.errors import DataError
 
@@ -51,11 +52,35 @@ class TestOneRankOfTwo:
         blend = ["data.path=null", f"data.blend={parts}"] if request.param == "a blend" else []
         return lambda *overrides: small_recipe(*blend, *overrides)
 
-    def test_with_the_native_index_no_rank_waits(self, recipe):
-        assert len(built(recipe("data.index=native")).train) == 800
+    @pytest.fixture
+    def rank_0(self, monkeypatch):
+        """Let rank 0 tell what it finds; return where that has been looked up."""
+        from pretrain.data.samples import datasets
+
+        told = []
+        monkeypatch.setattr(datasets, "on_rank0", lambda look: told.append(look()) or told[-1])
+        return told
+
+    def test_rank_0_looks_at_the_files_for_all(self, recipe):
+        with pytest.raises(WaitingError):
+            built(recipe("data.index=native"))
+
+    def test_with_the_native_index_a_rank_opens_a_file_when_it_reads_of_it(self, recipe, rank_0, monkeypatch):
+        expected = built(recipe("data.index=native")).train[7]
+        opened, open_ = [], TokenFile.open
+        monkeypatch.setattr(TokenFile, "open", lambda prefix: opened.append(prefix) or open_(prefix))
+        monkeypatch.setattr("pretrain.data.samples.datasets.on_rank0", lambda _look: rank_0[0])
+        train = built(recipe("data.index=native")).train
+        assert (len(train), opened) == (800, [])
+        assert train[7]["tokens"].equal(expected["tokens"])
+        assert len(opened) == 1
+
+    @pytest.mark.usefixtures("rank_0")
+    def test_with_that_of_megatron_it_waits_for_the_index(self, recipe):
         with pytest.raises(WaitingError):
             built(recipe("data.index=megatron"))
 
+    @pytest.mark.usefixtures("rank_0")
     def test_a_cache_that_only_rank_0_sees_is_named(self, recipe, monkeypatch, tmp_path):
         monkeypatch.setattr(distributed, "barrier", lambda *_: None)
         with pytest.raises(DataError) as caught:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
+from fractions import Fraction
 
 import pytest
 from hypothesis import given
@@ -53,13 +55,41 @@ class TestApportionment:
     def test_turns_come_in_the_order_of_their_keys(self, weights):
         """Against all keys sorted: turn k of weight w has (2 k + 1) / w."""
         turns = WeightedInterleave(weights)
-        from fractions import Fraction
-
         number = 40
         keys = sorted(
             (Fraction(2 * k + 1) / Fraction(weight), i, k) for i, weight in enumerate(weights) for k in range(number)
         )
         assert [turns.at(position) for position in range(number)] == [(i, k) for _, i, k in keys[:number]]
+
+    @pytest.mark.parametrize(
+        "weights",
+        [
+            [1 + i % 7 for i in range(1000)],
+            [float(i) for i in range(1, 1001)],  # turns of many datasets are due at once
+            [1.0, 1 + 2**-52, 1 + 2**-51] * 100,  # rounded keys are equal, and true ones are not
+            [1e300, 1.0, 1e-300],
+        ],
+    )
+    def test_a_thousand_datasets_take_turns_in_exact_order(self, weights):
+        """Against a heap of exact keys, from the begin and from far on."""
+        turns, exact = WeightedInterleave(weights), [Fraction(weight) for weight in weights]
+        for begin in (0, 3**7, 10**11 + 7):
+            counts = turns.before(begin)
+            assert sum(counts) == begin
+            due = [
+                (Fraction(2 * count + 1) / weight, i)
+                for i, (count, weight) in enumerate(zip(counts, exact, strict=True))
+            ]
+            last = max(
+                (Fraction(2 * n - 1) / weight, i) for i, (n, weight) in enumerate(zip(counts, exact, strict=True))
+            )
+            assert begin == 0 or last < min(due)
+            heapq.heapify(due)
+            for position in range(begin, begin + 40):
+                _, i = due[0]
+                assert turns.at(position) == (i, counts[i])
+                counts[i] += 1
+                heapq.heapreplace(due, (Fraction(2 * counts[i] + 1) / exact[i], i))
 
     @given(WEIGHTS, st.integers(0, 10**12))
     def test_any_position_follows_from_those_before_it(self, weights, position):

@@ -55,7 +55,7 @@ def files(tmp_path_factory, bridged):
 
 def windows_of(prefix, bounds, seed):
     file = TokenFile.open(prefix)
-    return Windows(file, file.identity(), file.range_of(bounds, "documents"), SEQ_LENGTH, seed)
+    return Windows(prefix, file.identity(), file.range_of(bounds, "documents"), SEQ_LENGTH, seed)
 
 
 class TestWindows:

@@ -1,14 +1,16 @@
 """Token files are Megatron's, and damage is found before anything reads them."""
 
+import gc
 import io
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pretrain.data.token_files.reading import TokenFile, _hashed, bin_path, idx_path
+from pretrain.data.token_files.reading import TokenFile, _hashed, bin_path, for_each, idx_path
 from pretrain.data.token_files.writing import DTYPE_CODES, Encoded, IndexPart, TokenWriter, token_dtype, write_index
 from pretrain.errors import DataError
 
@@ -270,3 +272,29 @@ class TestManyTokens:
         found.check_order()
         assert found.tokens.size == tokens > 2**32
         assert int(found.document_lengths().sum()) == tokens
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts this process's descriptors, which needs /proc")
+def test_files_that_are_mapped_are_not_kept_open(tmp_path):
+    prefixes = [tmp_path / str(number) for number in range(20)]
+    for number, prefix in enumerate(prefixes):
+        write(prefix, [[[number, 2, 3]], [[4]]])
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    files = [TokenFile.open(prefix) for prefix in prefixes]
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert [file.tokens.tolist() for file in files] == [[number, 2, 3, 4] for number in range(20)]
+    tokens = files[7].tokens
+    del files
+    gc.collect()
+    assert tokens.tolist() == [7, 2, 3, 4]
+    with pytest.raises(ValueError, match="read-only"):
+        tokens[0] = 1
+    mappings = Path("/proc/self/maps").read_text()
+    assert mappings.count(f"{tmp_path}/7.bin") == 1
+    assert f"{tmp_path}/8.bin" not in mappings
+
+
+def test_what_is_looked_into_in_threads_keeps_its_order_and_its_error():
+    assert list(for_each(range(100), lambda number: number * number)) == [number * number for number in range(100)]
+    with pytest.raises(ZeroDivisionError):
+        list(for_each([1, 0, 2], lambda number: 1 // number))

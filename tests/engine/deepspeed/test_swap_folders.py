@@ -19,7 +19,6 @@ KEY = "engine.zero.offload_param.nvme_path"
 @pytest.fixture(autouse=True)
 def _world_of_one(monkeypatch):
     monkeypatch.setattr(dist, "get_world_size", lambda: 1)
-    monkeypatch.setattr(dist, "all_gather_object", lambda ranks, own: ranks.__setitem__(0, own))
     yield
     swapping.release()
 
@@ -78,7 +77,6 @@ def test_the_next_training_of_this_process_takes_the_folder_over(tmp_path):
 
 def _hold(path, rank, held):
     dist.get_world_size = lambda: 1
-    dist.all_gather_object = lambda ranks, own: ranks.__setitem__(0, own)
     swapping.claim({KEY: path}, rank)
     held.set()
     time.sleep(60)

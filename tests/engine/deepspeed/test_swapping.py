@@ -182,7 +182,6 @@ def machine(tmp_path, monkeypatch):
         (tmp_path / "bin" / name).touch(mode=0o755)
     bridge.install(CpuBackend())
     monkeypatch.setattr(dist, "get_world_size", lambda: 1)
-    monkeypatch.setattr(dist, "all_gather_object", lambda ranks, own: ranks.__setitem__(0, own))
 
     def put(**options):
         builders = Builders(tmp_path / "extensions", **options)
@@ -263,8 +262,8 @@ def test_an_installed_extension_is_loaded_as_it_is(machine, monkeypatch, tmp_pat
 
 def test_a_library_missing_on_one_node_is_an_error_on_all(machine, monkeypatch):
     machine()
-    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
-    monkeypatch.setattr(dist, "all_gather_object", lambda ranks, own: ranks.__setitem__(slice(2), [own, "it is not"]))
+    others = SimpleNamespace(combined=lambda own, combine: combine([own, "it is not"]))
+    monkeypatch.setattr("pretrain.collectives.tree_of_world", lambda: others)
     assert io_refused()[0].endswith("but it is not.")
 
 

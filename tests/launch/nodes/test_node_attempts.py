@@ -94,7 +94,7 @@ def test_a_node_that_waits_learns_that_the_run_was_stopped(run, nodes):
     threads = [threading.Thread(target=take_part, args=(known,)) for known in (member, spare)]
     threads[0].start()
 
-    def run_ranks(_job, _worlds, rendezvous):
+    def run_ranks(_job, _worlds, rendezvous, _starter):
         threads[1].start()
         wait_for(lambda: spare and spare[0]._spare, "the spare node")
         return rendezvous.report(stop)

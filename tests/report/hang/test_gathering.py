@@ -1,6 +1,7 @@
 """Files by which ranks find together."""
 
 import errno
+import os
 import threading
 import time
 from pathlib import Path
@@ -45,6 +46,17 @@ def test_one_of_all_ranks_writes_the_report_with_all_of_them(tmp_path):
 def test_a_later_rank_writes_it_without_rank_0(tmp_path):
     assert gather(tmp_path / "hang", 1, 2, patience=0.2)[0]
     assert "rank 0 is not there: it does not answer" in (tmp_path / "hang" / REPORT).read_text()
+
+
+def test_of_many_ranks_few_list_the_folder_and_any_writes_where_those_do_not(tmp_path, monkeypatch):
+    monkeypatch.setattr("pretrain.report.hang.gathering._TURN", 0.0)
+    listed, real = [], os.listdir
+    monkeypatch.setattr(os, "listdir", lambda folder: (listed.append(folder), real(folder))[1])
+    monkeypatch.setattr(Gathering, "_period", 0.01)
+    assert gather(tmp_path / "of 33", 33, 64, patience=0.1)[0]
+    assert len(listed) == 2  # to write the report, and to remove what it holds
+    assert gather(tmp_path / "of 32", 32, 64, patience=0.1)[0]
+    assert len(listed) > 5
 
 
 def test_a_rank_that_is_late_leaves_the_report_as_it_is(tmp_path):

@@ -184,10 +184,5 @@ def test_an_end_does_not_wait_for_ever(opened, monkeypatch, failed):
     one, lines = opened(listed := Listed())
     listed.gate.clear()
     finish([one], failed=failed)
-    assert lines == [
-        (
-            "warning: logger acme: it does not finish; what it has not sent by now may be missing. The training "
-            "continues."
-        )
-    ]
+    assert lines == ["warning: logger acme: it does not finish; what it has not sent may be missing."]
     listed.gate.set()

@@ -241,3 +241,17 @@ def test_a_few_bytes_were_meant_in_gb(text):
 @given(st.integers(2**20, 2**40))
 def test_bytes_are_themselves(size):
     assert read(str(size)) == size
+
+
+def test_what_a_failure_costs_is_shown_where_an_option_says_something_of_it(asked):
+    assert "checkpoint:" not in call().output
+    shown = call("--storage", "10", "--mtbf", "24", "--start", "60", "--json")
+    costs = json.loads(shown.stdout)["costs"]
+    assert (costs["storage_bandwidth"], costs["mtbf_seconds"], costs["start_seconds"]) == (1e10, 86400, 60)
+    assert "give --mtbf and --start for the share of useful time" in " ".join(call("--storage", "10").output.split())
+
+
+def test_a_search_has_no_costs_of_failures(asked):
+    result = call("--search", "--mtbf", "24")
+    assert result.exit_code == 2
+    assert "--storage, --mtbf and --start describe one layout" in result.output

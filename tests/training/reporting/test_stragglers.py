@@ -84,7 +84,7 @@ def test_all_that_are_over_the_tolerance_are_found_and_the_slowest_in_any_case(a
 
 
 def stragglers():
-    return Stragglers(clock=None, device=torch.device("cpu"), reads_data=True)
+    return Stragglers(clock=None, reads_data=True)
 
 
 def told(watch, *slowdowns, rank=3, cause="compute", iterations=100):

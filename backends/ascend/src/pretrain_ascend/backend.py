@@ -40,6 +40,7 @@ class AscendBackend(Backend):
     exported_variables = environment.EXPORTED
     own_variables = environment.OWN
     effective_variables = environment.EFFECTIVE
+    forkable = False  # whether a fork of a process that has imported torch_npu can open an NPU was not tried
 
     def availability(self) -> Available | Unavailable:
         """Return the number of NPUs, or what is missing: torch_npu, CANN or the devices."""

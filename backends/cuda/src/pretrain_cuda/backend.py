@@ -41,6 +41,7 @@ class CudaBackend(Backend):
     process_group = "nccl"
     exported_variables = ("NCCL",)
     effective_variables = environment.EFFECTIVE
+    forkable = True  # imports call no driver; torch refuses CUDA in a fork of a process that has initialized it
 
     def availability(self) -> Available | Unavailable:
         """Return the number of GPUs, or what is missing: torch's CUDA build, the driver or the devices."""

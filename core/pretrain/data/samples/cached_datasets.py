@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +24,7 @@ from torch import distributed
 
 from pretrain.atomic_files import replacing
 from pretrain.data.samples.megatron_order import MegatronOrder, blending_indices
+from pretrain.data.token_files.mapping import mapped
 from pretrain.data.token_files.reading import TokenFile, split_range
 from pretrain.errors import DataError
 
@@ -34,19 +37,56 @@ _BLEND_INDICES = ("dataset_index", "dataset_sample_index")
 _ABANDONED_AFTER = 86_400.0
 
 
+class Sequences:
+    """The sequences of a pair of token files, as GPTDataset reads them; the files are mapped at the first access."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+
+    @cached_property
+    def file(self) -> TokenFile:
+        """The files."""
+        return TokenFile.open(self._prefix)
+
+    @property
+    def sequence_lengths(self) -> Any:
+        """Tokens of each sequence, [sequences] int32."""
+        return self.file.lengths
+
+    def get(self, idx: int, offset: int = 0, length: int | None = None) -> Any:
+        """Return `length` ids of a sequence from one of its tokens on; None: up to its end."""
+        begin, size = self.file.tokens_before(idx), int(self.file.lengths[idx])
+        return self.file.tokens[begin + offset : begin + (size if length is None else offset + int(length))]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_prefix": self._prefix}
+
+
 class CachedGPTDataset(GPTDataset):  # type: ignore[misc]
     """Samples of one pair of token files."""
 
     def _build_document_sample_shuffle_indices(self) -> Any:
-        self.unique_identifiers["data"] = TokenFile.open(self.dataset_path).identity()
+        self.unique_identifiers["data"] = self.config.identities[self.dataset_path]
         self.unique_description = json.dumps(
             self.unique_identifiers, indent=4, default=lambda described: described.unique_identifiers
         )
         self.unique_description_hash = hashlib.md5(self.unique_description.encode(), usedforsecurity=False).hexdigest()
         files = _cache_files(self, self.index_split, _INDICES)
-        return _mapped(files, self._build, super()._build_document_sample_shuffle_indices)
+        return _mapped(files, self._build, lambda: tuple(map(_loaded, files[:-1])))
+
+    @staticmethod
+    def build_low_level_dataset(dataset_path: str, config: Any) -> Sequences:  # noqa: ARG004  megatron-core's signature
+        """Return the sequences of token files; megatron-core's IndexedDataset keeps three files open."""
+        return Sequences(dataset_path)
+
+    def _query_document_sample_shuffle_indices(self, idx: int) -> Any:
+        if self.shuffle_index is None:  # in a data worker
+            for name in _INDICES:
+                setattr(self, name, _loaded(Path(getattr(self, f"path_to_{name}"))))
+        return super()._query_document_sample_shuffle_indices(idx)
 
     def _build(self, files: list[Path]) -> None:
+        self.dataset.file.expect_index()
         order = MegatronOrder(
             lengths=self.dataset.sequence_lengths,
             documents=self.indices,
@@ -61,7 +101,6 @@ class CachedGPTDataset(GPTDataset):  # type: ignore[misc]
         unset = dict.fromkeys(
             (*_INDICES, "indices", "cached_attention_mask", "cached_loss_mask", "cached_position_ids")
         )
-        # GPTDataset maps the files at the first access if the indices are None.
         return self.__dict__ | unset | _lazy_paths(files, _INDICES) | {"masks_and_position_ids_are_cached": False}
 
 
@@ -114,6 +153,16 @@ class CachedDatasetBuilder(BlendedMegatronDatasetBuilder):  # type: ignore[misc]
         """Build one dataset on the ranks that need it, rank 0 before the others."""
         wanted = CachedBlendedDataset if cls is BlendedDataset else cls
         return BlendedMegatronDatasetBuilder.build_generic_dataset(wanted, *args)
+
+
+def _loaded(file: Path) -> Any:
+    """Map a file that numpy has saved, as `np.load` with a `mmap_mode` does, which keeps it open."""
+    with file.open("rb") as stream:
+        np.lib.format.read_magic(stream)
+        shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
+        begin = stream.tell()
+    end = begin + math.prod(shape) * dtype.itemsize
+    return mapped(file)[begin:end].view(dtype).reshape(shape)
 
 
 def _is_first() -> bool:

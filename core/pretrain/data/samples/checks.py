@@ -29,7 +29,7 @@ def check_token_files(
     data: DataSection,
     needed: Sequence[int],
     seq_length: int,
-) -> None:
+) -> TokenFile:
     """Check one pair of token files against the recipe's tokenizer, and the samples needed of each of its splits."""
     for key in ("eod_mask_loss", "reset_position_ids", "reset_attention_mask"):
         if getattr(data, key):
@@ -40,6 +40,7 @@ def check_token_files(
     for name, bounds, samples in zip(_SPLITS, data.bounds, needed, strict=True):
         if samples:
             _check_split(tokens, name, bounds, data, seq_length)
+    return tokens
 
 
 def samples_of_files(data: DataSection, needed: Sequence[int]) -> Iterator[tuple[str, list[int]]]:

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from megatron.core.datasets.gpt_dataset import GPTDatasetConfig
+from torch import distributed
 
+from pretrain.collectives import on_rank0
 from pretrain.data.samples.cached_datasets import CachedDatasetBuilder, CachedGPTDataset
 from pretrain.data.samples.checks import cache_folder, check_token_files, no_cache, samples_of_files
 from pretrain.data.samples.megatron_order import blend_surplus
 from pretrain.data.samples.native_samples import NativeSamples, SampleFormat, Windows
-from pretrain.data.token_files.reading import TokenFile
+from pretrain.data.token_files.reading import for_each
 from pretrain.errors import DataError
 from pretrain.stores.stored_inputs import local_prefix
 
@@ -51,24 +53,62 @@ class _TokenizerFacts:
     unique_identifiers: dict[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class _FoundFile:
+    """What the others need to know of a pair of token files."""
+
+    identity: str
+    splits: list[tuple[int, int]]  # first token and end of each split
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What rank 0 tells the others."""
+
+    files: list[_FoundFile]  # in the order of `data.token_files`: a host may have other paths
+    surplus: float  # of `blend_surplus`; nothing with `data.index: native`
+
+    @classmethod
+    def of(cls, recipe: Recipe, tokenizer: Tokenizer, needed: Sequence[int]) -> _Found:
+        """Check the token files; only a bounded part of each is read."""
+        data = recipe.data
+
+        def look(path_and_samples: tuple[str, list[int]]) -> _FoundFile:
+            path, of_file = path_and_samples
+            file = check_token_files(local_prefix(path), tokenizer, data, of_file, recipe.model.seq_length)
+            tokens = [file.range_of(bounds, data.split_by) for bounds in data.bounds]
+            return _FoundFile(file.identity(), [(each.start, each.stop) for each in tokens])
+
+        each = list(samples_of_files(data, needed))
+        files = dict(zip([path for path, _ in each], for_each(each, look), strict=True))
+        surplus = 0.0 if data.index == "native" else blend_surplus(data, needed, recipe.model.seq_length)
+        return cls([files[path] for path in data.token_files], surplus)
+
+
 def build_datasets(
     recipe: Recipe, tokenizer: Tokenizer, samples: SampleCounts, *, on_this_rank: bool = True
 ) -> Datasets:
     """Check the token files of section `data`, and build the datasets of every split that is needed.
 
-    Every rank calls it: with `data.index: megatron` rank 0, which reads data, builds the index cache, then the others
-    map it; with `native` no rank waits. The order of the samples is Megatron-LM's. It depends only on the data,
-    `train.seed`, `model.seq_length`, the split and the number of samples; with `native`, not on that number either.
+    Every rank calls it. Rank 0 looks at the files, and tells the others what it has found, who open a file when they
+    first read of it; with `data.index: megatron` it builds the index cache, which they map. The order of the samples
+    is Megatron-LM's. It depends only on the data, `train.seed`, `model.seq_length`, the split and the number of
+    samples; with `native`, not on that number either.
     """
     needed = (samples.train, samples.valid, samples.test)
-    for path, of_file in samples_of_files(recipe.data, needed) if on_this_rank else ():
-        check_token_files(local_prefix(path), tokenizer, recipe.data, of_file, recipe.model.seq_length)
+
+    def look() -> _Found:
+        return _Found.of(recipe, tokenizer, needed)
+
+    found = on_rank0(look) if distributed.is_initialized() else look()
     if recipe.data.index == "native":
-        train, valid, test = _native(recipe, tokenizer, needed)
+        train, valid, test = _native(recipe, tokenizer, needed, found)
         return Datasets(train=train, valid=valid, test=test)
     config = _config(recipe, tokenizer, needed)
-    if on_this_rank:
-        config.mid_level_dataset_surplus = blend_surplus(recipe.data, needed, recipe.model.seq_length)
+    config.mid_level_dataset_surplus = found.surplus
+    config.identities = {
+        local_prefix(path): file.identity for path, file in zip(recipe.data.token_files, found.files, strict=True)
+    }
     builder = CachedDatasetBuilder(CachedGPTDataset, list(needed), lambda: on_this_rank, config)
     try:
         train, valid, test = builder.build()
@@ -112,24 +152,23 @@ def _config(recipe: Recipe, tokenizer: Tokenizer, needed: Sequence[int]) -> Any:
     return config
 
 
-def _native(recipe: Recipe, tokenizer: Tokenizer, needed: Sequence[int]) -> list[NativeSamples | None]:
-    """Return the samples of each split, None for one that is not read; only a bounded part of each file is read."""
+def _native(recipe: Recipe, tokenizer: Tokenizer, needed: Sequence[int], found: _Found) -> list[NativeSamples | None]:
+    """Return the samples of each split, None for one that is not read; no file is opened."""
     data = recipe.data
     format_ = SampleFormat(
         eod=tokenizer.eod,
         eod_mask_loss=data.eod_mask_loss,
         reset_position_ids=data.reset_position_ids,
     )
-    files = {path: TokenFile.open(local_prefix(path)) for path in data.token_files}
-    identities = {path: file.identity() for path, file in files.items()}
+    files = dict(zip(data.token_files, found.files, strict=True))
 
-    def windows(path: str, bounds: tuple[float, float]) -> Windows:
-        tokens = files[path].range_of(bounds, data.split_by)
-        return Windows(files[path], identities[path], tokens, recipe.model.seq_length, recipe.train.seed)
+    def windows(path: str, split: int) -> Windows:
+        file, tokens = files[path], range(*files[path].splits[split])
+        return Windows(local_prefix(path), file.identity, tokens, recipe.model.seq_length, recipe.train.seed)
 
     return [
-        NativeSamples.of([(windows(part.path, bounds), part.weight) for part in parts], format_, length)
+        NativeSamples.of([(windows(part.path, split), part.weight) for part in parts], format_, length)
         if length
         else None
-        for parts, bounds, length in zip(data.splits, data.bounds, needed, strict=True)
+        for split, (parts, length) in enumerate(zip(data.splits, needed, strict=True))
     ]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import heapq
 import math
 from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -79,9 +78,9 @@ class Windows:
     epoch to epoch. The last id of a window is only a label, and is the first id of the next window.
     """
 
-    def __init__(self, file: TokenFile, identity: str, tokens: range, seq_length: int, seed: int) -> None:
-        """Take a split's tokens; `identity` is given, since computing it reads from the disk, and serves all splits."""
-        self.prefix, self.identity, self._file = str(file.prefix), identity, file
+    def __init__(self, prefix: str, identity: str, tokens: range, seq_length: int, seed: int) -> None:
+        """Take a split's tokens, and what `TokenFile.identity` says; the files are opened when a sample is read."""
+        self.prefix, self.identity = prefix, identity
         self._first, self._size = tokens.start, len(tokens)
         self._seq_length, self._seed = seq_length, seed
         self.per_epoch = (self._size - 1) // seq_length
@@ -94,7 +93,7 @@ class Windows:
 
     @cached_property
     def _file(self) -> TokenFile:
-        return TokenFile.open(self.prefix)  # in a data worker
+        return TokenFile.open(self.prefix)
 
     @cached_property
     def _epoch(self) -> Any:
@@ -108,7 +107,7 @@ class Windows:
         return self._first + shift, Permutation(self.per_epoch, key)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the mapped files: a data worker maps them itself."""
+        """Leave out the mapped files: a data worker maps those of which it reads."""
         return {name: value for name, value in self.__dict__.items() if name not in {"_file", "_epoch"}}
 
 
@@ -222,55 +221,68 @@ def _shares(weights: Mapping[str, float]) -> dict[str, Fraction]:
     return {name: Fraction(weight) / total for name, weight in weights.items()}
 
 
+_Integers: TypeAlias = "npt.NDArray[np.int64]"
+_ROUNDING = 2.0**-50  # more than the relative error of a share, of a product with it, and of a sum
+
+
 class WeightedInterleave:
     """An endless sequence of turns, apportioned to datasets as fairly as whole samples allow, in every prefix.
 
     The k-th turn of a dataset of weight w, from 0, has the key (2 k + 1) / w, and turns come in the order of their keys
     (the method of Webster and Sainte-Lague, by which parliaments apportion seats). So the dataset of a position follows
-    from the position alone. Arithmetic is exact.
+    from the position alone. The order is that of exact arithmetic.
     """
 
     def __init__(self, weights: Sequence[float]) -> None:
         ratios = [float(weight).as_integer_ratio() for weight in weights]
         common = max(denominator for _, denominator in ratios)  # all are powers of two
         self._weights = [numerator * (common // denominator) for numerator, denominator in ratios]
+        self._floats = np.array([float(weight) for weight in weights])
+        total = sum(self._weights)
+        self._shares = np.array([weight / total for weight in self._weights])
 
     def before(self, position: int) -> list[int]:
-        """Return the number of turns that each dataset has before a position."""
-        total = sum(self._weights)
-        # All turns with a key of at most 2 * position / total; their number is about `position`.
-        counts = [(2 * position * weight + total) // (2 * total) for weight in self._weights]
-        missing = position - sum(counts)
-        if missing > 0:
-            self._add(counts, missing)
-        elif missing < 0:
-            self._take_back(counts, -missing)
-        return counts
+        """Return the number of turns that each dataset has before a position, which is below 2^52."""
+        counts, (datasets, _) = self._near(position)
+        counts += np.bincount(datasets[: position - int(counts.sum())], minlength=len(counts))
+        found: list[int] = counts.tolist()
+        return found
 
     def at(self, position: int) -> tuple[int, int]:
-        """Return the dataset of a position, and the number of its earlier turns."""
-        counts = self.before(position)
-        dataset = min(range(len(counts)), key=lambda i: (self._key(i, counts[i]), i))
-        return dataset, counts[dataset]
+        """Return the dataset of a position, which is below 2^52, and the number of its earlier turns."""
+        counts, (datasets, turns) = self._near(position)
+        place = position - int(counts.sum())
+        return int(datasets[place]), int(turns[place])
 
-    def _add(self, counts: list[int], number: int) -> None:
-        turns = [(self._key(i, count), i) for i, count in enumerate(counts)]
-        heapq.heapify(turns)
-        for _ in range(number):
-            _, i = turns[0]
-            counts[i] += 1
-            heapq.heapreplace(turns, (self._key(i, counts[i]), i))
+    def _near(self, position: int) -> tuple[_Integers, tuple[_Integers, _Integers]]:
+        """Return counts of turns that are all before a position, and dataset and number of those that follow in order.
 
-    def _take_back(self, counts: list[int], number: int) -> None:
-        turns = [(-self._key(i, count - 1), -i) for i, count in enumerate(counts) if count]
-        heapq.heapify(turns)
-        for _ in range(number):
-            i = -turns[0][1]
-            counts[i] -= 1
-            if counts[i]:
-                heapq.heapreplace(turns, (-self._key(i, counts[i] - 1), -i))
-            else:
-                heapq.heappop(turns)
+        Of the latter there are about as many as datasets, and they reach beyond the position.
+        """
+        # Turns whose key is at most that of an ideal position differ from it in number by half a turn a dataset.
+        margin = len(self._weights) / 2 + 2 + position * _ROUNDING
+        counts, beyond = self._up_to(max(position - margin, 0.0)), self._up_to(position + margin)
+        datasets = np.repeat(np.arange(len(counts)), beyond - counts)
+        first = np.cumsum(beyond - counts) - (beyond - counts)
+        turns = np.arange(len(datasets)) - np.repeat(first - counts, beyond - counts)
+        # One rounding of an exact quotient: keys keep their order, and equal ones are equal.
+        keys = (2 * turns + 1) / self._floats[datasets]
+        order = np.lexsort((datasets, keys))
+        return counts, self._exactly(datasets[order], turns[order], keys[order], position - int(counts.sum()))
 
-    def _key(self, dataset: int, turn: int) -> Fraction:
-        return Fraction(2 * turn + 1, self._weights[dataset])
+    def _up_to(self, position: float) -> _Integers:
+        """Return the number of turns of each dataset up to an ideal position."""
+        return np.floor(position * self._shares + 0.5).astype(np.int64)
+
+    def _exactly(
+        self, datasets: _Integers, turns: _Integers, keys: npt.NDArray[np.float64], place: int
+    ) -> tuple[_Integers, _Integers]:
+        """Put the turns in order whose rounded keys equal that at `place`; their true ones may differ."""
+        same = slice(*(int(np.searchsorted(keys, keys[place], side)) for side in ("left", "right")))
+        pairs = list(zip(datasets[same].tolist(), turns[same].tolist(), strict=True))
+        kinds = {(self._weights[dataset], turn) for dataset, turn in pairs}
+        if len(kinds) > 1:
+            key = {kind: Fraction(2 * kind[1] + 1, kind[0]) for kind in kinds}
+            pairs.sort(key=lambda pair: (key[self._weights[pair[0]], pair[1]], pair[0]))
+            datasets[same], turns[same] = np.array(pairs, np.int64).T
+        return datasets, turns

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import hashlib
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, assert_never
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, assert_never
 
 import numpy as np
 
+from pretrain.data.token_files.mapping import expect, expect_few, expect_in_file, mapped
 from pretrain.data.token_files.writing import DTYPE_CODES, HEADER, MAGIC, VERSION
 from pretrain.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     import numpy.typing as npt
 
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+_LOOKING = 16  # files that are looked into at once
 _WINDOWS = 64
-_PROBES = 1024
+_PROBES = 16
 _END_BYTES = 1 << 20
 _PARTS = 64
 _PART_BYTES = 1 << 14
@@ -49,7 +54,8 @@ class TokenFile:
             if not path.is_file():
                 raise _missing(path)
         dtype, sequences, documents = _read_header(idx)
-        content = np.memmap(idx, mode="r", dtype=np.uint8)
+        content = mapped(idx)
+        expect_few(content)
         where = HEADER.size
         lengths = content[where : (where := where + 4 * sequences)].view("<i4")
         offsets = content[where : (where := where + 8 * sequences)].view("<i8")
@@ -58,8 +64,8 @@ class TokenFile:
         if not ends.size or ends[0] != 0 or ends[-1] != lengths.size or np.any(lengths[probes] < 0):
             msg = f"{idx} is damaged: its documents do not end at sequence {lengths.size}.\nBuild the data again."
             raise DataError(msg)
-        count = bin_.stat().st_size // dtype.itemsize
-        tokens = np.memmap(bin_, mode="r", dtype=dtype, shape=(count,)) if count else np.zeros(0, dtype)
+        ids = mapped(bin_)
+        tokens = ids[: ids.size - ids.size % dtype.itemsize].view(dtype)
         return cls(Path(prefix), tokens, lengths, offsets, ends)
 
     def check_size(self) -> None:
@@ -106,8 +112,14 @@ class TokenFile:
 
     def document_lengths(self) -> npt.NDArray[np.int64]:
         """Return the tokens of each document, [documents] int64."""
+        self.expect_index()
         before = np.concatenate([[0], np.cumsum(self.lengths, dtype=np.int64)])
         return np.diff(before[self.document_ends])
+
+    def expect_index(self) -> None:
+        """Let the system read the whole index ahead; without this, only what is looked at is read."""
+        for column in (self.lengths, self.offsets, self.document_ends):
+            expect(column)
 
     def windows(self, max_tokens: int) -> Iterator[npt.NDArray[Any]]:
         """Yield parts of the ids spread evenly over the file, at most `max_tokens` in all; everything if it fits."""
@@ -115,11 +127,15 @@ class TokenFile:
             yield self.tokens
             return
         length = max(1, max_tokens // _WINDOWS)
-        for begin in np.linspace(0, self.tokens.size - length, max_tokens // length, dtype=np.int64):
-            yield self.tokens[begin : begin + length]
+        begins = np.linspace(0, self.tokens.size - length, max_tokens // length, dtype=np.int64)
+        parts = [self.tokens[begin : begin + length] for begin in begins]
+        for part in parts:
+            expect(part)
+        yield from parts
 
     def check_order(self) -> None:
         """Read the whole index: offsets must follow from the lengths, and documents must not run backwards."""
+        self.expect_index()
         if self.lengths.size and self.lengths.min() < 0:
             msg = f"{idx_path(self.prefix)} is damaged: sequence {int(self.lengths.argmin())} has a negative length."
             raise DataError(msg)
@@ -144,11 +160,19 @@ class TokenFile:
         for path in (idx_path(self.prefix), bin_path(self.prefix)):
             size = path.stat().st_size
             digest.update(str(size).encode())
+            parts = _hashed(size)
             with path.open("rb") as stream:  # mapping so large a file again can take seconds
-                for begin, end in _hashed(size):
+                expect_in_file(stream.fileno(), parts)
+                for begin, end in parts:
                     stream.seek(begin)
                     digest.update(stream.read(end - begin))
         return digest.hexdigest()
+
+
+def for_each(items: Iterable[_T], look: Callable[[_T], _R]) -> Iterator[_R]:
+    """Yield what `look` returns of each, in their order: in threads, as looking into a file is waiting for its disk."""
+    with ThreadPoolExecutor(_LOOKING) as pool:
+        yield from pool.map(look, items)
 
 
 def bin_path(prefix: str | Path) -> Path:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Self
 from pretrain.launch.job import ForwardJob
 from pretrain.launch.processes.failure import Failure
 from pretrain.launch.processes.rank import FAILURE_FILE, PARENT, place_file, read_end
+from pretrain.launch.processes.rank_starter import RankStarter
 from pretrain.launch.processes.supervision import children_ignoring_request_signals, supervise
 from pretrain.launch.world import default_variables
 from pretrain.report.environment_file import COMMAND
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from pretrain.exit_codes import End
     from pretrain.launch.job import AnyJob
+    from pretrain.launch.processes.rank_starter import RankProcess
     from pretrain.launch.world import World
 
 
@@ -45,7 +47,7 @@ _ENDLESS = (
 @dataclass(frozen=True, slots=True)
 class _Child:
     rank: int
-    process: subprocess.Popen[bytes]
+    process: RankProcess
     failure_file: Path
 
     def end(self) -> End | None:
@@ -66,8 +68,9 @@ class _Child:
 class Processes:
     """Rank processes that are started on entering a with-block, and all ended on leaving it."""
 
-    def __init__(self, job: AnyJob, worlds: Sequence[World]) -> None:
+    def __init__(self, job: AnyJob, worlds: Sequence[World], starter: RankStarter | None = None) -> None:
         self._job, self._worlds = job, worlds
+        self._starter = starter or RankStarter(forks=False)
         self._children: list[_Child] = []
         self._endless: set[int] = set()
         self._first_end: float | None = None
@@ -159,21 +162,14 @@ class Processes:
 
     def _start(self, world: World) -> _Child:
         failure_file = self._folder.path / f"{world.rank}.json"
-        process = subprocess.Popen(
-            # -P: a file in the working directory must not hide a module of the same name.
-            [sys.executable, "-P", "-m", "pretrain.launch.processes.rank", self._job.to_json()],
-            env={
-                **default_variables(world.local_world_size),
-                **os.environ,  # what the user has set stays
-                **world.environment(),
-                COMMAND: os.environ.get(COMMAND) or shlex.join(sys.argv),
-                PARENT: str(os.getpid()),
-                FAILURE_FILE: str(failure_file),
-            },
-            stdin=subprocess.DEVNULL,
-            # A session of its own: Ctrl-C on the terminal reaches the launcher only, which passes it on once.
-            start_new_session=True,
-        )
+        common = {
+            **default_variables(world.local_world_size),
+            **os.environ,  # what the user has set stays
+            COMMAND: os.environ.get(COMMAND) or shlex.join(sys.argv),
+            PARENT: str(os.getpid()),
+        }
+        own = {**world.environment(), FAILURE_FILE: str(failure_file)}
+        process = self._starter.start(self._job, common, own)
         return _Child(world.rank, process, failure_file)
 
 

@@ -124,6 +124,9 @@ def _require_attributes(who: str, backend: Backend) -> None:
         if not (isinstance(given, str) if attribute in strings else is_tuple):
             msg = f"{who}: {type(backend).__name__}.{attribute} must be {allowed}; see docs/writing-a-backend.md."
             raise BackendError(msg)
+    if not isinstance(backend.forkable, bool):
+        msg = f"{who}: {type(backend).__name__}.forkable must be True or False; see docs/writing-a-backend.md."
+        raise BackendError(msg)
 
 
 HOOKS = tuple(name for name in vars(hookspecs) if name.startswith("pretrain_"))

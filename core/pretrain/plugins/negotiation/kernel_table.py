@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
+from pretrain.collectives import tree_of_world
 from pretrain.errors import KernelError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,36 +76,32 @@ class KernelTable:
 
 
 Decisions = dict[str, dict[str, object]]
-T = TypeVar("T")
 
 
 def check_same_on_all_ranks(table: KernelTable) -> None:
     """Raise KernelError on every rank where the table differs from that of another rank. Collective."""
     if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
         return
-    digests = _gather(table.digest())
-    if len(set(digests)) == 1:
+    tree = tree_of_world()
+    if len(tree.combined({table.digest()}, lambda some: set[str]().union(*some))) == 1:
         return
-    everyone = _gather(_decisions(table))
+    raise KernelError(tree.first_of(_problem(tree.gathered(_decisions(table)) or [])))
+
+
+def _problem(everyone: Sequence[Decisions]) -> str:
+    """Return what differs from the first rank, for a message."""
     lines = [
         f"  rank {rank}, {difference}"
         for rank, decisions in enumerate(everyone)
         for difference in _differences(decisions, everyone[0])
     ]
     more = f"\n  ... and {len(lines) - 8} more differences" if len(lines) > 8 else ""
-    msg = (
+    return (
         "the kernel tables of the ranks differ: their losses would diverge.\n"
         + "\n".join(lines[:8])
         + more
         + "\nInstall the same versions on every node, or name the kernels in the recipe's section `kernels`."
     )
-    raise KernelError(msg)
-
-
-def _gather(value: T) -> list[T]:
-    gathered: list[T] = [value] * dist.get_world_size()
-    dist.all_gather_object(gathered, value)
-    return gathered
 
 
 def _decisions(table: KernelTable) -> Decisions:

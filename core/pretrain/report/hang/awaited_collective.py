@@ -184,6 +184,8 @@ _BACKWARD = "run_backward("
 
 CHECKPOINT, _SAVES = "checkpoint", "checkpoint/background.py"
 """Thread that writes a checkpoint, and the file whose calls in the main thread wait for it."""
+_TREE, _AGREEMENT = "pretrain/collectives.py", "agreement"
+"""File whose `wait` waits for a reduction over a tree, and the thread in which that goes on."""
 
 
 def all_stacks() -> list[Stack]:
@@ -199,6 +201,8 @@ def training_first(stacks: list[Stack]) -> list[Stack]:
     """Return the stacks with those of threads that the main thread waits for before its own."""
     if stacks and any(frame.file.endswith(_SAVES) for frame in stacks[0].frames):
         return sorted(stacks, key=lambda stack: stack.thread != CHECKPOINT)
+    if stacks and any(frame.file.endswith(_TREE) and frame.function == "wait" for frame in stacks[0].frames):
+        return sorted(stacks, key=lambda stack: stack.thread != _AGREEMENT)
     if not (stacks and stacks[0].frames and _BACKWARD in stacks[0].frames[0].source):
         return stacks
     autograd = [stack for stack in stacks[1:] if stack.thread == _FOREIGN or stack.thread.startswith("Dummy-")]

@@ -38,6 +38,7 @@ _WRITERS, _ANSWERS = "rank-", "answer-"
 """Prefixes of the files of ranks that may write the report, and of those that only give their state."""
 _TURN = 1.5  # seconds by which each rank waits longer for a report than the rank before it
 _CANDIDATES = 5  # ranks that poll the folder; the others would only repeat the same long listing
+_FEW = 32  # so many ranks may all list the folder; of more, every 32nd does
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +68,15 @@ class Gathering:
         if self._has(REPORT):
             return False
         self._write_state(_WRITERS, state)
-        before = self._wait_for_all(patience)
+        before = self._wait_for_all(patience) if self._looks_at_once else _CANDIDATES
         longer = patience if before >= _CANDIDATES else 0.0  # it has not waited for the others
         self._wait_for(self._is_taken, longer + min(before, _CANDIDATES) * _TURN)
         return not self._is_taken() and self._claim(_CLAIMED) and self._write(head, publish)
+
+    @property
+    def _looks_at_once(self) -> bool:
+        """Whether this rank lists who has answered; of many ranks a few, since the listing is as long as the world."""
+        return len(self.processes) <= _FEW or self.rank % _FEW == 0
 
     def take_over(self, head: Headline, publish: Publish) -> bool:
         """Write the report that another rank has begun and does not finish; return whether this rank has."""
@@ -208,6 +214,8 @@ class ReportRequests:
         self._read, self._write = os.pipe()
         os.set_blocking(self._write, False)
         os.set_blocking(self._read, False)
+        self._poll = select.poll()  # select.select takes no descriptor above 1023
+        self._poll.register(self._read, select.POLLIN)
         self._before: Any = None
         self._wakeup_before: int | None = None
 
@@ -227,7 +235,7 @@ class ReportRequests:
 
     def wait(self, seconds: float) -> bool | None:
         """Wait for a request; return True for one, False for none within the time, None after `stop`."""
-        select.select([self._read], [], [], seconds)
+        self._poll.poll(1000 * seconds)
         try:
             arrived = os.read(self._read, 4096)
         except BlockingIOError:

@@ -86,7 +86,7 @@ class Background:
         while self._thread.is_alive():
             seconds = FAILED_SECONDS if failed or self._is_failing else FINISH_SECONDS
             if time.monotonic() >= since + seconds:
-                self._tell("it does not finish; what it has not sent by now may be missing")
+                self._note(f"warning: logger {self._name}: it does not finish; what it has not sent may be missing.")
                 return
             self._thread.join(min(0.1, seconds))
 

@@ -59,13 +59,21 @@ def read_documents(chunk: Chunk, key: str, *, skip: bool = False) -> tuple[list[
     return texts, faults
 
 
-def read_texts(paths: Sequence[Path], key: str) -> Iterator[str]:
-    """Yield texts: sentences of JSONL and tables; parts of about 2 MiB of other files."""
+def read_texts(paths: Sequence[Path], key: str, *, skipped: Callable[[int, str], None] | None = None) -> Iterator[str]:
+    """Yield texts: sentences of JSONL and tables; parts of about 2 MiB of other files.
+
+    `skipped` is called after a chunk with the number of malformed documents left out, and the first one's error; None:
+    the first one is raised as a DataError.
+    """
     for source in find_sources(paths, otherwise="text"):
         as_lines = replace(source, kind="lines") if source.kind == "text" else source
         for chunk in read_chunks([as_lines], key):
             # A text of any length is read like lines, a part at a time.
-            documents, _ = read_documents(replace(chunk, kind="text") if source.kind == "text" else chunk, key)
+            part = replace(chunk, kind="text") if source.kind == "text" else chunk
+            documents, faults = read_documents(part, key, skip=skipped is not None)
+            if skipped is not None and faults.first is not None:
+                number, fault = faults.first
+                skipped(faults.count, f"{where(part, number)}: {fault}")
             yield from chain.from_iterable(documents)
 
 
@@ -134,7 +142,11 @@ def _decoded(content: bytes) -> str:
     try:
         return content.decode()
     except UnicodeDecodeError as exc:
-        msg = f"not UTF-8: {exc.reason} at byte {exc.start}."
+        msg = (
+            f"not UTF-8: {exc.reason} at byte {exc.start}.\n"
+            "Convert it, as by `iconv -f latin1 -t utf8`, or remove it; --on-error skip of `pretrain data build` and "
+            "`pretrain tokenizer train` leaves such texts out."
+        )
         raise _FaultError(msg) from exc
 
 

@@ -124,6 +124,11 @@ def _files_below(folder: Path, refuse: Callable[[str | Path], _Identity]) -> lis
 def _source(path: Path, kind: Kind) -> InputFile:
     try:
         found = path.stat()
+    except FileNotFoundError as exc:
+        msg = f"{path} cannot be read: No such file or directory."
+        if path.is_symlink():
+            msg = f"{path} cannot be read: it is a link to {path.readlink()}, which is not there.\nRemove the link."
+        raise DataError(msg) from exc
     except OSError as exc:
         msg = f"{path} cannot be read: {exc.strerror or exc}."
         raise DataError(msg) from exc

@@ -97,6 +97,7 @@ def _spread(size: int, most: int) -> npt.NDArray[Any]:
 def repair_lengths(prefix: str | Path) -> int:
     """Add the missing end-of-document tokens to the lengths; return their number; keep PREFIX.idx.before-repair."""
     tokens = TokenFile.open_unchecked(prefix)
+    tokens.expect_index()
     idx = idx_path(prefix)
     ends = tokens.document_ends[1:]
     last = ends[np.diff(tokens.document_ends) > 0] - 1  # the last sequence of each document that has one

@@ -74,6 +74,7 @@ class _Indexes:
     def __iter__(self) -> Iterator[IndexPart]:
         for prefix in self._prefixes:
             part = TokenFile.open_unchecked(prefix)
+            part.expect_index()
             yield IndexPart(part.lengths, part.document_ends[1:])
 
 

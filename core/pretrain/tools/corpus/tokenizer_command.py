@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _FILE = LocalPath(dir_okay=False)
+_ON_ERROR = "A document that cannot be read (not UTF-8, no JSON) ends the command, or is left out and named."
 
 
 @click.group()
@@ -36,6 +37,7 @@ def command() -> None:
 @click.option("--unknown", is_flag=True, help="Of type char, a token <unk> for other characters, else an error.")
 @click.option("--output", required=True, type=_FILE, help="The tokenizer.json to write.")
 @click.option("--json-key", default="text", show_default=True, help="Key that holds the text of a JSONL line.")
+@click.option("--on-error", type=click.Choice(["stop", "skip"]), default="stop", show_default=True, help=_ON_ERROR)
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 def train(
     *,
@@ -45,6 +47,7 @@ def train(
     unknown: bool,
     output: Path,
     json_key: str,
+    on_error: Literal["stop", "skip"],
     force: bool,
 ) -> None:
     """Train a tokenizer on JSONL (.jsonl, .json) or plain text files.
@@ -53,7 +56,7 @@ def train(
     """
     from pretrain.tools.corpus.documents import read_texts  # noqa: PLC0415  kept out of --help
 
-    texts = read_texts(inputs, json_key)
+    texts = read_texts(inputs, json_key, skipped=_name_skipped if on_error == "skip" else None)
     match kind:
         case "bpe":
             if vocab_size is None or unknown:
@@ -67,6 +70,10 @@ def train(
             _train_characters(texts, output, unknown=unknown, force=force)
         case _:
             assert_never(kind)
+
+
+def _name_skipped(count: int, first: str) -> None:
+    click.echo(f"left out: {count:,} malformed; the first is {first}", err=True)
 
 
 def _train_characters(texts: Iterable[str], output: Path, *, unknown: bool, force: bool) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 
+from pretrain.launch.open_files import is_below, open_files_needed
 from pretrain.machine import available_cores
 from pretrain.plugins.backend import Remark
 from pretrain.plugins.host.members import ask
@@ -34,10 +35,6 @@ CGROUP = Path("/sys/fs/cgroup")
 MEMORY = Path("/proc/meminfo")
 OWN_GROUP = Path("/proc/self/cgroup")
 THREADS = "OMP_NUM_THREADS"
-FILES_OF_RANK, FILES_OF_PEER = 512, 16
-"""Open files that a rank is assumed to need: libraries, token files and pipes of its workers; and, for every other
-rank, the connections of the process groups (world, tensor, pipeline, data, embedding, each of a device and a host)."""
-USUAL_FILES = 65536  # open files to ask for: what servers are usually set to; more where the ranks need more
 PROCESSES_OF_RANK = 512
 """Processes and threads that a rank is assumed to need: threads of matmuls, of communication and of data workers."""
 SHARED, LEAST_SHARED = GIB, 16 * 2**20
@@ -57,16 +54,12 @@ def examine_limits(recipe: Recipe, world: World) -> Iterator[Finding]:
 
 
 def _open_files(world: World) -> Finding:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = FILES_OF_RANK + FILES_OF_PEER * world.world_size
-    text = f"{_shown(soft)} open files allowed, about {needed} needed by a rank of {world.world_size}"
-    if not _is_below(soft, needed):
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)  # a run raises its soft limit to this one
+    needed = open_files_needed(world.world_size)
+    text = f"{_shown(hard)} open files allowed, about {needed} needed by a rank of {world.world_size}"
+    if not is_below(hard, needed):
         return Finding.ok("open files", text)
-    wanted = max(needed, USUAL_FILES)
-    enough = hard if _is_below(hard, wanted) else wanted
-    remedy = f"Run ulimit -n {enough} before the command, on every node."
-    if _is_below(hard, needed):
-        remedy = f"Raise the hard limit, {hard}, in /etc/security/limits.conf or the container's options."
+    remedy = "Raise the hard limit in /etc/security/limits.conf, or by the container's --ulimit nofile, on every node."
     return Finding.look("open files", text, remedy)
 
 
@@ -75,9 +68,9 @@ def _processes(world: World) -> Finding:
     needed = PROCESSES_OF_RANK * world.local_world_size
     group = _limit(CGROUP, "pids")
     left = None if group is None else group[0] - group[1]
-    allowed = soft if left is None or _is_below(soft, left) else left
+    allowed = soft if left is None or is_below(soft, left) else left
     text = f"{_shown(allowed)} processes and threads allowed, about {needed} needed by this node's ranks"
-    if not _is_below(allowed, needed):
+    if not is_below(allowed, needed):
         return Finding.ok("processes", text)
     remedy = "Raise ulimit -u, or the container's --pids-limit."
     return Finding.look("processes", text, remedy)
@@ -111,10 +104,6 @@ def _locked_memory() -> Finding:
     text = f"{soft / 2**20:.0f} MiB may be locked; RDMA between nodes and offloaded states lock their buffers"
     remedy = "Set ulimit -l unlimited, or the container's --ulimit memlock=-1, on every node."
     return Finding.look("locked memory", text, remedy)
-
-
-def _is_below(limit: int, needed: int) -> bool:
-    return limit != resource.RLIM_INFINITY and limit < needed
 
 
 def _shown(limit: int) -> str:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pretrain.tools.plan.device import DeviceOptions, PlanDevice
     from pretrain.tools.plan.plan import Plan
 
-GIGA = 1e9
+GIGA, HOUR = 1e9, 3600.0
 GIGABYTES = click.FloatRange(min=0, min_open=True)
 _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[a-z]*)", re.IGNORECASE)
 _UNITS: Mapping[str, int] = {
@@ -114,6 +114,26 @@ class MemorySize(click.ParamType[int]):
     metavar="RUN",
     help="Use the speed of this run on the same device instead of the assumed range.",
 )
+@click.option(
+    "--storage",
+    "storage_bandwidth",
+    type=GIGABYTES,
+    metavar="GB/S",
+    help="Rate at which all ranks together write a checkpoint, or read it: shows what checkpoints cost.",
+)
+@click.option(
+    "--mtbf",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="HOURS",
+    help="Mean time between two failures of the whole run: shows the best save interval.",
+)
+@click.option(
+    "--start",
+    "start_seconds",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="From a failure to the first step, without reading the checkpoint: shows the share of useful time.",
+)
 @set_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--layers", is_flag=True, help="Also show a table by kind of module.")
@@ -133,6 +153,9 @@ def command(
     devices_per_node: int | None,
     vocab_size: int | None,
     measured: Path | None,
+    storage_bandwidth: float | None,
+    mtbf: float | None,
+    start_seconds: float | None,
     overrides: tuple[str, ...],
     as_json: bool,
     layers: bool,
@@ -149,9 +172,9 @@ def command(
     # A mistake in the options or in the recipe is reported before torch is imported.
     from pretrain.recipe import load_recipe  # noqa: PLC0415
 
-    if searches and (layers or html is not None):
-        msg = "--layers and --html describe one layout, but --search finds several.\nChoose a layout by --set first."
-        raise click.UsageError(msg)
+    of_run = (storage_bandwidth, mtbf, start_seconds)
+    if searches:
+        _require_no_view(layers=layers or html is not None, of_run=of_run != (None, None, None))
     if html is not None and not html.parent.is_dir():
         msg = f"--html {html}: folder {html.parent} does not exist.\nMake it, or give another file."
         raise click.UsageError(msg)
@@ -176,7 +199,15 @@ def command(
     if searches:
         _search(loaded, device, ranks, size, notes, as_json=as_json)
     else:
-        _show(_plan(loaded, device, devices, size, notes), html, as_json=as_json, layers=layers)
+        plan = _plan(loaded, device, devices, size, notes)
+        _show(_with_costs(plan, *of_run), html, as_json=as_json, layers=layers)
+
+
+def _require_no_view(*, layers: bool, of_run: bool) -> None:
+    if layers or of_run:
+        options = "--layers and --html" if layers else "--storage, --mtbf and --start"
+        msg = f"{options} describe one layout, but --search finds several.\nChoose a layout by --set first."
+        raise click.UsageError(msg)
 
 
 def _vocab_size(recipe: Recipe, given: int | None) -> tuple[int, list[str]]:
@@ -207,6 +238,19 @@ def _plan(recipe: Recipe, device: PlanDevice, devices: int | None, vocab_size: i
     if devices is None and plan.fits is False and not device.is_shared:
         enough = enough_devices(recipe, device, vocab_size, _say)
     return replace(plan, notices=[*notes, *plan.notices], enough_devices=enough)
+
+
+def _with_costs(plan: Plan, storage: float | None, mtbf: float | None, start_seconds: float | None) -> Plan:
+    """Return the plan with what a run costs besides its steps, if an option says something of that."""
+    from pretrain.tools.plan.run_costs import RunCostOptions, run_costs  # noqa: PLC0415
+
+    given = RunCostOptions(
+        storage_bandwidth=storage and storage * GIGA, mtbf_seconds=mtbf and mtbf * HOUR, start_seconds=start_seconds
+    )
+    if not given.are_given:
+        return plan
+    ranks = plan.layout.world_size
+    return replace(plan, costs=run_costs(plan.recipe, plan.vocab_size, ranks, plan.time, given=given))
 
 
 def _show(plan: Plan, html: Path | None, *, as_json: bool, layers: bool) -> None:

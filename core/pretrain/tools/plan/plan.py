@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pretrain.recipe import Recipe
     from pretrain.recipe.layout import Layout
     from pretrain.tools.plan.device import DeviceOptions, PlanDevice
+    from pretrain.tools.plan.run_costs import RunCosts
     from pretrain.tools.plan.stage_plan import StagePlan
     from pretrain.tools.plan.step_time import StepTime
 
@@ -41,6 +42,7 @@ class Plan:
     notices: Sequence[str]
     # Where the recipe does not fit on one replica's devices, the least number on which it does; None: unknown
     enough_devices: int | None = None
+    costs: RunCosts | None = None  # besides the steps; None where nothing is said of storage and failures
 
     @property
     def peak_bytes(self) -> int:

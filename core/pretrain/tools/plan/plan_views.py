@@ -12,6 +12,7 @@ import click
 
 from pretrain.report import html, svg
 from pretrain.report.plain_text import indented
+from pretrain.tools.plan.run_costs import cost_lines
 from pretrain.tools.plan.stage_plan import PARTS
 from pretrain.tools.plan.wording import GIB, MIB, assumptions, count, decimals_of, gib, kernels_by_operation, time_lines
 
@@ -47,6 +48,7 @@ def plan_text(plan: Plan) -> str:
         [*_bars(plan), "", *_wrapped([verdict(plan)]), *_tables(plan)],
         _wrapped([*peaks(plan), *unplanned(plan)]),
         _wrapped(time_lines(plan.time)),
+        _wrapped(cost_lines(plan.costs)),
         ["assumed:", *(line for text in assumptions(plan) for line in indented(text, 2, WIDTH))],
         _wrapped(plan.notices),
     ]
@@ -253,7 +255,7 @@ def page(plan: Plan) -> str:
         html.charts(area_chart(stage, plan.device.memory, highest) for stage in plan.stages),
         html.table(["GiB", *(f"stage {stage.stage}" for stage in plan.stages)], in_gib, style="numbers"),
         html.paragraph([*peaks(plan), *unplanned(plan)]),
-        html.paragraph(time_lines(plan.time)),
+        html.paragraph([*time_lines(plan.time), *cost_lines(plan.costs)]),
         html.section("Assumptions", html.paragraph(assumptions(plan)), unfolded=True),
         html.section("Notices", html.paragraph(plan.notices), unfolded=True),
         *(html.section(f"Modules of stage {stage.stage}", _modules(stage)) for stage in plan.stages),

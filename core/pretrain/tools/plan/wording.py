@@ -37,6 +37,11 @@ def assumptions(plan: Plan) -> list[str]:
         lines.append(_of_experts(plan))
     if plan.recipe.precision.fp8 is not None:
         lines.append(_of_fp8(plan))
+    if plan.costs is not None:
+        lines.append(
+            "a checkpoint is written and read by all ranks at once, at the rate of the storage; "
+            "failures come at any time, as often as given"
+        )
     return lines if plan.time is None else [*lines, *_of_time(plan.device, plan.time)]
 
 
@@ -179,6 +184,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "kernels": kernels_by_operation(plan),
         "stages": [_stage(stage) for stage in plan.stages],
         "time": None if plan.time is None else asdict(plan.time),
+        "costs": None if plan.costs is None else plan.costs.values(),
         "assumptions": assumptions(plan),
         "notices": list(plan.notices),
     }

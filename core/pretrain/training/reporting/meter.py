@@ -141,7 +141,7 @@ class Meter:
             device=device,
             memory_peak=lambda: backend.memory().peak,
             garbage=garbage,
-            stragglers=None if clock is None else Stragglers(clock, device, reads_data=reads_data),
+            stragglers=None if clock is None else Stragglers(clock, reads_data=reads_data),
         )
 
     @contextmanager

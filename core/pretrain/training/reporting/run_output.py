@@ -7,9 +7,8 @@ import json
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Self
 
-import torch.distributed as dist
-
 from pretrain.atomic_files import replacing
+from pretrain.collectives import tree_of_world
 from pretrain.data.token_files.reading import TokenFile, unigram_entropy
 from pretrain.errors import RunError
 from pretrain.plugins.logger import LoggedEvent, Point, Run
@@ -160,9 +159,9 @@ def _point(progress: Progress) -> Point:
 
 def describe(logger: RunLogger, setup: RankSetup, table: KernelTable, run_dir: Path, remark: str, begin: Begin) -> None:
     """Write the files that describe a run, and log its head, on rank 0; all ranks call it together."""
-    devices: list[str] = [""] * setup.world.world_size
-    dist.all_gather_object(devices, setup.plugins.backend.describe().get("device", str(setup.device)))
-    if setup.world.rank == 0:
+    own: str = setup.plugins.backend.describe().get("device", str(setup.device))
+    devices = tree_of_world().gathered(own)
+    if devices is not None:
         write(setup, table, run_dir, devices, begin)
         for name in (RECIPE, ENVIRONMENT):
             logger.artifact(run_dir / name)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 
-from pretrain.collectives import rank_rows
+from pretrain.collectives import tree_of_world
 from pretrain.model.layer import CoreAttention
 from pretrain.report.plain_text import rank_names
 from pretrain.training.event import Event
@@ -89,15 +89,15 @@ class _Streak:
 class Stragglers:
     """Names the slowest rank of each logged interval, and says when ranks stay slow."""
 
-    def __init__(self, clock: LocalClock, device: torch.device, *, reads_data: bool) -> None:
-        self._clock, self._device, self._reads_data = clock, device, reads_data
+    def __init__(self, clock: LocalClock, *, reads_data: bool) -> None:
+        self._clock, self._reads_data = clock, reads_data
         self._streaks: dict[tuple[int, str], _Streak] = {}
 
     def of_interval(self, data_seconds: float, iterations: int, seconds_per_iteration: float) -> list[SlowRank]:
-        """Return `slow_ranks` since the last call; all ranks call it together, where the host waits anyway."""
+        """Return `slow_ranks` since the last call on rank 0, none elsewhere; all ranks call it where the host waits."""
         data = data_seconds / iterations if self._reads_data else -1.0
-        rows = rank_rows(torch.tensor([self._clock.take(), data], device=self._device)).tolist()
-        return slow_ranks([OwnTimes(*row) for row in rows], seconds_per_iteration)
+        times = tree_of_world().gathered(OwnTimes(self._clock.take(), data))
+        return slow_ranks(times or [], seconds_per_iteration)
 
     def warnings(self, found: Sequence[SlowRank], iterations: int) -> list[tuple[SlowRank, str]]:
         """Count an interval of so many iterations; return a line for those that have been slow in so many in a row."""

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-import torch.distributed as dist
 
-from pretrain.collectives import rank_rows
+from pretrain.collectives import tree_of_world
 from pretrain.errors import NotFiniteError, TrainingError
 from pretrain.report.hang.position import END
 from pretrain.report.plain_text import rank_names
@@ -98,10 +97,9 @@ class BrokenSince(Event):
 
     def describe(self) -> str:
         """Return "from iteration 16 on, first on rank 1 (node7, cuda:3)"; "" if no rank has seen any; collective."""
-        iterations: list[int] = rank_rows(self._iteration.view(1)).flatten().tolist()
-        names = [""] * len(iterations)
-        dist.all_gather_object(names, f"{socket.gethostname()}, {self._device}")
-        return describe_first(iterations, names)
+        tree = tree_of_world()
+        of_all = tree.gathered((int(self._iteration), f"{socket.gethostname()}, {self._device}")) or []
+        return tree.first_of(describe_first([iteration for iteration, _ in of_all], [name for _, name in of_all]))
 
 
 def describe_first(iterations: list[int], names: list[str]) -> str:

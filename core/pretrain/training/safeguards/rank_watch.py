@@ -8,8 +8,7 @@ import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-import torch.distributed as dist
-
+from pretrain.collectives import tree_of_world
 from pretrain.report.hang.hang_watch import HangLimit, HangWatch, Watched
 from pretrain.report.hang.position import Position, shared_memory
 from pretrain.report.hang.rank_state import RankProcess
@@ -45,8 +44,8 @@ def rank_watch(recipe: Recipe, plugins: Plugins, world: World, run_dir: Path) ->
 
 def _watched(recipe: Recipe, plugins: Plugins, world: World, run_dir: Path, position: Position, path: str) -> Watched:
     """Return this rank with what it must know of the others; collective."""
-    gathered: list[tuple[RankProcess, str]] = [(RankProcess.own(world.rank, path), _start())] * world.world_size
-    dist.all_gather_object(gathered, gathered[0])
+    tree = tree_of_world()
+    processes, start = tree.first_of((tree.gathered(RankProcess.own(world.rank, path)), _start()))
     return Watched(
         position=position,
         limit=HangLimit(
@@ -54,8 +53,8 @@ def _watched(recipe: Recipe, plugins: Plugins, world: World, run_dir: Path, posi
         ),
         rank=world.rank,
         layers=recipe.model.num_layers,
-        processes={process.rank: process for process, _ in gathered},
-        folder=run_dir / FOLDER / gathered[0][1],
+        processes={process.rank: process for process in processes or ()},
+        folder=run_dir / FOLDER / start,
         recent=plugins.backend.recent_collectives,
         tell_launcher=world.tell_launcher,
     )

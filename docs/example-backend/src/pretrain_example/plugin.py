@@ -13,6 +13,7 @@ class ExampleBackend(Backend):
     name = "example"  # what --backend says; the entry point is called the same
     device_type = "cpu"  # torch's name of the device
     process_group = "gloo"  # torch.distributed's backend for it
+    forkable = True  # nothing is opened, and no thread is started, at import
 
     def availability(self) -> Available:
         return Available(f"{torch.get_num_threads()} threads")

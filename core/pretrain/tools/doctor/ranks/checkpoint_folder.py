@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from pretrain.atomic_files import existing_folder
 from pretrain.data.tokenizers import load_tokenizer
-from pretrain.engine.optimizers.choice import most_state_bytes, state_bytes
 from pretrain.errors import DataError
 from pretrain.launch.run_directory import RUNS
-from pretrain.report.flops import parameter_count
 from pretrain.stores.address import is_address
 from pretrain.tools.doctor.finding import Finding
 from pretrain.tools.doctor.ranks.step_sequence import ExaminationStep
+from pretrain.tools.plan import run_costs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -244,18 +243,12 @@ def _gb(size: int) -> str:
     return f"{size / 1e9:,.1f} GB" if size >= 1e8 else f"{size / 1e6:,.1f} MB"
 
 
-_OF_WEIGHTS = {"fp32": 4, "bf16": 2 + 4, "fp16": 2 + 4}
-"""Bytes a parameter of the weights, with the fp32 main weights where they are other ones."""
-
-
 def checkpoint_bytes(recipe: Recipe) -> int | None:
-    """Return the bytes of a checkpoint: weights, main weights and optimizer state of every parameter."""
+    """Return the bytes of a checkpoint, as `pretrain plan` counts them."""
     # None where the tokenizer cannot be read, by whose size the embedding has its rows.
     try:
         # Before a run has trained its tokenizer, the recipe says how many tokens it will have.
         tokens = recipe.tokenizer.vocab_size or load_tokenizer(recipe.tokenizer).vocab_size
     except DataError:
         return None
-    parameters, of_layers = (parameter_count(recipe.model, rows) for rows in (recipe.padded_vocab_size(tokens), 0))
-    state = of_layers * state_bytes(recipe.optimizer) + (parameters - of_layers) * most_state_bytes(recipe.optimizer)
-    return parameters * _OF_WEIGHTS[recipe.precision.dtype] + state
+    return run_costs.checkpoint_bytes(recipe, tokens)
