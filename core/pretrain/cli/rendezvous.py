@@ -27,13 +27,15 @@ def command(*, port: int) -> None:
     """
     from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]  # noqa: PLC0415  --help is quick
 
+    from pretrain.launch.nodes.joining import OF_NO_RUN, RUN  # noqa: PLC0415
+
+    signals = {signal.SIGINT, signal.SIGTERM}
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # before the store begins threads
     try:
         store = TCPStore("localhost", port, is_master=True, wait_for_workers=False)
     except DistError as error:
         msg = f"--port {port} cannot be served here: {str(error).splitlines()[0]}\nPass another --port."
         raise LaunchError(msg) from error
+    store.set(RUN, OF_NO_RUN)
     click.echo(f"the rendezvous is served at port {port}; nodes join with --rdzv HOST:{port} --external-rdzv", err=True)
-    signals = {signal.SIGINT, signal.SIGTERM}
-    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     signal.sigwait(signals)
-    del store

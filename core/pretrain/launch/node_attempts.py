@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import signal
 import socket
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -213,8 +213,7 @@ class _Node:
                 if verdict.wait is None:
                     break
                 announce(failure, verdict)
-                if self._rendezvous.leads:
-                    self._rendezvous.back_off(verdict.wait)
+                self._wait(verdict.wait)
         except RunEnded as ended:
             if ended.of_loss:
                 raise
@@ -222,6 +221,14 @@ class _Node:
         if failure is None or failure.stopped:
             self._restarts.show_end()
         return failure and with_remark(failure, verdict)
+
+    def _wait(self, seconds: float) -> None:
+        """Keep what the next node that leads has to know, and wait before the restart, on the one that leads."""
+        if self._rendezvous.leads:  # the verdict is out: who leads next judges a failure only if nobody has
+            self._keep()
+        if self._rendezvous.leads:  # it is not left out
+            with suppress(LeaderChanged):
+                self._rendezvous.back_off(seconds)
 
     def _placed(self) -> list[World]:
         """Begin the next attempt, or join it, with the job prepared; return the places of the ranks here."""
@@ -272,7 +279,6 @@ class _Node:
         self._lead()
         said, is_replaced = self._rendezvous.blame(failure)
         verdict = self._restarts.judge(failure, is_replaced=is_replaced)
-        self._keep()
         return dataclasses.replace(verdict, text="\n".join(filter(None, [said, verdict.text])))
 
     def _join(self) -> list[World]:

@@ -108,8 +108,10 @@ def test_node_0_decides_on_the_cause_that_another_node_says_when_it_has_read_the
 
 def test_a_node_that_gives_no_sign_is_the_cause_where_ranks_lost_a_peer(first, port, monkeypatch):
     monkeypatch.setattr(attempt, "_ANSWER_TIMEOUT", 0.0)
-    begin(first, member(port))
+    second = member(port)
+    begin(first, second)
     assert first.settle(LOST, lambda _: Decision())[0] == LOST
+    begin(first, second)
     monkeypatch.setattr(attempt, "_SHORT_SILENCE", 0.0)
     failure, _ = first.settle(LOST, lambda _: Decision())
     assert failure.text.startswith("Node 1 (")

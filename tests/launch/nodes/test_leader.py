@@ -15,6 +15,7 @@ from pretrain.errors import LaunchError
 from pretrain.launch.nodes import attempt, heartbeats, leader, rendezvous
 from pretrain.launch.nodes.attempt import Arrival, RunEnded
 from pretrain.launch.nodes.blame import Blame, culprit
+from pretrain.launch.nodes.joining import OF_NO_RUN, RUN
 from pretrain.launch.nodes.leader import LeaderChanged
 from pretrain.launch.nodes.nodes import Nodes
 from pretrain.launch.nodes.rendezvous import Rendezvous
@@ -34,6 +35,7 @@ def member(monkeypatch):
     monkeypatch.setattr(attempt, "_PERIOD", 0.02)
     monkeypatch.setattr(rendezvous, "_PERIOD", 0.02)
     store = TCPStore(LOCALHOST, 0, is_master=True, wait_for_workers=False)
+    store.set(RUN, OF_NO_RUN)
     made = []
 
     def make(spares=1):

@@ -257,8 +257,14 @@ class Attempt:
         begun = self._common()
         return part.worlds(begun["host"] or host, begun["port"])
 
+    def spares(self, left_out: Sequence[str]) -> int:
+        """Return how many nodes wait that may take the place of another, on the node that leads."""
+        taken = {*left_out, *(node.launcher for node in self.members())}
+        return sum(node.launcher not in taken for node in self._came())
+
     def lost_node(self, seconds: float) -> Failure | None:
         """Return the loss of a node whose launcher has sent no heartbeat for so long."""
+        self._came()  # a spare's silence counts from when it is seen here
         others = self._others()
         silences = self._watch.silences([node.launcher for node in others.values()])
         for (place, node), silence in zip(others.items(), silences, strict=True):
@@ -279,8 +285,8 @@ class Attempt:
             failure = self._failure_of_others(ended) or self.reports.stopped()
         failure = failure and self._explained(failure)
         verdict = judge(failure) if failure else Decision()
-        self._store.set(_VERDICT, json.dumps([failure and asdict(failure), asdict(verdict)]))
-        return failure, verdict
+        self._store.compare_set(_VERDICT, "", json.dumps([failure and asdict(failure), asdict(verdict)]))
+        return self.decided()  # by another node, if that has led meanwhile
 
     def set_done(self, place: int) -> None:
         """Say that the ranks of the node at a place have ended well, or have saved."""

@@ -30,7 +30,8 @@ network file system may take minutes."""
 LINGERING = 45.0
 """Seconds after which a node that serves has left, also where it has to notice that all others are lost."""
 _PERIOD = 0.2
-RUN = "run"  # key of the store: the run, which the serving node says
+RUN = "run"  # key of the store: the run, which the serving node says, or
+OF_NO_RUN = "pretrain rendezvous"  # which serves one run after the other, each under a prefix
 LAUNCHER, STOP, READ = "launcher", "stop", "read"
 """Keys of the launcher of a hostfile: it has joined; its stop request; it has read a failure."""
 GONE = "gone"  # key: how many nodes have left
@@ -50,13 +51,15 @@ def join_store(nodes: Nodes, policy: RestartPolicy, patience: float) -> tuple[St
         tcp_store, serves = _open(nodes)
         store, rank = StoreClient(tcp_store), 0 if serves else nodes.rank or 0
         with store.patient(patience):
+            if serves:
+                store.set(RUN, own)
+            theirs = _run_of(store, nodes)
+            _require_server(nodes, theirs)
             if nodes.external:
                 address = own_address(nodes.endpoint())
                 store = present_run(store, nodes.rendezvous)
-                store.compare_set(RUN, "", own)
-            elif serves:
-                store.set(RUN, own)
-            _require_same(nodes.rendezvous, _run_of(store, nodes), own)
+                theirs = store.compare_set(RUN, "", own).decode()
+            _require_same(nodes.rendezvous, theirs, own)
             if (serves or nodes.of_hostfile) and store.add(taken_key(rank), 1) > 1:
                 raise LaunchError(too_many_nodes(nodes, f"node {rank} of {nodes.count} has"))
     except DistError as exc:
@@ -133,6 +136,19 @@ def _run_of(store: StoreClient, nodes: Nodes) -> str:
 
 def _timeout(nodes: Nodes) -> timedelta:
     return HOSTFILE_TIMEOUT if nodes.of_hostfile else ARRIVAL_TIMEOUT
+
+
+def _require_server(nodes: Nodes, theirs: str) -> None:
+    """Check that a node serves the store, or `pretrain rendezvous` for nodes that were told so."""
+    if nodes.of_hostfile or nodes.external == (theirs == OF_NO_RUN):
+        return
+    said = (
+        "a node of a run serves it, not `pretrain rendezvous`.\nLeave out --external-rdzv, or give the address of that."
+        if nodes.external
+        else "`pretrain rendezvous` serves it, no node.\nPass --external-rdzv on every node, or give another port."
+    )
+    msg = f"--rdzv {nodes.rendezvous}: {said}"
+    raise LaunchError(msg)
 
 
 def _require_same(endpoint: str | None, theirs: str, own: str) -> None:

@@ -63,8 +63,7 @@ class Leader:
 
     def hand_to(self, launcher: str) -> None:
         """Let the node of another launcher lead, which does so when it looks next."""
-        self._store.compare_set(_LEADER, self._launcher, launcher)
-        self.is_here = False
+        self.is_here = self._store.compare_set(_LEADER, self._launcher, launcher).decode() == self._launcher
 
     def keep(self, state: dict[str, Any]) -> None:
         """Keep what the next leader has to know."""

@@ -39,9 +39,10 @@ class Nodes:
             msg = "--rdzv and --node-rank have no effect on one node.\nPass --nnodes N as well, or leave them out."
             raise LaunchError(msg)
         if self.count > 1 and self.rendezvous is None:
+            where = "is where `pretrain rendezvous` runs" if self.external else "is one of them, PORT is free there"
             msg = (
                 f"--nnodes {self.count} needs a rendezvous: --rdzv HOST:PORT.\n"
-                "Give the same command on every node; HOST is one of them, PORT is free there."
+                f"Give the same command on every node; HOST {where}."
             )
             raise LaunchError(msg)
         if self.rank is not None and self.rank >= self.count + self.spares:

@@ -135,6 +135,7 @@ class Rendezvous:
     def begin(self, members: Sequence[Arrival], plan: AttemptPlan | None = None) -> list[World]:
         """Let the attempt begin with these nodes; return the places of this node's ranks."""
         with self._until_lost():
+            self._require_no_end()  # the preparation may have taken so long that another node leads
             part = self._attempt.begin(members, plan, self._blame.left_out)
             if self._nodes.spares:
                 waiting = self._attempt.waiting(members)
@@ -164,8 +165,7 @@ class Rendezvous:
         late = f"--rdzv {self._nodes.rendezvous}: not all {self._nodes.count} nodes have joined within {limit}."
         self._wait_until(lambda: self._opened() >= self._next, deadline, late)
         attempt = self._enter(self._opened())
-        if not attempt.has_begun():
-            self._arrive(ranks)
+        self._arrive(ranks)  # late, too: the node that leads then knows of a spare
         self._wait_until(lambda: attempt.has_begun() or self._opened() > attempt.number, deadline, late)
         if not attempt.has_begun():  # node 0 has waited for others in vain
             return None
@@ -245,13 +245,11 @@ class Rendezvous:
         """Return the failure as the node that leads knows it, and what follows, which that decides by `judge`."""
         try:
             with self._until_lost():
-                if not self.leads and (failure is None or failure.stopped):
+                if failure is None or failure.stopped:
                     self._attempt.set_done(self.place or 0)
-                while self.leads or not self._attempt.is_decided():
+                while not self._attempt.is_decided():  # a node may lead from the moment when another has decided
                     if self.leads:
-                        decided = self._attempt.decide(failure, judge, self._ended)
-                        self._hand_over()
-                        return decided
+                        return self._attempt.decide(failure, judge, self._ended)
                     with suppress(LeaderChanged):
                         self._wait_until(self._attempt.is_decided)
                 cause, verdict = self._attempt.decided()
@@ -268,21 +266,18 @@ class Rendezvous:
         if not self._attempt.has_begun():
             return "", False
         members = self._attempt.members()
-        spares = self._store.add(_SPARES, 0) - len(self._blame.left_out)
-        can_replace = spares > 0 or (self._fewest is not None and self._fewest < len(members))
+        can_replace = self._attempt.spares(self._blame.left_out) > 0
+        can_replace = can_replace or (self._fewest is not None and self._fewest < len(members))
         kept = self._launcher if self._serves else ""
         return self._blame.count(failure, members, can_replace=can_replace, kept=kept)
 
-    def _hand_over(self) -> None:
-        """Let another node lead if this one is left out."""
-        if self._launcher in self._blame.left_out:
-            others = [node.launcher for node in self._attempt.members() if node.launcher != self._launcher]
-            self._leader.hand_to(others[0])
-
     def keep(self, state: dict[str, Any]) -> None:
-        """Keep what another node has to know if it is to lead: this, and which nodes have failed."""
+        """Keep what another node has to know if it is to lead, as it does from now on if this one is left out."""
         with self._until_lost():
             self._leader.keep({**state, "blame": self._blame.state()})
+            if self._launcher in self._blame.left_out:
+                others = [node.launcher for node in self._attempt.members()]
+                self._leader.hand_to(next((one for one in others if one not in self._blame.left_out), self._launcher))
 
     def kept(self) -> dict[str, Any]:
         """Return what the node that led before has kept, {} if it has not or there was none."""
