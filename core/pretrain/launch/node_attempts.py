@@ -49,14 +49,22 @@ def run_node(placement: Placement, job: AnyJob, policy: RestartPolicy) -> Failur
             except RunEnded as ended:  # of the loss of the store, or of the way to it
                 loss = ended.failure
                 lock.close()  # another node may lead by now, which takes the run's folders
-                notice = (
-                    f"--rdzv {placement.nodes.rendezvous}: "
-                    f"{'it' if placement.nodes.external else 'node 0'} cannot be reached from here; "
-                    "this node tries for 15 minutes and joins again when it can.\n"
-                )
-                endpoint = placement.nodes.endpoint()
-                if not policy.limit or not is_served_again(endpoint, ARRIVAL_TIMEOUT, notice):
+                if not policy.limit or not _is_served_again(placement.nodes, job):
                     return loss
+
+
+def _is_served_again(nodes: Nodes, job: AnyJob) -> bool:
+    """Wait until the rendezvous can be reached again; return False if it cannot, or the run cannot go on there."""
+    notice = (
+        f"--rdzv {nodes.rendezvous}: {'it' if nodes.external else 'node 0'} cannot be reached from here; "
+        "this node tries for 15 minutes and joins again when it can.\n"
+    )
+    return is_served_again(nodes.endpoint(), ARRIVAL_TIMEOUT, notice, elsewhere=nodes.external and _continues(job))
+
+
+def _continues(job: AnyJob) -> bool:
+    """Say whether the job, given again after the loss of all that is known of its run, goes on where that was."""
+    return isinstance(job, Job) and job.resume != "no"
 
 
 def _take_part(
@@ -75,7 +83,10 @@ def _take_part(
             raise
         return loss
     try:
-        failure = _Node(rendezvous, placement, job, policy, lock, starter).run()
+        if loss is not None and placement.nodes.external and rendezvous.leads and not _continues(job):
+            failure: Failure | None = loss  # nothing is known there of the run, which would begin once more
+        else:
+            failure = _Node(rendezvous, placement, job, policy, lock, starter).run()
     except SystemExit as ended:
         rendezvous.end(signalled_node(rendezvous.place, ended.code if isinstance(ended.code, int) else CRASH))
         raise

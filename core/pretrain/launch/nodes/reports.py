@@ -127,7 +127,7 @@ def lost_node_0(nodes: Nodes, *, trains: bool) -> Failure:
     if nodes.external:
         lost, again = (
             f"--rdzv {nodes.rendezvous}: `pretrain rendezvous`",
-            "Start it again there, and give the command again on all nodes",
+            "Start it again there, and where a node has ended give the command again",
         )
     if nodes.of_hostfile:
         lost, again = f"--hostfile: the first host, {nodes.endpoint()[0]}", "Give the command again"

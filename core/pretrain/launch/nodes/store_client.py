@@ -161,15 +161,16 @@ def connect_within(endpoint: tuple[str, int], timeout: timedelta) -> TCPStore:
         time.sleep(_PERIOD)
 
 
-def is_served_again(endpoint: tuple[str, int], timeout: timedelta, notice: str) -> bool:
+def is_served_again(endpoint: tuple[str, int], timeout: timedelta, notice: str, *, elsewhere: bool = False) -> bool:
     """Wait until a host that is cut off can be reached; return False if it never can, or nothing serves there now."""
+    # Who serves `elsewhere` than on a node may be started again, so nothing there now may still become something.
     deadline = time.monotonic() + timeout.total_seconds()
     while time.monotonic() < deadline:
         try:
             socket.create_connection(endpoint, timeout=_TRY).close()
-        except ConnectionRefusedError:
-            return False
-        except OSError:
+        except OSError as error:
+            if isinstance(error, ConnectionRefusedError) and not elsewhere:
+                return False
             sys.stderr.write(notice)
             notice = ""
             time.sleep(_PERIOD)
