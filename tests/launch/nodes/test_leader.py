@@ -88,9 +88,7 @@ def test_a_spare_does_not_lead_while_an_attempt_runs(member, monkeypatch):
     first, second = member(), member()
     begin(first, second)
     monkeypatch.setattr(leader, "_SILENCE", -1.0)
-    third = member()
-    third._looked = 0.0
-    assert not third._may_lead()
+    assert not member()._may_lead()
     assert second._may_lead()
 
 
@@ -101,6 +99,42 @@ def test_a_leader_that_another_node_has_replaced_leads_no_longer(member, monkeyp
     with pytest.raises(LeaderChanged):
         wait_for(second._require_no_end, "the other to lead")
     assert (first.leads, second.leads) == (False, True)
+
+
+def test_a_node_that_leads_next_does_not_judge_what_has_been_judged(member):
+    first, second = member(), member()
+    begin(first, second)
+    decided = first.settle(CRASHED, lambda _: Decision(wait=7.0))
+    first._blame.left_out.append(first._launcher)
+    first.keep({})
+    wait_for(lambda: second._leader.follow(second._may_lead), "the other to lead")
+    assert (first.leads, second.leads) == (False, True)
+    assert second.settle(CRASHED, lambda _: Decision(text="once more")) == decided
+
+
+def test_a_spare_counts_while_it_gives_heartbeats(member, monkeypatch):
+    monkeypatch.setattr(attempt, "_ABSENCE", 1.0)
+    first, second, third = member(), member(), member()
+    begin(first, second, third)
+    waiting = third if second._is_member else second
+    wait_for(lambda: first._attempt.spares([]) == 1, "the spare to come")
+    assert first._attempt.spares([waiting._launcher]) == 0
+    lose(waiting)
+    wait_for(lambda: first._attempt.spares([]) == 0, "the loss of the spare")
+
+
+@pytest.mark.parametrize(
+    ("run", "is_told", "text"),
+    [
+        (OF_NO_RUN, False, "`pretrain rendezvous` serves it, no node.\nPass --external-rdzv on every node"),
+        ("by hand: --nnodes 2", True, "a node of a run serves it, not `pretrain rendezvous`.\nLeave out --external"),
+    ],
+)
+def test_nodes_are_told_who_serves(run, is_told, text):
+    store = TCPStore(LOCALHOST, 0, is_master=True, wait_for_workers=False)
+    store.set(RUN, run)
+    with pytest.raises(LaunchError, match=text):
+        Rendezvous(Nodes(count=2, rendezvous=f"{LOCALHOST}:{store.port}", rank=1, external=is_told), POLICY)
 
 
 def test_a_store_serves_one_run_after_the_other(member, monkeypatch):
