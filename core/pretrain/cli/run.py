@@ -191,23 +191,23 @@ def place_of_process(
     counts: RankCounts, *, hosted: bool = False, spares: int = 0, external: bool = False
 ) -> tuple[World | None, Nodes, int | None]:
     """Return this process's place if another program started it as a rank; the nodes; and the ranks to start here."""
-    # The nodes that a scheduler counts are those that train, and the spares.
+    # The nodes that a scheduler counts are those that train, and the spares of which --nnodes may want fewer.
     count = counts.nnodes or 1
     if of_run := os.environ.get(HOSTFILE_NODE):
         nodes = Nodes(count=count, rendezvous=counts.rdzv, rank=counts.node_rank, run=of_run)
         return None, nodes, int(os.environ[HOSTFILE_SLOTS].split(",")[nodes.rank or 0])
     node = None if hosted else own_node(wanted=counts.given or spares > 0 or external)
-    if node is not None and counts.nnodes in {None, node.count, node.count - spares}:
+    if node is not None and (counts.nnodes is None or node.count - spares <= counts.nnodes <= node.count):
         rank = node.rank if counts.node_rank is None else counts.node_rank
         rendezvous = counts.rdzv or ("" if external else node.rendezvous)
         if not rendezvous:
             server = "`pretrain rendezvous`" if external else "node 0"
             msg = f"the variables of {node.by} say node {rank} of {node.count}, but not the address of {server}.\n"
             raise LaunchError(msg + "Pass --rdzv HOST:PORT, or set MASTER_ADDR (mpirun -x MASTER_ADDR=HOST).")
-        if spares >= node.count:
+        count = counts.nnodes or node.count - spares
+        if count < 1:
             msg = f"--spares {spares}: {node.by} has started {node.count} nodes: none is left to train.\nPass fewer."
             raise LaunchError(msg)
-        count = node.count - spares
         nodes = Nodes(count=count, rendezvous=rendezvous, rank=rank, spares=spares, external=external)
         text = f"node {rank} of {node.count}, by the variables of {node.by}; rendezvous {nodes.rendezvous}"
         click.echo(text, err=True)

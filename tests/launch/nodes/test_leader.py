@@ -211,13 +211,13 @@ def test_what_only_a_restart_uses_needs_one(given, option):
         NO_RESTARTS.require_nodes(2, **given)
 
 
-@pytest.mark.parametrize("nnodes", [None, 3, 4])
-def test_the_nodes_of_a_scheduler_are_those_that_train_and_the_spares(monkeypatch, nnodes):
+@pytest.mark.parametrize(("nnodes", "train"), [(None, 3), (3, 3), (4, 4)])
+def test_the_nodes_of_a_scheduler_are_those_that_train_and_the_spares(monkeypatch, nnodes, train):
     for name, value in {"NUM_NODES": "4", "NODE_RANK": "3", "NODE_IPS": "10.0.0.1"}.items():
         monkeypatch.setenv(f"SKYPILOT_{name}", value)
     counts = RankCounts(nproc=None, nnodes=nnodes, rdzv=None, node_rank=None)
     _, nodes, _ = place_of_process(counts, spares=1)
-    assert (nodes.count, nodes.spares, nodes.rank) == (3, 1, 3)
+    assert (nodes.count, nodes.spares, nodes.rank) == (train, 1, 3)
     with pytest.raises(LaunchError, match="not the address of `pretrain rendezvous`"):
         place_of_process(counts, spares=1, external=True)
     with pytest.raises(LaunchError, match="none is left to train"):
