@@ -19,7 +19,7 @@ from pretrain.launch.nodes.nodes import largest_fitting
 from pretrain.launch.nodes.rendezvous import Rendezvous
 from pretrain.launch.nodes.reports import signalled_node
 from pretrain.launch.nodes.store_client import is_served_again
-from pretrain.launch.processes.children import Processes
+from pretrain.launch.processes.children import Processes, prepare_ranks
 from pretrain.launch.processes.failure import CRASH, USER_ERROR, Failure
 from pretrain.launch.processes.rank_starter import RankStarter
 from pretrain.launch.processes.supervision import REPORT_SIGNAL, REQUEST_SIGNALS, exit_with_signal, stop_signals_exit
@@ -294,7 +294,8 @@ class _Node:
 
     def _join(self) -> list[World]:
         self._stop_leading()
-        worlds, plan = self._rendezvous.join(self._placement.nproc)
+        nproc = self._placement.nproc  # what a spare has imported does not wait for it to be needed
+        worlds, plan = self._rendezvous.join(nproc, lambda: prepare_ranks(self._job, nproc, self._starter))
         if plan is not None and isinstance(self._job, Job):
             require_shared(Path(plan.run_dir), plan.holder)
             self._job = self._job.as_prepared(PreparedRun(Path(plan.run_dir), plan.resume))

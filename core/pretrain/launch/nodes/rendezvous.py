@@ -150,11 +150,14 @@ class Rendezvous:
                 return attempt.members()
         return []
 
-    def join(self, ranks: int) -> tuple[list[World], AttemptPlan | None]:
+    def join(
+        self, ranks: int, when_waiting: Callable[[], object] = lambda: None
+    ) -> tuple[list[World], AttemptPlan | None]:
         """Take part in the next attempt that takes this node, which does not lead; return its places and the plan."""
         with self._until_lost():
             while (part := self._joined(ranks)) is None:
-                pass
+                if self._spare:
+                    when_waiting()
             return self._placed(part), self._attempt.plan()
 
     def _joined(self, ranks: int) -> NodePart | None:
