@@ -78,7 +78,92 @@ def saved_and_resumed(overrides, folder):
         files = differing(folder / "at once", later)
         storage.load(engine, later, weights_only=False)
         resumed = [tiny.train(engine, iteration, iteration + 1) for iteration in range(3, 6)]
-        return {"differing": files, "beside": beside, "resumed": resumed, "told": len(told)}
+        copied = from_copies(engine, folder, beside)
+        return {"differing": files, "beside": beside, "resumed": resumed, "told": len(told), "copied": copied}
+
+
+def from_copies(engine, folder, losses):
+    """Copy iterations 3 and 4 as two nodes of one rank; return what is found of them later, and whether losses equal.
+
+    `losses` are those of the steps after iteration 3, which the engine continues from.
+    """
+    import shutil
+
+    import torch.distributed as dist
+
+    from pretrain.checkpoint import storage
+    from pretrain.checkpoint.copies.node_copies import NodeCopies
+    from pretrain.checkpoint.copies.peers import Peers
+
+    (folder / ".run_id").write_text("a run")
+    checkpoint = engine.recipe.checkpoint.model_copy(update={"local_dir": str(folder / "copies")})
+    recipe, rank = engine.recipe.model_copy(update={"checkpoint": checkpoint}), dist.get_rank()
+    copies = NodeCopies(recipe, folder, Peers(rank, 2, 1), engine.vocab_size)
+    storage.load(engine, folder / "checkpoints" / "iter_0000003", weights_only=False)
+    problems = []
+    for iteration in (3, 4):
+        progress = {"iteration": iteration, "consumed_samples": 8 * iteration, "skipped_iterations": 0}
+        problems.append(copies.save(engine, progress, 2))
+        tiny_train(engine, iteration)
+
+    def again(latest):
+        dist.barrier()
+        copy = copies.newest(latest)
+        if copy is None:
+            return None
+        copies.load(engine, copy)
+        return [copy.iteration, tiny_train(engine, copy.iteration) == losses[copy.iteration - 3]]
+
+    seen = {"problems": problems, "whole": again(2)}
+    if rank == 1:
+        for of_a_rank in (folder / "copies").glob("*/rank-*-at-1"):
+            shutil.rmtree(of_a_rank)
+    seen |= {"node 1 lost": again(2)}
+    if rank == 0:
+        damage(next((folder / "copies").glob("*/rank-0-at-0/*/state.pt")))
+    seen |= {"damaged": again(2)}
+    storage.load(engine, folder / "checkpoints" / "iter_0000003", weights_only=False)
+    tiny_train(engine, 3)
+    copies.save(engine, {"iteration": 4, "consumed_samples": 32, "skipped_iterations": 0}, 3)
+    if rank == 0:
+        damage(next((folder / "copies").glob("*/rank-0-at-0/*/state.pt")))
+    seen |= {"damaged, with a peer's": again(3), "gone back before": again(2)}
+    copies.save(engine, progress, 3)
+    return seen | {"later checkpoint": again(4), **without_room(engine, copies, progress)}
+
+
+def without_room(engine, copies, progress):
+    """Copy while rank 1 has no room for its own part, and none for rank 0's; return what all ranks are told."""
+    import errno
+
+    import pytest
+    import torch.distributed as dist
+
+    from checkpoint import full_disk
+    from pretrain.checkpoint.copies import peers
+
+    def refuse(*_arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with full_disk.files_of_at_most(10_000 if dist.get_rank() == 1 else -1):
+        seen = {"no room": copies.save(engine, progress, 3)}
+    with pytest.MonkeyPatch.context() as patch:
+        if dist.get_rank() == 1:
+            patch.setattr(peers._Received, "_append", refuse)
+        seen["no room for the peer's"] = copies.save(engine, progress, 3)
+    return seen | {"left": copies.newest(3)}
+
+
+def tiny_train(engine, iteration):
+    from engine import tiny
+
+    return tiny.train(engine, iteration, iteration + 1)
+
+
+def damage(file):
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
 
 
 def on_a_full_disk(folder):

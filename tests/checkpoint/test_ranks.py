@@ -32,6 +32,33 @@ def test_so_it_does_in_further_layouts(seen_further, layout):
     check(seen_further, layout)
 
 
+@pytest.mark.parametrize("layout", saving_ranks.LAYOUTS)
+def test_the_copies_on_two_nodes_are_read_while_one_node_or_the_other_has_them(seen, layout):
+    check_copies(seen, layout)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("layout", saving_ranks.LAYOUTS_FULL)
+def test_so_they_are_in_further_layouts(seen_further, layout):
+    check_copies(seen_further, layout)
+
+
+def check_copies(seen, layout):
+    for rank in seen:
+        assert rank[layout]["copied"] == {
+            "problems": [None, None],
+            "whole": [4, True],
+            "node 1 lost": [4, True],
+            "damaged": None,
+            "damaged, with a peer's": [4, True],
+            "gone back before": None,
+            "later checkpoint": None,
+            "no room": "[Errno 27] File too large",
+            "no room for the peer's": "[Errno 28] No space left on device",
+            "left": None,
+        }
+
+
 def check(seen, layout):
     for rank in seen:
         assert rank[layout]["differing"] == []

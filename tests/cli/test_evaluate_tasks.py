@@ -272,7 +272,7 @@ def test_a_metric_whose_error_is_resampled_leaves_only_its_numbers_in_the_log(re
     assert found["perplexity_stderr,none"] > 0
     assert f"ends at iteration 3/3 | perplexity {found['perplexity,none']:.4f} +- " in out
     assert "bootstrapping" not in out + err
-    assert "%|" not in err  # a bar of lm-eval; that of a data set which is read the first time stands before the log
+    assert "%|" not in out  # lm-eval's bars are written to stderr
     assert "DISABLE_MULTIPROC" not in os.environ
 
 

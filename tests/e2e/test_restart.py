@@ -29,7 +29,16 @@ def steps(run_dir):
     return [[record.get(key) for key in KEYS] for record in metrics(run_dir) if record["kind"] == "train"]
 
 
-def with_kills(command, run_dir, checkpoints):
+def saved(run_dir):
+    return len(list(run_dir.glob("checkpoints/iter_*")))
+
+
+def copied(run_dir):
+    """The iteration of the last rank's latest copy on its node."""
+    return max((int(found.parent.name) for found in run_dir.glob("copies/*/rank-1-at-1/*/copy.json")), default=0)
+
+
+def with_kills(command, run_dir, checkpoints, there=saved):
     """Run a command; kill its last rank when so many checkpoints are there, for each number. Return what it printed."""
     output = run_dir.with_name("output")
     with output.open("w") as file:
@@ -39,7 +48,7 @@ def with_kills(command, run_dir, checkpoints):
         )
         for count in checkpoints:
             deadline = time.monotonic() + 300
-            while len(list(run_dir.glob("checkpoints/iter_*"))) < count:
+            while there(run_dir) < count:
                 assert time.monotonic() < deadline, output.read_text()
                 assert process.poll() is None, output.read_text()
                 time.sleep(0.02)
@@ -80,6 +89,18 @@ def test_a_run_whose_rank_is_killed_twice_has_the_losses_of_an_undisturbed_one(u
     assert printed.count("rank 1 failed:\nIt was killed by SIGKILL.") == 2
     assert "restart 1 of 3 in 1 s, from the checkpoint of iteration " in printed
     assert printed.endswith("ended after 2 restarts\n")
+
+
+@pytest.mark.full
+def test_killed_ranks_go_on_from_their_nodes_copies_with_equal_losses(undisturbed, text_tokens, tmp_path):
+    run_dir = tmp_path / "run"
+    copies = ("checkpoint.save_interval=24", "checkpoint.local_interval=2", f"checkpoint.local_dir={run_dir}/copies")
+    command = [*PRETRAIN, *tiny(text_tokens, run_dir, *SETTINGS, *copies), "--nproc", "2", "--max-restarts", "9"]
+    printed = with_kills(command, run_dir, (4, 14, 30, 36, 54), copied)
+    assert steps(run_dir) == undisturbed
+    assert printed.count("resumed from the nodes' copies of iteration ") == 5
+    assert printed.count(" in 1 s, from ") == printed.count(" or later copies on the nodes") == 5
+    assert not list(run_dir.glob("copies/*/*/*"))
 
 
 @pytest.mark.full

@@ -27,14 +27,16 @@ class Progress:
 
     def __init__(self):
         self.saved = self.logged = None
+        self.is_copied = False
 
     def look(self):
-        return RunProgress(saved=self.saved, logged=self.logged)
+        return RunProgress(saved=self.saved, logged=self.logged, is_copied=self.is_copied)
 
 
-def judged(limit, *steps):
+def judged(limit, *steps, is_copied=False):
     """Judge failures, each given as (failure, saved, logged); return the verdicts."""
     progress, verdicts = Progress(), []
+    progress.is_copied = is_copied
     restarts = Restarts(RestartPolicy(limit=limit), progress.look)
     for failure, progress.saved, progress.logged in steps:
         verdicts.append(restarts.judge(failure))
@@ -46,6 +48,12 @@ def test_a_crash_is_followed_by_a_restart_from_the_last_checkpoint_and_the_line_
         Decision(wait=1.0, text="restart 1 of 3 in 1 s, from the checkpoint of iteration 40")
     ]
     assert judged(3, (KILLED, None, None))[0].text == "restart 1 of 3 in 1 s, from the beginning"
+
+
+def test_with_copies_on_the_nodes_logged_iterations_are_kept_and_the_line_says_so():
+    verdicts = judged(3, (KILLED, 40, 47), (KILLED, 40, 53), is_copied=True)
+    assert [verdict.wait for verdict in verdicts] == [1, 1]
+    assert verdicts[1].text == "restart 2 of 3 in 1 s, from the checkpoint of iteration 40 or later copies on the nodes"
 
 
 def test_a_user_error_and_a_signal_that_asks_for_the_end_are_no_reason():

@@ -279,6 +279,10 @@ SAMPLES = "train.train_samples=5000"
             ["schedule={lr_decay_style: WSD, lr_warmup_iters: 90, lr_wsd_decay_iters: 20}"],
             "schedule.lr_wsd_decay_iters: 20 is more than the 10 iters after the warm-up.",
         ),
+        (
+            ["checkpoint.local_interval=5"],
+            "is missing, and checkpoint.local_interval is set. Name a folder on each node's disk, or in /dev/shm.",
+        ),
     ],
 )
 def test_unsupported_combinations_are_refused(refusal, overrides, expected):

@@ -1,7 +1,7 @@
 """State of the DeepSpeed engine in a checkpoint: the megatron engine's tensors, under the same names.
 
 ZeRO splits flat tensors by stage and number of ranks. Weights are gathered one at a time, and each data-parallel rank
-writes its share of them; so any stage, layout and engine reads the checkpoint.
+keeps and writes an equal share of them; so any stage, layout and engine reads the checkpoint.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from megatron.core.dist_checkpointing.optimizer import make_sharded_optimizer_te
 
 from pretrain.bridge.deepspeed import mpu
 from pretrain.bridge.deepspeed.zero_state import MAIN, full_shape, zero_state
+from pretrain.checkpoint.distributed_states import pieces
 from pretrain.checkpoint.megatron_state import sharding_metadata
 from pretrain.checkpoint.sharded_format import PREFIX
 from pretrain.model.weights import global_names
@@ -58,19 +59,19 @@ class DeepSpeedState:
         """Return this rank's share of weights and optimizer state."""
         weights: dict[str, Any] = {}
         optimizer: list[Any] = []
-        for name, part, is_ours in self._divided_among_ranks():
+        for name, part, start, stop in self._divided_among_ranks():
             if not isinstance(part.data, torch.nn.Parameter):
                 weights[name] = part  # empty extra states
                 continue
             values = {state: self._zero.whole(part.data, state) for state in (MAIN, *self.optimizer_states)}
-            if is_ours:
+            if start < stop:
                 # After every step a weight is its main weight, rounded to fewer bits.
-                weights[name] = _main_replica(replace(part, data=values[MAIN].to(part.data.dtype, copy=True).cpu()))
-                states = {state: values[state].to("cpu", self._dtypes[state]) for state in self._names}
-                optimizer += [
-                    _main_replica(make_sharded_optimizer_tensor(part, value, f"{PREFIX}.{state}"))
-                    for state, value in states.items()
-                ]
+                whole = replace(part, data=values[MAIN].to(part.data.dtype))
+                ours = whole.data.flatten()[start:stop].to("cpu", copy=True)
+                weights[name] = list(pieces(whole, "", start, ours))
+                for state in self._names:
+                    ours = values[state].flatten()[start:stop].to("cpu", self._dtypes[state], copy=True)
+                    optimizer += pieces(whole, f"{PREFIX}.{state}.", start, ours)
         self._zero.close()
         return {"model0": weights, "optimizer": dict(enumerate(optimizer))}
 
@@ -118,15 +119,19 @@ class DeepSpeedState:
         weight = entry[1].data
         return self._zero.order(weight) if isinstance(weight, torch.nn.Parameter) else 0
 
-    def _divided_among_ranks(self) -> Iterator[tuple[str, Any, bool]]:
-        """Yield every entry of the layout, and whether this data-parallel rank writes it: equal shares of elements."""
+    def _divided_among_ranks(self) -> Iterator[tuple[str, Any, int, int]]:
+        """Yield every entry of the layout with the elements, first and end, that this data-parallel rank writes."""
         layout = self._layout()
         sizes = {name: _elements(part) for name, part in layout.items()}
         ranks, rank = mpu.get_data_parallel_world_size(), mpu.get_data_parallel_rank()
         total, before = sum(sizes.values()), 0
         for name, part in layout.items():
-            yield name, part, before * ranks // max(1, total) == rank
-            before += sizes[name]
+            size = sizes[name]
+            row = (1, *full_shape(part.data))[-1] if size else 1
+            cuts = (total * number // ranks - before for number in (rank, rank + 1))
+            start, stop = (size if cut >= size else max(0, cut) // row * row for cut in cuts)
+            yield name, part, start, stop
+            before += size
 
     def _batches(self) -> Iterator[list[tuple[str, Any]]]:
         batch: list[tuple[str, Any]] = []
@@ -144,11 +149,6 @@ class DeepSpeedState:
 
 def _elements(part: Any) -> int:
     return math.prod(full_shape(part.data)) if isinstance(part.data, torch.nn.Parameter) else 0
-
-
-def _main_replica(part: Any) -> Any:
-    """Mark a part as the one that is written: megatron-core takes data-parallel rank 0's otherwise."""
-    return replace(part, replica_id=(*part.replica_id[:-1], 0))
 
 
 @contextmanager

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from megatron.core import parallel_state
 from megatron.core.dist_checkpointing.mapping import LocalNonpersistentObject, ShardedBase, ShardedTensor
+from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 from megatron.core.optimizer.grad_scaler import DynamicGradScaler
 
+from pretrain.checkpoint import distributed_states
 from pretrain.checkpoint.sharded_format import MAIN, PREFIX
 from pretrain.model.weights import saved_names
 
@@ -21,9 +23,9 @@ if TYPE_CHECKING:
 
     from pretrain.bridge.deepspeed.zero_step import LossScaler
     from pretrain.checkpoint.contents import Counters
+    from pretrain.checkpoint.distributed_states import States
 
 _MAIN = f"{PREFIX}.{MAIN}."
-_MAIN_OF_DISTRIBUTED = f"{PREFIX}.param."
 
 
 class MegatronState:
@@ -55,11 +57,34 @@ class MegatronState:
         with self._gathered():
             self._allocate()
             models = self._models()
-            optimizer = self._optimizer.sharded_state_dict(models, is_loading=False, metadata=sharding_metadata())
-            parts = [self._rounded(_renamed(part)) for part in _sharded_in(optimizer)]
+            if self._is_distributed:
+                parts = list(self._distributed(models, {}))
+            else:
+                optimizer = self._optimizer.sharded_state_dict(models, is_loading=False, metadata=sharding_metadata())
+                parts = list(_sharded_in(optimizer))
+            parts = [self._rounded(part) for part in parts]
         if self._is_fp32:  # the weights themselves are what the optimizer updates
             parts = [part for part in parts if not part.key.startswith(_MAIN)]
         return {**models, "optimizer": dict(enumerate(parts))}
+
+    @property
+    def _is_distributed(self) -> bool:
+        return any(isinstance(each, DistributedOptimizer) for each in self._optimizer.chained_optimizers)
+
+    def _with_weights(self) -> list[Any]:
+        """Return the optimizers that have weights; a rank may have none of a kind."""
+        return [each for each in self._optimizer.chained_optimizers if each.optimizer is not None]
+
+    def _distributed(self, models: dict[str, Any], loaded: dict[Any, dict[torch.Tensor, States]]) -> Iterator[Any]:
+        """Yield the pieces that this rank holds of a distributed optimizer's states, and collect these in `loaded`."""
+        weights = {part.data: part for part in _sharded_in(models) if isinstance(part.data, torch.Tensor)}
+        for optimizer in self._with_weights():
+            of_all = loaded.setdefault(optimizer, {})
+            for weight, start, states in distributed_states.held(optimizer):
+                of_all[weight] = states
+                for name, flat in states.items():
+                    prefix = f"{PREFIX}.{MAIN if name == 'param' else name}."
+                    yield from distributed_states.pieces(weights[weight], prefix, start, flat)
 
     def _rounded(self, part: Any) -> Any:
         """Return a state in the dtype that it has in steps; the distributed optimizer gathers it in fp32."""
@@ -92,27 +117,41 @@ class MegatronState:
     def load(self, read: Callable[[dict[str, Any]], dict[str, Any]], counters: Counters | None) -> None:
         """Read the weights, and with counters the optimizer's state."""
         with self._gathered():  # a gather that is still on its way would overwrite what is loaded
-            request = models = self._models()
-            structure: Any = None
-            if counters is not None:
-                structure = self._optimizer.sharded_state_dict(models, is_loading=True, metadata=sharding_metadata())
-                if self._is_fp32:
-                    self._leave_out_main_weights(structure)
-                request = {**models, "optimizer": dict(enumerate(map(_renamed, _sharded_in(structure))))}
-            loaded = read(request)
-            for number, chunk in enumerate(self._chunks):
-                chunk.load_state_dict(loaded[f"model{number}"], strict=False)  # empty extra states
+            models = self._models()
             if counters is None:
+                self._take_weights(read(models))
                 self._optimizer.reload_model_params()
+            elif self._is_distributed:
+                self._load_distributed(read, models, counters)
             else:
+                structure = self._optimizer.sharded_state_dict(models, is_loading=True, metadata=sharding_metadata())
+                loaded = read({**models, "optimizer": dict(enumerate(_sharded_in(structure)))})
+                self._take_weights(loaded)
                 values = iter([loaded["optimizer"][number] for number in range(len(loaded["optimizer"]))])
                 self._optimizer.load_state_dict(_filled(structure, values, counters))
 
+    def _load_distributed(
+        self, read: Callable[[dict[str, Any]], dict[str, Any]], models: dict[str, Any], counters: Counters
+    ) -> None:
+        self._allocate()
+        for optimizer in self._with_weights():
+            optimizer.load_state_dict(_filled(optimizer.state_dict(), iter(()), counters))
+        states: dict[Any, dict[torch.Tensor, States]] = {}
+        parts = list(self._distributed(models, states))
+        if self._is_fp32:
+            parts = [part for part in parts if not part.key.startswith(_MAIN)]
+        self._take_weights(read({**models, "optimizer": dict(enumerate(parts))}))
+        for optimizer, of_all in states.items():
+            distributed_states.put(optimizer, of_all)
+
+    def _take_weights(self, loaded: dict[str, Any]) -> None:
+        for number, chunk in enumerate(self._chunks):
+            chunk.load_state_dict(loaded[f"model{number}"], strict=False)  # empty extra states
+
     def _allocate(self) -> None:
         """Allocate the moments (zeros) before the first step: an fp16 run may save before a step is not skipped."""
-        for optimizer in self._optimizer.chained_optimizers:
-            if optimizer.optimizer is not None:  # None on a rank without weights of this kind
-                optimizer.init_state_fn(optimizer.optimizer, optimizer.config)
+        for optimizer in self._with_weights():
+            optimizer.init_state_fn(optimizer.optimizer, optimizer.config)
 
     def _models(self) -> dict[str, Any]:
         return {
@@ -120,36 +159,10 @@ class MegatronState:
             for number, chunk in enumerate(self._chunks)
         }
 
-    def _leave_out_main_weights(self, structure: Any) -> None:
-        """Put the weights where the distributed optimizer expects main weights, which in fp32 are parts of them.
-
-        It numbers them in the order of its buffers (DistributedOptimizer.sharded_param_state_fully_reshardable).
-        """
-        optimizers = self._optimizer.chained_optimizers  # where experts are on several ranks one of theirs besides
-        for optimizer, part in zip(
-            optimizers, [structure] if len(optimizers) == 1 else structure.values(), strict=True
-        ):
-            if "param_state" not in part:
-                continue
-            weights = [weight for buffer in optimizer.buffers for weight in buffer.param_index_map]
-            for number, weight in enumerate(weights):
-                part["param_state"][number]["param"] = weight.detach()
-
-
-def _renamed(part: Any) -> Any:
-    """Call main weights by one name; the distributed optimizer has another."""
-    if not part.key.startswith(_MAIN_OF_DISTRIBUTED):
-        return part
-    return replace(part, key=_MAIN + part.key.removeprefix(_MAIN_OF_DISTRIBUTED))
-
 
 def sharding_metadata() -> dict[str, Any]:
     """Return how megatron-core's sharded state dicts are to be laid out."""
     return {
-        # Of the distributed optimizer's formats that can be read at another tensor and pipeline size, the one that is
-        # not deprecated; gathered between hosts on one rank of each replica group instead of on every device.
-        "distrib_optim_sharding_type": "fully_reshardable",
-        "distrib_optim_fully_reshardable_mem_efficient": True,
         "dp_cp_group": parallel_state.get_data_parallel_group(with_context_parallel=True),
         "chained_optim_avoid_prefix": True,
     }

@@ -32,7 +32,7 @@ def require_own(recipe: Recipe, run_dir: Path | None, *, resume: bool) -> None:
     owner = _owner(folder)
     if not owner and not folder.iterations() and folder.read(LATEST) is None:
         return
-    if owner and run_dir is not None and owner.get("run") == _identity(run_dir):
+    if owner and run_dir is not None and owner.get("run") == run_identity(run_dir):
         return
     if not owner and resume:  # a run of a version whose folders had no owner
         return
@@ -54,7 +54,7 @@ def claim(recipe: Recipe, run_dir: Path, *, resume: bool) -> None:
         return
     require_own(recipe, run_dir, resume=resume)
     folder.require_writable()
-    identity = _identity(run_dir) or uuid.uuid4().hex
+    identity = run_identity(run_dir) or uuid.uuid4().hex
     owner = {"run": identity, "run_dir": str(run_dir.absolute())}
     with folder.written():
         with replacing(run_dir / ID, error=None) as stream:
@@ -70,7 +70,8 @@ def _saves_into(recipe: Recipe, run_dir: Path | None) -> CheckpointFolder | None
     return folder_of_run(recipe, run_dir or Path())
 
 
-def _identity(run_dir: Path) -> str | None:
+def run_identity(run_dir: Path) -> str | None:
+    """Return a run's identity; None before its first save, or without one."""
     with suppress(OSError):
         return (run_dir / ID).read_text().strip() or None
     return None

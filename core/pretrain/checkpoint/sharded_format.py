@@ -114,10 +114,11 @@ def _member(kind: Any, name: str) -> Enum:
 _LAYER = re.compile(r"decoder\.layers\.(\d+)\.(.+)")
 _STACKED = "decoder.layers."
 _OF_MLP = "pre_mlp_layernorm."
+EXPERTS = "mlp.experts.experts."  # in the key of experts' weights and of their state
 _THEIRS = {
     "input_layernorm.": "self_attention.linear_qkv.layer_norm_",
     _OF_MLP: "mlp.linear_fc1.layer_norm_",
-    "mlp.experts.": "mlp.experts.experts.",
+    "mlp.experts.": EXPERTS,
 }
 
 

@@ -14,7 +14,7 @@ from megatron.core.dist_checkpointing.core import CheckpointingConfig, save_conf
 from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShardedStrategy
 
 from pretrain.bridge.megatron import checkpoint as bridge_checkpoint
-from pretrain.checkpoint import checksums, generators
+from pretrain.checkpoint import checksums, generators, shares
 from pretrain.checkpoint.agreement import first_of, gathered
 from pretrain.checkpoint.checksums import FileDigest, Recorder
 from pretrain.checkpoint.folder import FORMAT
@@ -45,7 +45,13 @@ class ShardedFiles:
         Without `copies` tensors that are in host memory already are not copied, and must not change until the write.
         """
         strategy = _Strategy("torch_dist", 1)
-        request = dist_checkpointing.save(state, str(directory), sharded_strategy=strategy, async_sharded_save=True)
+        request = dist_checkpointing.save(
+            state,
+            str(directory),
+            sharded_strategy=strategy,
+            async_sharded_save=True,
+            validate_access_integrity=False,  # torch's planner finds gaps and overlaps; this asks all ranks on each
+        )
         self._directory, self._writer, self._index = directory, strategy.writer, strategy.index
         self._write: Callable[..., None] | None = request.async_fn
         self._buckets: list[Any] = []
@@ -75,10 +81,13 @@ class ShardedFiles:
 
 
 class _Strategy(TorchDistSaveShardedStrategy):  # type: ignore[misc]
-    """Keeps what the index is written with; the index is None on other ranks than the first."""
+    """Writes this rank's share, and keeps what the index is written with: None on other ranks than the first."""
 
     writer: Any = None
     index: Any = None
+
+    def async_save(self, sharded_state_dict: Any, checkpoint_dir: Path) -> Any:
+        return super().async_save(dict(enumerate(shares.own(sharded_state_dict))), checkpoint_dir)
 
     def _get_save_and_finalize_callbacks(self, writer: Any, save_state_dict_ret: Any) -> Any:
         self.writer, (_, self.index, _) = writer, save_state_dict_ret
@@ -125,7 +134,7 @@ class Snapshot:
     ) -> Snapshot:
         """Take the engine's state for an empty folder; with `copies` it may train before the write. Collective."""
         try:
-            return cls(directory, ShardedFiles(_state(engine, progress), directory, copies=copies), send)
+            return cls(directory, ShardedFiles(state_of(engine, progress), directory, copies=copies), send)
         except OSError as exc:
             raise _told(directory, exc) from exc
         except RuntimeError as exc:
@@ -177,8 +186,8 @@ def _free_what_was_written(error: BaseException | None) -> None:
         error = error.__cause__ or error.__context__
 
 
-def _state(engine: Saved, progress: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all that is saved; values that are not sharded are the first rank's, since others read no data."""
+def state_of(engine: Saved, progress: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all that is saved; collective. Values that are not sharded are the first rank's: others read no data."""
     state = {name: part for name, part in engine.state.sharded().items() if part}  # else ranks differ in empty ones
     state |= first_of(
         {
@@ -198,7 +207,7 @@ def _told(directory: Path, error: Exception, file: str = "") -> CheckpointError:
     """Return the error for all ranks; its reason is the OSError behind a failure of torch's writer, if any."""
     if isinstance(error, StoreError):
         return error
-    reason = first_line(_cause(error))
+    reason = first_line(cause_of(error))
     if _is_of_disk(error):
         todo = "Free disk space, or set checkpoint.save to another folder."
         return CheckpointError(f"{directory} cannot be written: {file}{reason}\n{todo}")
@@ -215,12 +224,13 @@ def first_line(error: BaseException) -> str:
 def _is_of_disk(error: BaseException) -> bool:
     return (
         isinstance(error, StoreError)
-        or isinstance(_cause(error), OSError)
+        or isinstance(cause_of(error), OSError)
         or _OF_TORCHS_ARCHIVES.search(str(error)) is not None
     )
 
 
-def _cause(error: BaseException) -> BaseException:
+def cause_of(error: BaseException) -> BaseException:
+    """Return the OSError behind a library's error, or the error itself."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, OSError):
         cause = cause.__cause__ or cause.__context__

@@ -23,6 +23,7 @@ from pretrain.checkpoint.folder import WITHOUT_CHECKSUMS
 from pretrain.checkpoint.identity import differences, require_same
 from pretrain.checkpoint.saved_schedule import continue_schedule, restore_schedule
 from pretrain.checkpoint.sharded_format import MAIN, PREFIX, common_of, is_weight, read_index, weight_names
+from pretrain.checkpoint.shares import ReadOnce
 from pretrain.checkpoint.snapshot import Snapshot, first_line, stays
 from pretrain.checkpoint.starting_checkpoint import require_complete, require_format
 from pretrain.collectives import first_problem, on_rank0, tree_of_world
@@ -107,7 +108,13 @@ def read_common(directory: Path) -> dict[str, Any]:
 def _read(directory: Path, request: dict[str, Any]) -> dict[str, Any]:
     with _reading(directory):
         read_index(directory)
-        loaded: dict[str, Any] = dist_checkpointing.load(request, str(directory), common_strategy=_NoCommon())
+        loaded: dict[str, Any] = dist_checkpointing.load(
+            request,
+            str(directory),
+            sharded_strategy=ReadOnce(),
+            common_strategy=NoCommon(),
+            validate_access_integrity=False,  # it gathers what every rank requests on each of them
+        )
     return loaded
 
 
@@ -120,8 +127,11 @@ def _reading(directory: Path) -> Iterator[None]:
         raise CheckpointError(msg) from exc
 
 
-class _NoCommon(TorchCommonLoadStrategy):  # type: ignore[misc]
+class NoCommon(TorchCommonLoadStrategy):  # type: ignore[misc]
+    """Reads no values that are the same on all ranks: they were read before."""
+
     def load_common(self, checkpoint_dir: object) -> dict[str, Any]:  # noqa: ARG002
+        """Return none."""
         return {}
 
 

@@ -63,7 +63,7 @@ def engine_parts(
     collectives = negotiation.collectives()
     # A planned world's groups have no options, and none is for tensors on the host.
     options = (lambda _group_name: None) if is_planned else collectives.collectives
-    groups.make_parallel_groups(recipe, options, with_gloo=not is_planned)
+    groups.make_parallel_groups(recipe, options)
     groups.seed(recipe.train.seed)
     kernels = negotiation.kernels(vocab_size, collectives)
     bridge_checkpoint.install(pinned_memory=backend.pinned_memory())

@@ -75,8 +75,8 @@ def _store_of_restart() -> Any:
     return dist.PrefixStore(f"restart {restarts}", store)  # type: ignore[attr-defined]
 
 
-def make_parallel_groups(recipe: Recipe, options: ProcessGroupOptionsFn, *, with_gloo: bool = True) -> None:
-    """Divide the world into parallel groups, each with the options of its name; gloo's are for checkpoints."""
+def make_parallel_groups(recipe: Recipe, options: ProcessGroupOptionsFn) -> None:
+    """Divide the world into parallel groups of the device, each with the options of its name."""
     install_group_options(options)
     parallel = recipe.parallel
     with quiet_gloo():
@@ -88,7 +88,7 @@ def make_parallel_groups(recipe: Recipe, options: ProcessGroupOptionsFn, *, with
             expert_model_parallel_size=parallel.expert_model_parallel_size,
             expert_tensor_parallel_size=parallel.expert_tensor_parallel_size,
             distributed_timeout_minutes=parallel.distributed_timeout_minutes,
-            create_gloo_process_groups=with_gloo,
+            create_gloo_process_groups=False,
         )
 
 

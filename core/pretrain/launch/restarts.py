@@ -73,13 +73,22 @@ class RunProgress:
 
     saved: int | None  # iteration of the latest checkpoint
     logged: int | None  # last iteration in metrics.jsonl
+    is_copied: bool = False  # to the nodes' own disks, between checkpoints
 
     @classmethod
     def of_run(cls, recipe: Recipe, run_dir: Path) -> RunProgress:
         """Return how far the run of a directory has come."""
         from pretrain.checkpoint.stored_folder import folder_of_run  # noqa: PLC0415  only after a failure
 
-        return cls(saved=_saved(folder_of_run(recipe, run_dir)), logged=_logged(run_dir / METRICS))
+        return cls(
+            saved=_saved(folder_of_run(recipe, run_dir)),
+            logged=_logged(run_dir / METRICS),
+            is_copied=recipe.checkpoint.local_interval > 0,
+        )
+
+    def has_kept(self, before: RunProgress) -> bool:
+        """Say whether a restart goes on from later than it did before."""
+        return self.saved != before.saved or (self.is_copied and self.logged != before.logged)
 
 
 def _saved(folder: CheckpointFolder) -> int | None:
@@ -165,12 +174,13 @@ class Restarts:
         if self.count >= self._limit:
             left = f"All restarts are used up (--max-restarts {self._limit}). {_remedy(seen.progress)}"
             return Decision(text=left if self._limit else "")
-        gained = before is None or seen.progress.saved != before.progress.saved
+        gained = before is None or seen.progress.has_kept(before.progress)
         self._in_a_row = 0 if gained else self._in_a_row + 1
         self.count += 1
         wait = min(_LONGEST_WAIT, _FIRST_WAIT * 2 ** min(self._in_a_row, _DOUBLINGS))
         saved = seen.progress.saved
         start = "the beginning" if saved is None else f"the checkpoint of iteration {saved}"
+        start += " or later copies on the nodes" if seen.progress.is_copied else ""
         return Decision(wait=wait, text=f"restart {self.count} of {self._limit} in {wait:g} s, from {start}")
 
     def show_end(self) -> None:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pretrain.checkpoint import generators
+from pretrain.checkpoint.copies.node_copies import NodeCopies
+from pretrain.checkpoint.copies.peers import Peers
 from pretrain.engine import groups
 from pretrain.engine.build import build_engine
 from pretrain.model.marks import mark
@@ -17,7 +19,7 @@ from pretrain.plugins.negotiation.kernels import naming_kernels
 from pretrain.report.environment_file import Begin
 from pretrain.report.hang.position import LOAD
 from pretrain.training.event import GcControl
-from pretrain.training.events import Checkpoints, Continuation, Evaluations, LogLines, evaluation_pending
+from pretrain.training.events import Checkpoints, Continuation, CopiesOnNodes, Evaluations, LogLines, evaluation_pending
 from pretrain.training.loop import Training
 from pretrain.training.profiling import ProfileRequests, Profiling
 from pretrain.training.progress import Length
@@ -65,7 +67,8 @@ def assemble(
     ):
         engine, kernels, seeded = _build(setup, position)
         with position.during(LOAD):
-            data, progress, remark = _start(setup, engine, run_dir, resume=resume)
+            copies = _copies(setup, run_dir)
+            data, progress, remark = _start(setup, engine, run_dir, copies, resume=resume)
         length = Length.of(recipe, progress, setup.layout)
         watch = SpikeWatch.of(setup, progress)
         with (
@@ -74,7 +77,8 @@ def assemble(
             RunLogger(setup, run_dir, length.iterations, progress, resumed=resume) as logger,
             GcControl(recipe.train.manual_gc_interval, is_manual=recipe.train.manual_gc) as garbage,
             naming_kernels(kernels),
-            open_saving(setup, run_dir, progress, logger.note, seeded, resumed=resume) or nullcontext() as saving,
+            open_saving(setup, run_dir, progress, logger.note, seeded, resumed=resume, copies=copies)
+            or nullcontext() as saving,
             position.until_end(),  # left first: a checkpoint that is being written may take long, while others hang
             report_errors_to_launcher(world),
         ):
@@ -124,6 +128,7 @@ def _events(
         ReplicaCheck.of(training, saving),
         LogLines(training, health),
         None if saving is None else Checkpoints(training, saving, health, spikes),
+        None if saving is None or saving.copies is None else CopiesOnNodes(training, saving),
         Evaluations(training, data.evaluation(), is_pending) if evaluation.interval else None,
         TaskEvaluations.of(training, setup) if evaluation.tasks else None,
         Continuation(training, setup.tokenizer) if evaluation.prompt else None,
@@ -160,9 +165,19 @@ def _build(setup: RankSetup, position: Position) -> tuple[Engine, Kernels, dict[
     return engine, kernels, generators.states()
 
 
-def _start(setup: RankSetup, engine: Engine, run_dir: Path, *, resume: bool) -> tuple[TrainingData, Progress, str]:
+def _copies(setup: RankSetup, run_dir: Path) -> NodeCopies | None:
+    if setup.recipe.checkpoint.local_interval == 0:
+        return None
+    world = setup.world
+    peers = Peers(world.rank, world.world_size, world.local_world_size)
+    return NodeCopies(setup.recipe, run_dir, peers, setup.tokenizer.vocab_size)
+
+
+def _start(
+    setup: RankSetup, engine: Engine, run_dir: Path, copies: NodeCopies | None, *, resume: bool
+) -> tuple[TrainingData, Progress, str]:
     """Return the data, the progress that the training starts from, and a remark for the user."""
-    progress, remark = start_from(setup.recipe, engine, run_dir, resume=resume)
+    progress, remark = start_from(setup.recipe, engine, run_dir, resume=resume, copies=copies)
     data = TrainingData.of(setup, engine, progress)
     _, notices = data.resume(progress)
     return data, progress, "\n".join(filter(None, (remark, *notices)))

@@ -91,6 +91,32 @@ class Checkpoints(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class CopiesOnNodes(Event):
+    """Copies the state to the nodes' own disks at an interval; at the end the checkpoint has it."""
+
+    training: Training
+    saving: Saving
+
+    def after_iteration(self, due: Due) -> bool:
+        """Copy if it is due, unless numbers are not finite: then the next log line or checkpoint ends the training."""
+        training, meter = self.training, self.training.meter
+        if due.reason or due.iteration % training.recipe.checkpoint.local_interval:
+            return False
+        with meter.pausing(), meter.timers.phase("save"):
+            is_finite = math.isfinite(training.engine.parameters_norm().item())
+            problem = self.saving.copy_to_nodes(training.engine, training.progress) if is_finite else None
+        if problem is not None:
+            meter.logger.note(f"checkpoint.local_dir: no copies of iteration {due.iteration}: {problem}")
+        return False
+
+    def end(self, reason: str) -> None:  # noqa: ARG002  an event's signature
+        """Remove the copies, once the checkpoint is complete."""
+        self.saving.settle()
+        if self.saving.copies is not None:
+            self.saving.copies.forget()
+
+
+@dataclass(frozen=True, slots=True)
 class Evaluations(Event):
     """Evaluates the validation split at an interval, and all splits at the end."""
 

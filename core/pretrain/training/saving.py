@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pretrain.checkpoint.contents import Loaded, Saved
+    from pretrain.checkpoint.copies.node_copies import NodeCopies
     from pretrain.engine.protocol import Step
     from pretrain.recipe import Recipe
     from pretrain.training.event import Due
@@ -36,10 +37,16 @@ if TYPE_CHECKING:
 _FRESH = "no checkpoint yet: started from the beginning"
 
 
-def start_from(recipe: Recipe, engine: Saved, run_dir: Path, *, resume: bool) -> tuple[Progress, str]:
+def start_from(
+    recipe: Recipe, engine: Saved, run_dir: Path, *, resume: bool, copies: NodeCopies | None = None
+) -> tuple[Progress, str]:
     """Load the checkpoint that the run starts from; return the progress and a remark for the user."""
-    # A resumed run takes its own latest checkpoint; without one, and for a new run, `checkpoint.load` counts.
+    # A resumed run takes its own latest checkpoint, or its nodes' copies of a later iteration; without one, and for a
+    # new run, `checkpoint.load` counts.
     own = folder_of_run(recipe, run_dir)
+    if resume and copies is not None and (copy := copies.newest(on_rank0(partial(own_latest, own)))) is not None:
+        taken = copies.load(engine, copy)
+        return Progress.from_mapping(taken.progress), _remark("resumed", copies.named(copy), taken)
     if resume and (loaded := load_latest(own, engine, latest=own_latest)):
         return Progress.from_mapping(loaded[1].progress), _remark("resumed", *loaded)
     if recipe.checkpoint.load is None:
@@ -121,6 +128,7 @@ class Saving(Event):
     folder: CheckpointFolder
     rank: int  # 0 makes and removes folders
     background: BackgroundSaves | None = None  # writes while the training goes on; None: it waits
+    copies: NodeCopies | None = None  # of iterations after the latest checkpoint; None: none
     seeded: dict[str, Any] | None = None  # states of the random generators before a checkpoint was loaded; None: left
     latest: int | None = field(default=None, init=False)  # iteration saved, begun to be saved, or resumed from
     has_new_step: bool = field(default=False, init=False)  # a step was taken since then
@@ -172,6 +180,8 @@ class Saving(Event):
     def distrust_after(self, trusted: int | None) -> str:
         """Let no run resume by itself from a checkpoint after an iteration (None: any); return what a user must do."""
         # One that is being written is named by no LATEST either, once this context is left. Called on all ranks.
+        if self.copies is not None:
+            self.copies.forget()
         if not self._is_after(self.latest, trusted):
             return ""
         self._distrusts, self._trusted = True, trusted
@@ -217,6 +227,23 @@ class Saving(Event):
         self.latest = progress.iteration if is_own else None
         self.has_new_step = False
 
+    def mark_copy_loaded(self, latest: int | None) -> None:
+        """Mark that the nodes' copies were loaded, of an iteration after the latest checkpoint."""
+        self.latest, self.has_new_step = latest, True
+
+    def copy_to_nodes(self, engine: Saved, progress: Progress) -> str | None:
+        """Copy the state to the nodes' disks; return why that failed, None if not; all ranks together."""
+        if self.copies is None or self.is_done(progress):
+            return None
+        return self.copies.save(engine, progress.to_mapping(), on_rank0(self._published))
+
+    def _published(self) -> int | None:
+        """Return the iteration of the latest checkpoint that is complete."""
+        try:
+            return self.folder.latest()
+        except CheckpointError:  # a resume would have the same error
+            return self.latest
+
     def leave_out(self, progress: Progress) -> None:
         """Write no checkpoint of this iteration."""
         self._saved = progress.iteration
@@ -225,6 +252,8 @@ class Saving(Event):
         """Take the engine back to the latest checkpoint; return its progress, and notices; all ranks together."""
         # The random generators are as after a start from it, also where its layout was another one.
         self.settle()
+        if self.copies is not None:
+            self.copies.forget()
         if self.seeded is not None:
             generators.restore(self.seeded)
         loaded = load_latest(self.folder, engine, latest=lambda _folder: self.latest)
@@ -243,6 +272,7 @@ def open_saving(
     seeded: dict[str, Any],
     *,
     resumed: bool,
+    copies: NodeCopies | None = None,
 ) -> Saving | None:
     """Return what saves a run that starts from `progress`, or None if it saves nothing; all ranks call it together."""
     recipe, rank = setup.recipe, setup.world.rank
@@ -252,9 +282,11 @@ def open_saving(
     if recipe.checkpoint.async_save:
         minutes = recipe.parallel.distributed_timeout_minutes
         background = BackgroundSaves(folder, is_main=rank == 0, notify=notify, timeout_minutes=minutes)
-    saving = Saving(folder, rank, background, seeded)
+    saving = Saving(folder, rank, background, copies, seeded)
     if rank == 0:
         claim(recipe, run_dir, resume=resumed)
-    if resumed and progress.iteration:
+    if copies is not None and copies.resumed:
+        saving.mark_copy_loaded(on_rank0(folder.latest))
+    elif resumed and progress.iteration:
         saving.mark_loaded(progress, is_own=progress.iteration in on_rank0(folder.iterations))
     return saving

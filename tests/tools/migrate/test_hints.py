@@ -175,6 +175,8 @@ def test_an_unknown_flag_has_no_answer(flag):
         ("train.eval-interval", "unknown key. It is written evaluation.interval."),
         ("num-layers", "unknown key. It is written model.num_layers."),
         ("fp16", "unknown key. It is written precision.dtype: fp16."),
+        ("model.n_embd", "unknown key. It is written model.hidden_size."),
+        ("train.learning_rate", "unknown key. It is written optimizer.lr."),
         ("zero_optimization", "unknown key. It is written engine.zero (with engine.name=deepspeed)."),
         ("train.train_itres", "unknown key. Did you mean 'train.train_iters'?"),
     ],

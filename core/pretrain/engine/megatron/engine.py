@@ -57,7 +57,7 @@ class MegatronEngine(ForwardPass):
             config,
             self.chunks,
             data_parallel.group_overrides(optimizer, config, self.chunks),
-            use_gloo_process_groups=not parts.planned,
+            use_gloo_process_groups=False,
         )
         data_parallel.prepare_states(optimizer, recipe.optimizer, self.optimizer)
         self._config = self.chunks[0].config

@@ -305,7 +305,8 @@ OTHER_RULES = (
         # Any other name may be that of a plugin's own triangle kernel.
         lambda r: r.kernels.attention not in {"auto", "flash", "softmax"},
     ),
-    only("checkpoint.save", "checkpoint.save_interval", "checkpoint.keep"),
+    only("checkpoint.save", "checkpoint.save_interval", "checkpoint.keep", "checkpoint.local_interval"),
+    only("checkpoint.local_interval over 0", "checkpoint.local_dir"),
     only("train.manual_gc: true", "train.manual_gc_interval"),
     only("checkpoint.save and checkpoint.save_interval over 0", "checkpoint.async_save"),
     only("checkpoint.load", "checkpoint.finetune"),

@@ -168,6 +168,11 @@ def batch_problems(recipe: Recipe) -> Iterator[Problem]:
         yield from _rampup(recipe, train.rampup_batch_size)
     if train.loss_spike.threshold is not None and train.loss_spike.action == "rollback":
         yield from _rollback(recipe)
+    if recipe.checkpoint.local_interval > 0 and recipe.checkpoint.local_dir is None:
+        yield Problem(
+            "checkpoint.local_dir",
+            "is missing, and checkpoint.local_interval is set. Name a folder on each node's disk, or in /dev/shm.",
+        )
 
 
 def _per_token(recipe: Recipe) -> Iterator[Problem]:

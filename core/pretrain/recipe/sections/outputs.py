@@ -68,6 +68,10 @@ class CheckpointSection(Section):
     async_save: Bool = False
     """Whether checkpoints are written while training goes on; a step waits only until the state is copied to host
     memory, which must have room for it. The last one is waited for."""
+    local_interval: Int = Field(default=0, ge=0)
+    """Iterations between two copies on the nodes' own disks, from which their restart goes on; 0: none."""
+    local_dir: LocalPath | None = None
+    """Folder for these copies on each node's own disk, or in its memory as /dev/shm/copies."""
     finetune: Bool = False
     """Whether only the weights of `load` are taken and the run starts at iteration 0."""
 

@@ -174,8 +174,10 @@ def _loss_row(name: str, record: dict[str, Any]) -> tuple[str, str, str, str]:
 
 
 def _task_rows(run: _Run) -> list[tuple[str, ...]]:
-    names = dict.fromkeys(each["task"] for each in run.records if each.get("kind") == "task")
-    last = {name: run.last("task", task=name) or {} for name in names}
+    last = {each["task"]: each for each in run.records if each.get("kind") == "task"}
+    for task, record in last.items():
+        # A later look at the first documents says less than an evaluation of all of them by the same weights.
+        last[task] = run.last("task", task=task, iteration=record["iteration"], limit=None) or record
     return [
         (
             task if record.get("limit") is None else f"{task}, first {record['limit']:,}",

@@ -40,6 +40,19 @@ _IN_SHORT: dict[str, Meaning] = {
 }
 """Keys of GPT-NeoX whose meaning is about more than a hint can say, and megatron-core's name of a flag."""
 
+_NANOGPT: dict[str, Meaning] = {
+    "n_layer": Mapped("model.num_layers"),
+    "n_head": Mapped("model.num_attention_heads"),
+    "n_embd": Mapped("model.hidden_size"),
+    "block_size": Mapped("model.seq_length"),
+    "bias": Mapped("model.add_bias_linear"),
+    "learning_rate": Mapped("optimizer.lr"),
+    "grad_clip": Mapped("optimizer.clip_grad"),
+    "max_iters": Mapped("train.train_iters"),
+    "warmup_iters": Mapped("schedule.lr_warmup_iters"),
+}
+"""Settings of nanoGPT's config files whose number is the key's here, where no other program has the name."""
+
 _SAME_NUMBER = {
     *("train_batch_size", "train_micro_batch_size_per_gpu", "pipe_parallel_size", "checkpoint_factor"),
     *("rotary_pct", "rotary_emb_base", "rms_norm_epsilon", "intermediate_size"),
@@ -169,6 +182,7 @@ def _find(name: str) -> _Found | None:
     """Return the flag of a name with underscores in small letters: Megatron's, a launcher's or GPT-NeoX's."""
     dest = spelled(name, _BY_NAME)
     meaning = MEANINGS.get(_BY_NAME.get(dest.name, dest.name)) or LAUNCHERS.get(name) or _IN_SHORT.get(name)
+    meaning = meaning or _NANOGPT.get(name)
     if meaning is None and name not in neox.MEANINGS:  # of all flags that begin so: --moe-..., --no-inprocess-...
         meaning = meaning_of(name.removeprefix("no_").removeprefix("disable_"))
     if meaning is not None:

@@ -72,6 +72,7 @@ CIRCUMSTANCES = (
     ("kernels.attention=triangle",),
     ("model.hidden_dropout=0", "model.attention_dropout=0"),
     ("checkpoint={save: out, save_interval: 5, load: in}",),
+    ("checkpoint={save: out, local_interval: 5, local_dir: copies}",),
     ("evaluation.prompt=once",),
     ("evaluation.tasks=[words]",),
     ("logging.loggers=[tensorboard]",),

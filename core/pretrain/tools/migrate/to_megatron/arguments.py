@@ -158,6 +158,8 @@ WITHOUT_FLAG: Mapping[str, str] = {
     "optimizer.muon_scale_mode": _MUON,
     "optimizer.muon_extra_scale_factor": _MUON,
     "checkpoint.keep": "all checkpoints are kept",
+    "checkpoint.local_interval": "its --non-persistent-ckpt-type local needs a library that it does not bring",
+    "checkpoint.local_dir": "it belongs to checkpoint.local_interval",
     "evaluation.target_loss": "the final loss is not checked",
     "evaluation.prompt": "no text is generated at the end",
     "evaluation.prompt_tokens": "no text is generated at the end",

@@ -1,0 +1,210 @@
+"""Copies of a run's state on the disks of its nodes, from which a restart on the same nodes goes on.
+
+Each rank writes what it holds, a share of what its data-parallel ranks hold alike, and the rank of the same number on
+the node before keeps the same bytes too: a node may be replaced. Only the same layout reads them.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from megatron.core import dist_checkpointing
+from megatron.core.dist_checkpointing.core import CheckpointingConfig, save_config
+
+from pretrain.atomic_files import replacing, try_to_write
+from pretrain.checkpoint import generators
+from pretrain.checkpoint.checksums import FileDigest, Recorder, digest_of, file_digest
+from pretrain.checkpoint.contents import Loaded
+from pretrain.checkpoint.copies import node_shares
+from pretrain.checkpoint.identity import differences
+from pretrain.checkpoint.owner import run_identity
+from pretrain.checkpoint.saved_schedule import restore_schedule
+from pretrain.checkpoint.snapshot import cause_of, first_line
+from pretrain.checkpoint.storage import NoCommon
+from pretrain.collectives import first_problem, on_rank0
+from pretrain.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from pretrain.checkpoint.contents import Saved
+    from pretrain.checkpoint.copies.peers import Peers
+    from pretrain.recipe import Recipe
+
+GENERATIONS = 2  # of copies that are kept: one is complete while the next is written
+_STATE, _ABOUT = "state.pt", "copy.json"
+_NONE = -1
+_SECTIONS = {"model", "precision", "parallel", "engine", "optimizer"}
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """What a rank's copy tells of itself; it is complete where this is there, which is written last."""
+
+    made: int  # nanoseconds since the epoch on the first rank: equal on all ranks, and larger in later copies
+    iteration: int
+    after: int  # iteration of the run's latest checkpoint when it was made; -1 without one
+    layout: str  # digest of what must be the same where it is read
+    digest: str = ""
+    size: int = 0
+
+
+class NodeCopies:
+    """The copies of one run; all ranks call every method together, but for `forget`."""
+
+    def __init__(self, recipe: Recipe, run_dir: Path, peers: Peers, vocab_size: int) -> None:
+        """Use `checkpoint.local_dir` of the recipe; CheckpointError: a node cannot write there. Collective."""
+        self._place, self._run_dir = Path(recipe.checkpoint.local_dir or ""), run_dir
+        self._found: Path | None = None
+        self._peers = peers
+        sections = recipe.model_dump(mode="json", include=_SECTIONS)
+        places = [vocab_size, peers.ranks, peers.of_node]
+        self._layout = digest_of(json.dumps([sections, places], sort_keys=True).encode())
+        if problem := first_problem(_problem_of(partial(try_to_write, self._place))):
+            msg = f"checkpoint.local_dir cannot be written: {problem}\nName a folder that every node can write."
+            raise CheckpointError(msg)
+        self.resumed = False  # the run goes on from one
+
+    @property
+    def _folder(self) -> Path:
+        """The run's folder on this node; the first rank gives the run its identity before its first save."""
+        if self._found is None:
+            self._found = self._place / (on_rank0(partial(run_identity, self._run_dir)) or "unnamed")
+        return self._found
+
+    def save(self, engine: Saved, progress: Mapping[str, Any], after: int | None) -> str | None:
+        """Copy the state of an iteration, whose latest checkpoint is `after`; return why that failed, None if not."""
+        iteration = progress["iteration"]
+        content = node_shares.content_of(engine, progress)
+        made, after = on_rank0(lambda: (time.time_ns(), _NONE if after is None else after))
+        self._remove_older(GENERATIONS - 1)
+        own, kept = (self._of_iteration(iteration, owner) for owner in self._peers.owners)
+        about = Copy(made, iteration, after, self._layout)
+        problem = first_problem(_problem_of(partial(_write, own, content, about)))
+        if problem is None and self._peers.are_several:
+            passed = [self._peers.pass_to_next(own / name, kept / name) for name in (_STATE, _ABOUT)]
+            problem = first_problem(next(filter(None, passed), None))
+        if problem is not None:
+            for directory in (own, kept):
+                shutil.rmtree(directory, ignore_errors=True)
+        return problem
+
+    def newest(self, latest: int | None) -> Copy | None:
+        """Return the newest copy that all ranks have, here or at their peers; None: none is after `latest`."""
+        limit = _NONE if latest is None else latest
+        own, kept = ({copy.made: copy for copy in self._intact(rank, limit)} for rank in self._peers.owners)
+        there = own.keys() | self._peers.numbers_of_next(sorted(kept)[-GENERATIONS:], GENERATIONS)
+        found = self._peers.newest_of_all(there)
+        self._remove_but(found)
+        iteration = self._peers.most(own[found].iteration if found in own else _NONE)
+        if iteration < 0:
+            return None
+        directory = self._of_iteration(iteration, self._peers.rank)
+        if self._peers.are_several:
+            self._fetch(directory, self._of_iteration(iteration, self._peers.before), lacks=found not in own)
+        copy = _about(directory)
+        if problem := first_problem(None if copy and copy.made == found else "a copy did not come back whole"):
+            msg = f"checkpoint.local_dir: {problem}.\nRemove {self._folder} on all nodes, and start again."
+            raise CheckpointError(msg)
+        return copy
+
+    def load(self, engine: Saved, copy: Copy) -> Loaded:
+        """Take over the copy that `newest` has found."""
+        directory = self._of_iteration(copy.iteration, self._peers.rank)
+        content = torch.load(directory / _STATE, map_location="cpu", mmap=True, weights_only=True)
+        common, strategy = content["common"], node_shares.FromNodes(content)
+
+        def read(request: dict[str, Any]) -> dict[str, Any]:
+            save_config(CheckpointingConfig("torch_dist", 1), str(directory))  # of what megatron-core asks
+            given: dict[str, Any] = dist_checkpointing.load(
+                request, str(directory), strategy, NoCommon(), validate_access_integrity=False
+            )
+            return given
+
+        engine.state.load(read, common["counters"])
+        notices = [*restore_schedule(engine.schedule, common["schedule"], engine.recipe)]
+        notices += differences(engine.recipe, common)
+        generators.restore(read({"rng": generators.sharded_states()})["rng"])
+        self.resumed = True
+        return Loaded(progress=common["progress"], notices=notices)
+
+    def named(self, copy: Copy) -> str:
+        """Return where a copy is, for a user."""
+        return f"the nodes' copies of iteration {copy.iteration} ({self._place}), newer than any checkpoint"
+
+    def forget(self) -> None:
+        """Remove this rank's copies: no start is to go on from them."""
+        if self._found is not None:
+            self._remove_older(0)
+
+    def _of_iteration(self, iteration: int, owner: int) -> Path:
+        """Return the folder of a rank's copy here; nodes that are tried on one machine share a disk."""
+        return self._folder / f"rank-{owner}-at-{self._peers.rank}" / f"{iteration:07d}"
+
+    def _copies(self, owner: int | str = "*") -> dict[Path, Copy | None]:
+        """Return the folders of the copies on this rank's disk; None: one is not complete."""
+        return {each: _about(each) for each in self._folder.glob(f"rank-{owner}-at-{self._peers.rank}/*")}
+
+    def _intact(self, owner: int, latest: int) -> Iterator[Copy]:
+        """Yield the complete copies of a rank that this run may go on from, after its `latest` checkpoint."""
+        for directory, copy in self._copies(owner).items():
+            fits = copy is not None and copy.layout == self._layout and copy.after <= latest < copy.iteration
+            if fits and copy is not None and _is_intact(directory, copy):
+                yield copy
+
+    def _fetch(self, own: Path, kept: Path, *, lacks: bool) -> None:
+        """Get the own copy back from the next node if it is not here."""
+        before_lacks = self._peers.number_of_before(int(lacks))
+        for name in (_STATE, _ABOUT):
+            self._peers.pass_to_before(kept / name if before_lacks else None, own / name if lacks else None)
+
+    def _remove_older(self, keep: int) -> None:
+        """Remove all but the last so many copies of each rank, and those that are not complete."""
+        copies = self._copies()
+        made = sorted({copy.made for copy in copies.values() if copy})
+        self._remove_but(*made[len(made) - keep :])
+
+    def _remove_but(self, *made: int) -> None:
+        for directory, copy in self._copies().items():
+            if copy is None or copy.made not in made:
+                shutil.rmtree(directory, ignore_errors=True)
+
+
+def _write(directory: Path, content: Any, about: Copy) -> None:
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    recorder = Recorder()
+    file: Any
+    with recorder.open(directory / _STATE, "wb") as file:
+        torch.save(content, file)
+    with replacing(directory / _ABOUT, error=None, durable=False) as stream:
+        stream.write(json.dumps(asdict(replace(about, **asdict(recorder.files[_STATE])))).encode())
+
+
+def _about(directory: Path) -> Copy | None:
+    try:
+        return Copy(**json.loads((directory / _ABOUT).read_bytes()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _is_intact(directory: Path, copy: Copy) -> bool:
+    try:
+        return file_digest(directory / _STATE) == FileDigest(copy.digest, copy.size)
+    except OSError:
+        return False
+
+
+def _problem_of(write: Callable[[], None]) -> str | None:
+    try:
+        write()
+    except (OSError, RuntimeError) as error:  # torch.save tells a full disk as a RuntimeError
+        return first_line(cause_of(error))
+    return None
