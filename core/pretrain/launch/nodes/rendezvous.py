@@ -150,14 +150,12 @@ class Rendezvous:
                 return attempt.members()
         return []
 
-    def join(
-        self, ranks: int, when_waiting: Callable[[], object] = lambda: None
-    ) -> tuple[list[World], AttemptPlan | None]:
+    def join(self, ranks: int, waits: Callable[[], object] = lambda: None) -> tuple[list[World], AttemptPlan | None]:
         """Take part in the next attempt that takes this node, which does not lead; return its places and the plan."""
         with self._until_lost():
             while (part := self._joined(ranks)) is None:
                 if self._spare:
-                    when_waiting()
+                    waits()
             return self._placed(part), self._attempt.plan()
 
     def _joined(self, ranks: int) -> NodePart | None:
@@ -177,12 +175,11 @@ class Rendezvous:
             self._wait_as_spare()
         return part
 
-    def _arrive(self, ranks: int) -> int:
+    def _arrive(self, ranks: int) -> None:
         number = self._attempt.arrive(self.place, ranks, self._launcher, self._address)
         self._arrived = True
         if number > self._nodes.count:  # one too many, unless another is gone
             self._set_spare(spare=True)
-        return number
 
     def report(self, failure: Failure) -> Failure:
         """Report why this node's ranks have failed or stopped; return the failure of the run, or the stop."""
