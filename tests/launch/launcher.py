@@ -3,6 +3,7 @@
     ranks JOB NPROC                              ranks on this node
     restarting JOB NPROC                         the same, with restarts
     node JOB HOST:PORT [RESTARTS [FEWEST]]       one of two nodes with one rank each
+    spare JOB HOST:PORT                          one of two nodes and a spare; `pretrain rendezvous` is there
     hosts JOB RANKS                              a hostfile's; a digit each: the ranks of each host
 
 RESTARTS in the environment of the last is the number of restarts, and perhaps that of the fewest nodes.
@@ -42,6 +43,12 @@ def node(job, endpoint, *restarts):
         return start(placed(job, Nodes(count=2, rendezvous=endpoint), 1, 2), job, policy(*restarts))
 
 
+def spare(job, endpoint):
+    with patch("pretrain.launch.nodes.leader._SILENCE", 5.0):
+        nodes = Nodes(count=2, rendezvous=endpoint, spares=1, external=True)
+        return start(placed(job, nodes, 1, 2), job, RestartPolicy(limit=3))
+
+
 def hosts(job, sizes):
     os.environ["FAKE_TRAINING"] = job.train.partition(":")[2]
     file = Path(job.run_dir).with_name("hosts")
@@ -62,7 +69,8 @@ def policy(limit=0, fewest=None):
 
 def main(kind, job, *arguments):
     """Start a launcher; show the failure, or the stop, as the command does, and exit with its code."""
-    failure = {"ranks": ranks, "restarting": restarting, "node": node, "hosts": hosts}[kind](job_of(job), *arguments)
+    kinds = {"ranks": ranks, "restarting": restarting, "node": node, "spare": spare, "hosts": hosts}
+    failure = kinds[kind](job_of(job), *arguments)
     try:
         sys.exit(show_failure(failure))
     except PretrainError as error:

@@ -22,6 +22,7 @@ COMMANDS = {
     "run": "Train a recipe (the default command).",
     "data": "Build, merge and inspect token files.",
     "tokenizer": "Train a tokenizer.",
+    "rendezvous": "Serve the rendezvous of several nodes, so that none of them is needed for the others to go on.",
     "backends": "List every backend: version, provider, and whether it is available or why not.",
     "evaluate": "Compute loss and perplexity of a checkpoint.",
     "generate": "Generate text from a checkpoint.",

@@ -158,7 +158,11 @@ _OPTIONS = (
         "among them; on the cpu tensor x pipeline x context size.",
     ),
     click.option("--nnodes", type=click.IntRange(min=1), metavar="N", help="Nodes; give the same command on each."),
-    click.option("--rdzv", metavar="HOST:PORT", help="Address of the rendezvous; HOST is one of the nodes."),
+    click.option(
+        "--rdzv",
+        metavar="HOST:PORT",
+        help="Address of the rendezvous; HOST is one of the nodes, or where `pretrain rendezvous` runs.",
+    ),
     click.option(
         "--node-rank",
         type=click.IntRange(min=0),

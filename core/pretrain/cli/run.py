@@ -59,6 +59,18 @@ if TYPE_CHECKING:
     help="Restart with at least M nodes, without those whose launchers were killed or are silent.",
 )
 @click.option(
+    "--spares",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="K",
+    help="Up to K nodes beyond --nnodes, with the same command, wait and take the place of one that is lost.",
+)
+@click.option(
+    "--external-rdzv",
+    is_flag=True,
+    help="`pretrain rendezvous` serves --rdzv, not node 0: the loss of any node is followed by a restart.",
+)
+@click.option(
     "--dry-run", is_flag=True, help="Show the complete recipe and its layout, and check its files; start nothing."
 )
 def command(
@@ -71,6 +83,8 @@ def command(
     resume: Literal["run", "auto"] | None,
     max_restarts: int,
     allow_fewer_nodes: int | None,
+    spares: int,
+    external_rdzv: bool,
     dry_run: bool,
     **rank_counts: Any,
 ) -> int:
@@ -89,10 +103,10 @@ def command(
     counts = RankCounts(**rank_counts)
     _prepare(run_dir, resume or "no", hosted=hostfile is not None, has_nodes=(counts.nnodes or 1) > 1)
     policy = RestartPolicy(limit=max_restarts, fewest_nodes=allow_fewer_nodes)
-    hosts = _hosts(hostfile, counted=counts.given)
-    world, nodes, nproc = place_of_process(counts, hosted=hosts is not None)
+    hosts = _hosts(hostfile, counted=counts.given, restarting=spares > 0 or external_rdzv)
+    world, nodes, nproc = place_of_process(counts, hosted=hosts is not None, spares=spares, external=external_rdzv)
     _require_own_ranks(policy, world)
-    policy.require_nodes(nodes.count if hosts is None else len(hosts.members))
+    policy.require_nodes(nodes.count if hosts is None else len(hosts.members), spares=spares, external=external_rdzv)
 
     def place_run() -> Placement:
         if hosts is not None:
@@ -158,29 +172,43 @@ def _show(placement: Placement, run_dir: Path | None, resume: Resume) -> None:
         raise PretrainError("\n".join(found))
 
 
-def _hosts(hostfile: Path | None, *, counted: bool) -> Hosts | None:
+def _hosts(hostfile: Path | None, *, counted: bool, restarting: bool) -> Hosts | None:
     if hostfile is None:
         return None
+    if restarting:
+        msg = (
+            "--spares and --external-rdzv have no effect with --hostfile, whose first host serves the rendezvous.\n"
+            "Start one process on each node, with --nnodes; or list all hosts and pass --allow-fewer-nodes M."
+        )
+        raise LaunchError(msg)
     if counted:
         msg = f"--hostfile says where ranks run and how many: {COUNTS} have no effect.\nLeave out one or the other."
         raise LaunchError(msg)
     return read_hostfile(hostfile)
 
 
-def place_of_process(counts: RankCounts, *, hosted: bool = False) -> tuple[World | None, Nodes, int | None]:
+def place_of_process(
+    counts: RankCounts, *, hosted: bool = False, spares: int = 0, external: bool = False
+) -> tuple[World | None, Nodes, int | None]:
     """Return this process's place if another program started it as a rank; the nodes; and the ranks to start here."""
+    # The nodes that a scheduler counts are those that train, and the spares of which --nnodes may want fewer.
     count = counts.nnodes or 1
     if of_run := os.environ.get(HOSTFILE_NODE):
         nodes = Nodes(count=count, rendezvous=counts.rdzv, rank=counts.node_rank, run=of_run)
         return None, nodes, int(os.environ[HOSTFILE_SLOTS].split(",")[nodes.rank or 0])
-    node = None if hosted else own_node(wanted=counts.given)
-    if node is not None and counts.nnodes in {None, node.count}:
+    node = None if hosted else own_node(wanted=counts.given or spares > 0 or external)
+    if node is not None and (counts.nnodes is None or node.count - spares <= counts.nnodes <= node.count):
         rank = node.rank if counts.node_rank is None else counts.node_rank
-        rendezvous = counts.rdzv or node.rendezvous
+        rendezvous = counts.rdzv or ("" if external else node.rendezvous)
         if not rendezvous:
-            msg = f"the variables of {node.by} say node {rank} of {node.count}, but not the address of node 0.\n"
+            server = "`pretrain rendezvous`" if external else "node 0"
+            msg = f"the variables of {node.by} say node {rank} of {node.count}, but not the address of {server}.\n"
             raise LaunchError(msg + "Pass --rdzv HOST:PORT, or set MASTER_ADDR (mpirun -x MASTER_ADDR=HOST).")
-        nodes = Nodes(count=node.count, rendezvous=rendezvous, rank=rank)
+        count = counts.nnodes or node.count - spares
+        if count < 1:
+            msg = f"--spares {spares}: {node.by} has started {node.count} nodes: none is left to train.\nPass fewer."
+            raise LaunchError(msg)
+        nodes = Nodes(count=count, rendezvous=rendezvous, rank=rank, spares=spares, external=external)
         text = f"node {rank} of {node.count}, by the variables of {node.by}; rendezvous {nodes.rendezvous}"
         click.echo(text, err=True)
         return None, nodes, counts.nproc or node.nproc
@@ -193,7 +221,8 @@ def place_of_process(counts: RankCounts, *, hosted: bool = False) -> tuple[World
             "--ntasks-per-node=1, mpirun -npernode 1."
         )
         raise LaunchError(msg)
-    return world, Nodes(count=count, rendezvous=counts.rdzv, rank=counts.node_rank), counts.nproc
+    nodes = Nodes(count=count, rendezvous=counts.rdzv, rank=counts.node_rank, spares=spares, external=external)
+    return world, nodes, counts.nproc
 
 
 def start_ranks(placement: Placement, job: AnyJob, world: World | None, policy: RestartPolicy | None = None) -> int:

@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import json
 import os
+import time
 from abc import ABC, abstractmethod
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pretrain.data.needed import SampleCounts, own_corpus
-from pretrain.errors import DamageError, RunError
+from pretrain.errors import DamageError, InUseError, RunError
 from pretrain.exit_codes import End
 from pretrain.launch.one_recipe import require_one_recipe
 from pretrain.launch.open_files import raise_open_files
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from pretrain.recipe import Recipe
 
 
+_HANDOVER_TIMEOUT = 60.0  # seconds: twice what a launcher needs that has lost the store of its run
 TRAIN = "pretrain.training.run:train"
 EVALUATE = "pretrain.training.run:evaluate"
 EVALUATE_TASKS = "pretrain.training.run:evaluate_tasks"
@@ -218,6 +220,20 @@ def prepare_run(recipe: Recipe, run_dir: Path | None, lock: ExitStack, resume: R
         run_dir = new_run_dir(Path(recipe.source).stem)
         lock.enter_context(held(run_dir, just_made=True))
     return PreparedRun(run_dir, resumes)
+
+
+def hold_again(recipe: Recipe, run_dir: Path, lock: ExitStack) -> None:
+    """Lock the folders of a run in place of the launcher that held them, which may need a while to notice."""
+    deadline = time.monotonic() + _HANDOVER_TIMEOUT
+    for folder in (run_dir, *folders_of_checkpoints(recipe, run_dir)):
+        while True:
+            try:
+                lock.enter_context(held(folder))
+                break
+            except InUseError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(1)
 
 
 def prepare_together(

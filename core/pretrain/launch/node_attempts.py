@@ -1,24 +1,25 @@
-"""A run on one of several nodes: its attempts end and begin together on all of them, as node 0 decides."""
+"""A run on one of several nodes: its attempts end and begin together on all of them, as the one that leads decides."""
 
 from __future__ import annotations
 
 import dataclasses
 import signal
 import socket
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pretrain.errors import LaunchError, PretrainError
 from pretrain.exit_codes import ExitCode
-from pretrain.launch.job import Job, PreparedRun
+from pretrain.launch.job import Job, PreparedRun, hold_again
 from pretrain.launch.nodes.attempt import ARRIVAL_TIMEOUT, AttemptPlan, NodesAbsent, RunEnded
+from pretrain.launch.nodes.leader import LeaderChanged
 from pretrain.launch.nodes.nodes import largest_fitting
 from pretrain.launch.nodes.rendezvous import Rendezvous
 from pretrain.launch.nodes.reports import signalled_node
 from pretrain.launch.nodes.store_client import is_served_again
-from pretrain.launch.processes.children import Processes
+from pretrain.launch.processes.children import Processes, prepare_ranks
 from pretrain.launch.processes.failure import CRASH, USER_ERROR, Failure
 from pretrain.launch.processes.rank_starter import RankStarter
 from pretrain.launch.processes.supervision import REPORT_SIGNAL, REQUEST_SIGNALS, exit_with_signal, stop_signals_exit
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from pretrain.launch.nodes.attempt import Arrival
     from pretrain.launch.nodes.nodes import Nodes
     from pretrain.launch.placement import Placement
-    from pretrain.launch.restarts import RestartPolicy
+    from pretrain.launch.restarts import Decision, RestartPolicy
     from pretrain.launch.world import World
 
 
@@ -45,15 +46,25 @@ def run_node(placement: Placement, job: AnyJob, policy: RestartPolicy) -> Failur
         while True:
             try:
                 return _take_part(placement, job, policy, lock, starter, loss)
-            except RunEnded as ended:  # of the loss of node 0, or of the way to it
+            except RunEnded as ended:  # of the loss of the store, or of the way to it
                 loss = ended.failure
-                notice = (
-                    f"--rdzv {placement.nodes.rendezvous}: node 0 cannot be reached from here; "
-                    "this node tries for 15 minutes and joins again when it can.\n"
-                )
-                endpoint = placement.nodes.endpoint()
-                if not policy.limit or not is_served_again(endpoint, ARRIVAL_TIMEOUT, notice):
+                lock.close()  # another node may lead by now, which takes the run's folders
+                if not policy.limit or not _is_served_again(placement.nodes, job):
                     return loss
+
+
+def _is_served_again(nodes: Nodes, job: AnyJob) -> bool:
+    """Wait until the rendezvous can be reached again; return False if it cannot, or the run cannot go on there."""
+    notice = (
+        f"--rdzv {nodes.rendezvous}: {'it' if nodes.external else 'node 0'} cannot be reached from here; "
+        "this node tries for 15 minutes and joins again when it can.\n"
+    )
+    return is_served_again(nodes.endpoint(), ARRIVAL_TIMEOUT, notice, elsewhere=nodes.external and _continues(job))
+
+
+def _continues(job: AnyJob) -> bool:
+    """Say whether the job, given again after the loss of all that is known of its run, goes on where that was."""
+    return isinstance(job, Job) and job.resume != "no"
 
 
 def _take_part(
@@ -72,7 +83,10 @@ def _take_part(
             raise
         return loss
     try:
-        failure = _Node(rendezvous, placement, job, policy, lock, starter).run()
+        if loss is not None and placement.nodes.external and rendezvous.leads and not _continues(job):
+            failure: Failure | None = loss  # nothing is known there of the run, which would begin once more
+        else:
+            failure = _Node(rendezvous, placement, job, policy, lock, starter).run()
     except SystemExit as ended:
         rendezvous.end(signalled_node(rendezvous.place, ended.code if isinstance(ended.code, int) else CRASH))
         raise
@@ -85,7 +99,7 @@ def _take_part(
         rendezvous.end(Failure.of(error, 0, with_traceback=True))
         raise
     else:
-        if policy.limit or rendezvous.serves:  # without restarts the reports of the others say it
+        if policy.limit or rendezvous.leads:  # without restarts the reports of the others say it
             rendezvous.end(failure)
         return failure
     finally:
@@ -100,7 +114,7 @@ def run_node_of_hostfile(nodes: Nodes, make_placement: Callable[[], Placement], 
     code: int = CRASH
     try:
         failure = _run_node_of_hostfile(rendezvous, make_placement, job)
-        if rendezvous.serves:
+        if rendezvous.leads:
             rendezvous.end(failure)
         code = failure.exit_code if failure else ExitCode.COMPLETE
         if failure is None or failure.stopped:  # the launcher reads it
@@ -191,27 +205,26 @@ class _Node:
         self._lock = lock
         self._starter = starter
         self._restarts = Restarts(policy, self._progress)
+        self._leads = False  # it has read what the node that led before knew
 
     def run(self) -> Failure | None:
         """Return why the last attempt failed, or why the run ended while this node waited; None if it ended well."""
-        begin = self._begin if self._rendezvous.serves else self._join
         if self._placement.needs_own_machine:
             self._rendezvous.require_own_machine()
         try:
             while True:
                 try:
-                    worlds = begin()  # it prepares the job, too
+                    worlds = self._placed()  # with the job prepared
                     failure = _run_ranks(self._job, worlds, self._rendezvous, self._starter)
                 except NodesAbsent as absent:
                     failure = absent.failure
                 if not self._policy.limit:
                     return failure
-                failure, verdict = self._rendezvous.settle(failure, self._restarts.judge)
+                failure, verdict = self._rendezvous.settle(failure, self._judge)
                 if verdict.wait is None:
                     break
                 announce(failure, verdict)
-                if self._rendezvous.serves:
-                    self._rendezvous.back_off(verdict.wait)
+                self._wait(verdict.wait)
         except RunEnded as ended:
             if ended.of_loss:
                 raise
@@ -220,8 +233,25 @@ class _Node:
             self._restarts.show_end()
         return failure and with_remark(failure, verdict)
 
+    def _wait(self, seconds: float) -> None:
+        """Keep what the next node that leads has to know, and wait before the restart, on the one that leads."""
+        if self._rendezvous.leads:  # the verdict is out: who leads next judges a failure only if nobody has
+            self._keep()
+        if self._rendezvous.leads:  # it is not left out
+            with suppress(LeaderChanged):
+                self._rendezvous.back_off(seconds)
+
+    def _placed(self) -> list[World]:
+        """Begin the next attempt, or join it, with the job prepared; return the places of the ranks here."""
+        while True:
+            try:
+                return self._begin() if self._rendezvous.leads else self._join()
+            except LeaderChanged:
+                continue
+
     def _begin(self) -> list[World]:
         """Choose the nodes of an attempt, and prepare a run with restarts if it is the first one."""
+        self._lead()
         members = self._rendezvous.meet(self._placement.nproc, self._choose)
         if not self._policy.limit or not isinstance(self._job, Job):
             return self._rendezvous.begin(members)
@@ -229,12 +259,43 @@ class _Node:
             self._job = self._job.started_again()
         else:
             self._job = self._job.prepared_by_launcher(self._placement.recipe, self._lock)
+            self._keep()
         run_dir = str(Path(str(self._job.run_dir)).absolute())
         plan = AttemptPlan(run_dir=run_dir, resume=self._job.resume == "run", holder=this_process())
         return self._rendezvous.begin(members, plan)
 
+    def _lead(self) -> None:
+        """Learn what the node that led before knew, and hold the run's folders in its place."""
+        if self._leads:
+            return
+        self._leads, known = True, self._rendezvous.kept()
+        if known and isinstance(self._job, Job):
+            self._restarts.restore(known["restarts"])
+            self._job = self._job.as_prepared(PreparedRun(Path(known["run_dir"]), resume=True))
+            hold_again(self._placement.recipe, Path(known["run_dir"]), self._lock)
+
+    def _stop_leading(self) -> None:
+        """Leave the run's folders to the node that leads now."""
+        if self._leads:
+            self._leads = False
+            self._lock.close()
+
+    def _keep(self) -> None:
+        if isinstance(self._job, Job) and self._job.prepared:
+            run_dir = str(Path(str(self._job.run_dir)).absolute())
+            self._rendezvous.keep({"restarts": self._restarts.state(), "run_dir": run_dir})
+
+    def _judge(self, failure: Failure) -> Decision:
+        """Decide what follows from a failure, as the node that leads."""
+        self._lead()
+        said, is_replaced = self._rendezvous.blame(failure)
+        verdict = self._restarts.judge(failure, is_replaced=is_replaced)
+        return dataclasses.replace(verdict, text="\n".join(filter(None, [said, verdict.text])))
+
     def _join(self) -> list[World]:
-        worlds, plan = self._rendezvous.join(self._placement.nproc)
+        self._stop_leading()
+        nproc = self._placement.nproc  # what a spare has imported does not wait for it to be needed
+        worlds, plan = self._rendezvous.join(nproc, lambda: prepare_ranks(self._job, nproc, self._starter))
         if plan is not None and isinstance(self._job, Job):
             require_shared(Path(plan.run_dir), plan.holder)
             self._job = self._job.as_prepared(PreparedRun(Path(plan.run_dir), plan.resume))

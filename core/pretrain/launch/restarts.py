@@ -10,12 +10,12 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from pretrain.errors import LaunchError, PretrainError
-from pretrain.launch.processes.failure import CRASH
+from pretrain.launch.processes.failure import CRASH, Failure
 from pretrain.launch.processes.supervision import stop_signals_exit
 from pretrain.report.metrics import FILE as METRICS
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pretrain.checkpoint.folder import CheckpointFolder
-    from pretrain.launch.processes.failure import Failure
     from pretrain.recipe import Recipe
 
 
@@ -51,8 +50,12 @@ class RestartPolicy:
             )
             raise LaunchError(msg)
 
-    def require_nodes(self, count: int) -> None:
-        """Check that fewer nodes are fewer than those of the run."""
+    def require_nodes(self, count: int, *, spares: int = 0, external: bool = False) -> None:
+        """Check that fewer nodes are fewer than those of the run, and that what only a restart uses has one."""
+        if not self.limit and (spares or external):
+            option = f"--spares {spares}" if spares else "--external-rdzv"
+            msg = f"{option} has no effect without restarts.\nPass --max-restarts N as well, or leave it out."
+            raise LaunchError(msg)
         if self.fewest_nodes is not None and self.fewest_nodes >= count:
             msg = (
                 f"--allow-fewer-nodes {self.fewest_nodes} is not below the number of nodes, {count}.\n"
@@ -144,8 +147,18 @@ class Restarts:
         """Begin a run whose directory is known."""
         return cls(policy, partial(RunProgress.of_run, recipe, run_dir))
 
-    def judge(self, failure: Failure) -> Decision:
-        """Decide what follows from a failure."""
+    def state(self) -> dict[str, Any]:
+        """Return what a launcher has to know that judges the next failure; plain values."""
+        last = self._last and [dataclasses.asdict(self._last.failure), dataclasses.asdict(self._last.progress)]
+        return {"count": self.count, "in_a_row": self._in_a_row, "last": last}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from what `state` has returned on another node."""
+        self.count, self._in_a_row, last = state["count"], state["in_a_row"], state["last"]
+        self._last = _JudgedFailure(Failure(**last[0]), RunProgress(**last[1])) if last else None
+
+    def judge(self, failure: Failure, *, is_replaced: bool = False) -> Decision:
+        """Decide what follows from a failure; the same one counts anew where its node `is_replaced`."""
         # A user error, and a signal or a time limit that asked the run to end, are no reason for a restart; a signal
         # that a rank got alone is one, also if all have saved. The failure of before at the same iteration, with no
         # checkpoint or logged iteration between, is none. A restart that could not begin is tried again: the run had
@@ -156,7 +169,7 @@ class Restarts:
         seen, before = _JudgedFailure(failure, self._look()), self._last
         if not passing:
             self._last = seen
-        if before is not None and not passing and seen.repeats(before):
+        if before is not None and not passing and not is_replaced and seen.repeats(before):
             return Decision(text=_repeated(before, seen))
         if self.count >= self._limit:
             left = f"All restarts are used up (--max-restarts {self._limit}). {_remedy(seen.progress)}"

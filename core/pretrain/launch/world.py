@@ -54,19 +54,33 @@ class World:
 
 def node_worlds(sizes: list[int], node: int, host: str, port: int) -> list[World]:
     """Return the places of one node's ranks, given every node's number of ranks."""
-    before = sum(sizes[:node])
-    return [
-        World(
-            rank=before + local_rank,
-            world_size=sum(sizes),
-            local_rank=local_rank,
-            local_world_size=sizes[node],
-            node_rank=node,
-            master_addr=host,
-            master_port=port,
-        )
-        for local_rank in range(sizes[node])
-    ]
+    part = NodePart(node=node, ranks=sizes[node], before=sum(sizes[:node]), world_size=sum(sizes))
+    return part.worlds(host, port)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodePart:
+    """Part of a run that one node has; plain values."""
+
+    node: int  # its rank
+    ranks: int  # its own
+    before: int  # ranks of the nodes before it
+    world_size: int  # ranks of all nodes
+
+    def worlds(self, host: str, port: int) -> list[World]:
+        """Return the places of its ranks; `host` has rank 0."""
+        return [
+            World(
+                rank=self.before + local_rank,
+                world_size=self.world_size,
+                local_rank=local_rank,
+                local_world_size=self.ranks,
+                node_rank=self.node,
+                master_addr=host,
+                master_port=port,
+            )
+            for local_rank in range(self.ranks)
+        ]
 
 
 def free_port() -> int:

@@ -14,8 +14,9 @@ import pytest
 from launch.rank_processes import wait_for
 from pretrain.errors import LaunchError
 from pretrain.exit_codes import End, ExitCode
-from pretrain.launch.nodes import attempt, rendezvous, store_client
-from pretrain.launch.nodes.attempt import AttemptPlan, Heartbeat, NodesAbsent, RunEnded
+from pretrain.launch.nodes import attempt, heartbeats, rendezvous, store_client
+from pretrain.launch.nodes.attempt import AttemptPlan, NodesAbsent, RunEnded
+from pretrain.launch.nodes.heartbeats import Heartbeat
 from pretrain.launch.nodes.nodes import Nodes
 from pretrain.launch.nodes.rendezvous import Rendezvous
 from pretrain.launch.nodes.reports import signalled_node
@@ -56,7 +57,7 @@ def all_of(nodes, _):
 @pytest.fixture
 def quick(monkeypatch):
     """Signs follow each other quickly."""
-    monkeypatch.setattr(attempt, "_BEAT", 0.02)
+    monkeypatch.setattr(heartbeats, "_BEAT", 0.02)
     monkeypatch.setattr(attempt, "_ABSENCE", 2.0)
 
 
@@ -107,8 +108,10 @@ def test_node_0_decides_on_the_cause_that_another_node_says_when_it_has_read_the
 
 def test_a_node_that_gives_no_sign_is_the_cause_where_ranks_lost_a_peer(first, port, monkeypatch):
     monkeypatch.setattr(attempt, "_ANSWER_TIMEOUT", 0.0)
-    begin(first, member(port))
+    second = member(port)
+    begin(first, second)
     assert first.settle(LOST, lambda _: Decision())[0] == LOST
+    begin(first, second)
     monkeypatch.setattr(attempt, "_SHORT_SILENCE", 0.0)
     failure, _ = first.settle(LOST, lambda _: Decision())
     assert failure.text.startswith("Node 1 (")

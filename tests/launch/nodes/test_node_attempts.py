@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import socket
 import threading
 from contextlib import nullcontext
 from datetime import timedelta
+from unittest.mock import Mock
 
 import pytest
+from torch.distributed import TCPStore
 
 from launch.rank_processes import wait_for
 from pretrain.errors import RecipeError
 from pretrain.exit_codes import End, ExitCode
 from pretrain.launch import node_attempts, restarts
 from pretrain.launch.node_attempts import run_node
-from pretrain.launch.nodes import attempt
+from pretrain.launch.nodes import attempt, store_client
 from pretrain.launch.nodes.attempt import RunEnded
+from pretrain.launch.nodes.joining import OF_NO_RUN, RUN
 from pretrain.launch.nodes.nodes import Nodes
 from pretrain.launch.nodes.rendezvous import Rendezvous
 from pretrain.launch.placement import Placement
@@ -44,10 +48,10 @@ def run(job, monkeypatch):
     a_job = job("report")
     recipe = load_recipe(a_job.recipe)
 
-    def run(node, run_ranks, policy=POLICY):
+    def run(node, run_ranks, policy=POLICY, resume="no"):
         placement = Placement(recipe=recipe, backend=None, nodes=node, nproc=1, world_size=2)
         monkeypatch.setattr(node_attempts, "_run_ranks", run_ranks)
-        return run_node(placement, a_job, policy)
+        return run_node(placement, dataclasses.replace(a_job, resume=resume), policy)
 
     return run
 
@@ -166,6 +170,30 @@ def test_a_node_that_comes_back_to_another_run_ends_with_the_loss_of_its_own(run
 def test_a_node_does_not_wait_where_node_0_serves_no_longer(run, nodes, cut_off):
     assert run(nodes[1], None).text == "node 0 is lost"
     assert len(cut_off) == 1
+
+
+def test_a_node_waits_for_a_rendezvous_elsewhere_that_is_started_again(run, nodes, cut_off, monkeypatch):
+    elsewhere = dataclasses.replace(nodes[1], external=True)
+    monkeypatch.setattr(store_client, "_PERIOD", 0.01)
+    monkeypatch.setattr(
+        socket, "create_connection", Mock(side_effect=[ConnectionRefusedError(), TimeoutError(), Mock()])
+    )
+    assert run(elsewhere, None, resume="auto") is None
+    assert len(cut_off) == 2
+
+
+def test_a_run_is_not_begun_once_more_at_a_rendezvous_that_was_started_again(run, nodes, monkeypatch):
+    loss, take_part = Failure(rank=0, when=1.0, exit_code=CRASH, text="the store is lost"), node_attempts._take_part
+
+    def lose(*given):
+        if given[-1] is None:
+            raise RunEnded(loss, of_loss=True)
+        return take_part(*given)
+
+    monkeypatch.setattr(node_attempts, "_take_part", lose)
+    store = TCPStore(*nodes[1].endpoint(), is_master=True, wait_for_workers=False)
+    store.set(RUN, OF_NO_RUN)
+    assert run(dataclasses.replace(nodes[1], external=True), None) == loss
 
 
 class Reported:

@@ -27,6 +27,9 @@ HERE = Path(__file__).parents[1]
         ({"rank": 0}, "no effect on one node"),
         ({"count": 2}, "--rdzv HOST:PORT"),
         ({"count": 2, "rendezvous": "a:1", "rank": 2}, "not below --nnodes 2"),
+        ({"count": 2, "rendezvous": "a:1", "rank": 3, "spares": 1}, r"not below --nnodes 2 plus --spares 1"),
+        ({"spares": 1}, "--spares 1 has no effect on one node"),
+        ({"external": True}, "--external-rdzv has no effect on one node"),
     ],
 )
 def test_settings_that_do_not_fit_are_errors(given, words):
@@ -52,7 +55,7 @@ def meet(ranks, sizes):
 
     def join(rank, size):
         rendezvous = Rendezvous(Nodes(count=len(ranks), rendezvous=endpoint, rank=rank))
-        if rendezvous.serves:
+        if rendezvous.leads:
             return rendezvous, rendezvous.begin(rendezvous.meet(size, lambda nodes, _: nodes))
         return rendezvous, rendezvous.join(size)[0]
 

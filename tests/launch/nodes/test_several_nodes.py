@@ -24,12 +24,15 @@ def node(job, tmp_path):
     """Starts the launcher of a node, the first of them node 0; restarts and fewest nodes are its options."""
     endpoint, started = f"127.0.0.1:{free_port()}", []
 
-    def start(train, *options):
+    def start(train, *options, kind="node"):
         words = job(train, prepared=False).to_json(), endpoint, *map(str, options)
-        command = [sys.executable, HERE / "launcher.py", "node", *words]
-        started.append(subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True))
+        return begin(HERE / "launcher.py", kind, *words)
+
+    def begin(*words):
+        started.append(subprocess.Popen([sys.executable, *words], cwd=tmp_path, stderr=subprocess.PIPE, text=True))
         return started[-1]
 
+    start.serve = lambda: begin("-m", "pretrain.cli.main", "rendezvous", "--port", endpoint.rpartition(":")[2])
     yield start
     for process in started:
         if process.poll() is None:
@@ -122,6 +125,38 @@ def test_a_signal_to_one_node_ends_both_without_a_restart_when_their_ranks_have_
     of_rank_1 = next(process for process in nodes if str(process.pid) == parent_of(rank_1))
     of_rank_1.send_signal(signal.SIGTERM)
     assert [ended(process) for process in nodes] == [(ExitCode.SAVED, "")] * 2
+
+
+@pytest.fixture
+def three(node, tmp_path):
+    """Starts three nodes whose rendezvous is served elsewhere; returns the two that train, by rank, and the spare."""
+
+    def start(train):
+        assert "is served at port" in node.serve().stderr.readline()
+        nodes = [node(train, kind="spare") for _ in range(3)]
+        places = [parent_of(pid) for pid in pids_of_ranks(tmp_path / "run")]
+        first, second = (next(process for process in nodes if str(process.pid) == place) for place in places)
+        return first, second, next(process for process in nodes if process not in {first, second})
+
+    return start
+
+
+@pytest.mark.full
+def test_the_run_goes_on_without_node_0_where_the_rendezvous_is_elsewhere(three, tmp_path):
+    lost, *left = three("waiting_in_the_first_attempt")
+    lost.kill()
+    os.kill(pids_of_ranks(tmp_path / "run")[1], signal.SIGKILL)  # it would notice the loss in its next collective
+    for process in left:
+        code, errors = ended(process)
+        assert (code, "ended after 1 restart" in errors) == (0, process is left[0])
+    assert [size for _, size, _ in attempts(tmp_path / "run", 0)] == [2, 2]
+
+
+@pytest.mark.full
+def test_a_signal_to_one_node_ends_a_spare_too(three):
+    nodes = three("until_rank_1_is_signalled")
+    nodes[1].send_signal(signal.SIGTERM)
+    assert [ended(process)[0] for process in nodes] == [ExitCode.SAVED] * 3
 
 
 def test_a_request_for_a_report_at_one_node_reaches_the_ranks_of_all(node, tmp_path):

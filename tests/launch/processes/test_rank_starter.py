@@ -11,7 +11,7 @@ import pytest
 from launch.rank_processes import alive, pids_of_ranks, wait_for
 from pretrain.launch.job import Job
 from pretrain.launch.processes import rank_server
-from pretrain.launch.processes.children import Processes
+from pretrain.launch.processes.children import Processes, prepare_ranks
 from pretrain.launch.processes.failure import CRASH
 from pretrain.launch.processes.rank_starter import SWITCH, RankStarter
 from pretrain.launch.world import LOCALHOST, free_port, node_worlds
@@ -33,11 +33,12 @@ def told(job, rank):
 
 def test_forked_ranks_are_what_started_ones_are_and_their_server_serves_the_next_attempt(job, starter):
     described = job("described")
-    assert ranks(described, starter).run() is None
-    forked = [told(described, rank) for rank in range(2)]
+    prepare_ranks(described, 2, starter)
     server = starter._server._process.pid
     assert ranks(described, starter).run() is None
-    assert starter._server._process.pid == server
+    forked = [told(described, rank) for rank in range(2)]
+    assert ranks(described, starter).run() is None
+    assert starter._server._process.pid == server  # which has begun before the first of them
     with RankStarter(forks=False) as alone:
         assert ranks(described, alone).run() is None
     started = [told(described, rank) for rank in range(2)]

@@ -1,37 +1,35 @@
-"""One attempt of a run, in the store of node 0: the nodes that come and are alive, how it ends, and what follows."""
+"""One attempt of a run, in the store of all nodes: those that come and are alive, how it ends, and what follows.
+
+The node that leads writes a small record for each of the others: what is read of the store grows as their number.
+"""
 
 from __future__ import annotations
 
 import json
 import socket
 import sys
-import threading
 import time
-import weakref
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
-
-from torch.distributed import DistError
 
 from pretrain.launch.nodes.reports import Reports, absent_nodes, shared_node_rank, silent_node
 from pretrain.launch.processes.failure import Failure
 from pretrain.launch.restarts import Decision
-from pretrain.launch.world import free_port, node_worlds
+from pretrain.launch.world import NodePart, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from pretrain.launch.nodes.heartbeats import HeartbeatWatch
     from pretrain.launch.nodes.nodes import Nodes
     from pretrain.launch.nodes.store_client import StoreClient
     from pretrain.launch.world import World
 
-_ARRIVED, _MEMBERS, _DONE, _VERDICT = "arrived", "members", "done", "verdict"
-"""Keys: how many nodes have come; its nodes; begin of those of nodes whose ranks ended well; its failure, and what
-follows."""
+_ARRIVED, _MEMBERS, _BEGUN, _DONE, _VERDICT = "arrived", "members", "begun", "done", "verdict"
+"""Keys: how many nodes have come; its nodes, which only leaders read; what all of them read once it has begun; begin of
+those of nodes whose ranks ended well; its failure, and what follows."""
 _PERIOD = 0.2
-_BEAT = 1.0  # seconds between two heartbeats of a launcher
 _ABSENCE = 3.0  # seconds without a heartbeat after which a launcher does not take part
 SILENCE = 60.0  # seconds without a heartbeat after which the node of a launcher is lost
 _SHORT_SILENCE = 4.0
@@ -39,6 +37,7 @@ _SHORT_SILENCE = 4.0
 they wait a little longer for such a word."""
 _ANSWER_TIMEOUT = 3.0  # seconds that nodes get to end their ranks, and to say why, when they have read of a consequence
 _NOTICE_AFTER = 5.0  # seconds after which node 0 says for whom it waits at a restart
+_REPLACEMENT_AFTER = 5.0  # seconds after which a node that is left out takes part, as no other has come in its place
 ARRIVAL_TIMEOUT = timedelta(minutes=15)
 """How long node 0 waits for the others, and they try to reach it, at first and again."""
 _SHORT_TIMEOUT = 30.0
@@ -55,6 +54,16 @@ class Arrival:
     ranks: int
     host: str
     launcher: str = ""  # identity of its launcher, which gives heartbeats
+    address: str = ""  # at which the others reach it
+    port: int = field(default_factory=free_port)  # for rank 0, if that is here
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Known:
+    """What the nodes of an attempt are chosen by, besides who has come."""
+
+    before: tuple[Arrival, ...] = ()  # nodes of the attempt before
+    left_out: tuple[str, ...] = ()  # launchers of nodes that others are to replace
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,49 +92,6 @@ class RunEnded(Exception):  # noqa: N818  it is no error where the run was asked
         self.of_loss = of_loss  # node 0 is gone, so that nothing is known of the run
 
 
-class Heartbeat(threading.Thread):
-    """Heartbeats of this launcher, one a second, whatever it is doing, until `stop` or the end of the store."""
-
-    def __init__(self, store: StoreClient, launcher: str) -> None:
-        super().__init__(daemon=True, name="heartbeat")
-        self._store = weakref.ref(store)
-        self._key = _beats(launcher)
-        self._end = threading.Event()
-        self.start()
-
-    def run(self) -> None:
-        """Beat each second."""
-        while (store := self._store()) is not None:
-            with suppress(DistError):
-                store.add(self._key, 1)
-            del store
-            if self._end.wait(_BEAT):
-                return
-
-    def stop(self) -> None:
-        """Give no more heartbeats."""
-        self._end.set()
-
-
-class HeartbeatWatch:
-    """Silence of launchers, as seen here."""
-
-    def __init__(self, store: StoreClient) -> None:
-        self._store = store
-        self._seen: dict[str, tuple[int, float]] = {}
-
-    def silence(self, launcher: str) -> float:
-        """Return the seconds since a new heartbeat was seen; 0 at first."""
-        now, latest = time.monotonic(), self._store.add(_beats(launcher), 0)
-        if launcher not in self._seen or self._seen[launcher][0] != latest:
-            self._seen[launcher] = latest, now
-        return now - self._seen[launcher][1]
-
-
-def _beats(launcher: str) -> str:
-    return f"heartbeats/{launcher}"
-
-
 def attempt_prefix(number: int) -> str:
     """Return the prefix of an attempt's keys."""
     return f"attempt {number}"
@@ -140,28 +106,37 @@ class Attempt:
         self._store = store.within(attempt_prefix(number))
         self.reports = Reports(self._store)
         self._watch = watch
-        self._others: list[Arrival] = []
+        self._launcher = ""  # of this node
+        self._arrivals: dict[int, Arrival] = {}
+        self._members: list[Arrival] = []
+        self._begun: dict[str, Any] = {}
         self._crowded: float | None = None
 
-    def arrive(self, place: int | None, ranks: int, launcher: str) -> int:
+    def arrive(self, place: int | None, ranks: int, launcher: str, address: str = "") -> int:
         """Announce this node; return the number of its arrival."""
-        number = self._store.add(_ARRIVED, 1)
-        arrival = Arrival(number=number, place=place, ranks=ranks, host=socket.gethostname(), launcher=launcher)
+        number, self._launcher = self._store.add(_ARRIVED, 1), launcher
+        host = socket.gethostname()
+        arrival = Arrival(number=number, place=place, ranks=ranks, host=host, launcher=launcher, address=address)
         self._store.set(f"arrival/{number}", json.dumps(asdict(arrival)))
         return number
 
-    def gather(self, wanted: Nodes, fewest: int | None, require_no_end: Callable[[], object]) -> list[Arrival]:
-        """Wait on node 0 for the nodes; return those that have come, by rank."""
+    def gather(
+        self, wanted: Nodes, fewest: int | None, require_no_end: Callable[[], object], known: Known
+    ) -> list[Arrival]:
+        """Wait on the node that leads for the nodes; return those that have come, by rank."""
         # `fewest` are enough at a restart, after a short wait. NodesAbsent: they have not come in time. RunEnded: two
         # have one --node-rank, or `require_no_end` raises it.
         began, is_said = time.monotonic(), False
         while True:
-            came = self._came()
-            nodes, waited = in_order(came, wanted.count), time.monotonic() - began
+            came, waited = self._came(), time.monotonic() - began
+            nodes = self._chosen(came, wanted.count, known, waited, fewest)
             self.there = len(nodes)
-            if self.there >= wanted.count and not self._is_crowded(came, wanted):
+            is_awaited = self._misses_survivor(came, known) and waited <= _SHORT_TIMEOUT
+            if self.there >= wanted.count and not is_awaited and not self._is_crowded(came, wanted):
                 return nodes
-            if self.number and fewest is not None and waited > _SHORT_TIMEOUT and self.there >= fewest:
+            only_left_out = len(came) >= wanted.count > self.there  # those are there, and not waited for
+            is_short = self.number > 0 and (only_left_out or waited > _SHORT_TIMEOUT)
+            if is_short and not is_awaited and fewest is not None and self.there >= fewest:
                 return nodes
             if waited > ARRIVAL_TIMEOUT.total_seconds():
                 raise NodesAbsent(absent_nodes(wanted, self.there, ARRIVAL_TIMEOUT, at_restart=self.number > 0))
@@ -173,14 +148,38 @@ class Attempt:
 
     def _came(self) -> list[Arrival]:
         """Return the nodes that have come, and whose launchers still give heartbeats."""
-        keys = [f"arrival/{number}" for number in range(1, self._store.add(_ARRIVED, 0) + 1)]
-        came = [Arrival(**json.loads(self._store.get(key))) for key in keys if self._store.check([key])]
-        return [node for node in came if self._watch.silence(node.launcher) < _ABSENCE]
+        for number in range(1, self._store.add(_ARRIVED, 0) + 1):
+            key = f"arrival/{number}"
+            if number not in self._arrivals and self._store.check([key]):
+                self._arrivals[number] = Arrival(**json.loads(self._store.get(key)))
+        came = [self._arrivals[number] for number in sorted(self._arrivals)]
+        silences = self._watch.silences([node.launcher for node in came])
+        return [node for node, silence in zip(came, silences, strict=True) if silence < _ABSENCE]
+
+    def _chosen(
+        self, came: Sequence[Arrival], count: int, known: Known, waited: float, fewest: int | None
+    ) -> list[Arrival]:
+        """Return at most `count` nodes by rank: those of the attempt before keep their places, spares fill the gaps."""
+        own = self._launcher  # this node leads, so it takes part
+        able = [node for node in came if node.launcher == own or node.launcher not in known.left_out]
+        enough = count if fewest is None else fewest
+        if len(able) < enough and waited > _REPLACEMENT_AFTER:  # better with them than not at all
+            able = list(came)
+        before = {node.launcher for node in known.before}
+        return in_order(
+            sorted(able, key=lambda node: (node.launcher not in before, node.launcher != own, node.number)), count
+        )
+
+    def _misses_survivor(self, came: Sequence[Arrival], known: Known) -> bool:
+        """Say whether a node of the attempt before, whose launcher is alive, has not come yet."""
+        there = {node.launcher for node in came}
+        away = [node.launcher for node in known.before if node.launcher not in there]
+        return any(silence < _ABSENCE for silence in self._watch.silences(away))
 
     def _is_crowded(self, came: Sequence[Arrival], wanted: Nodes) -> bool:
         """Say whether there are too many nodes, one of which may be gone; RunEnded: two have one --node-rank."""
         same = [] if self.number else with_one_place(came)
-        if len(came) <= wanted.count and not same:
+        if len(came) <= wanted.count + wanted.spares and not same:
             return False
         self._crowded = self._crowded or time.monotonic()
         if time.monotonic() - self._crowded < 1.5 * _ABSENCE:
@@ -197,37 +196,86 @@ class Attempt:
             f"then {after}. To bring a missing node back, give the same command there.\n"
         )
 
-    def begin(self, members: Sequence[Arrival], plan: AttemptPlan | None) -> None:
-        """Begin it with these nodes, on node 0."""
-        record = {"nodes": [asdict(node) for node in members], "port": free_port(), "plan": plan and asdict(plan)}
-        self._store.set(_MEMBERS, json.dumps(record))
+    def begin(self, members: Sequence[Arrival], plan: AttemptPlan | None, left_out: Sequence[str] = ()) -> NodePart:
+        """Begin it with these nodes, on the one that leads; return the part of that."""
+        self._members = list(members)
+        before, world_size, parts = 0, sum(node.ranks for node in members), {}
+        for place, node in enumerate(members):
+            parts[node.launcher] = NodePart(node=place, ranks=node.ranks, before=before, world_size=world_size)
+            before += node.ranks
+        records = {_part_of(launcher): json.dumps(asdict(part)) for launcher, part in parts.items()}
+        self._store.multi_set({**records, _MEMBERS: json.dumps([asdict(node) for node in members])})
+        begun = {
+            "nodes": len(members),
+            "host": members[0].address,
+            "port": members[0].port,
+            "plan": plan and asdict(plan),
+            "left_out": list(left_out),
+        }
+        self._store.set(_BEGUN, json.dumps(begun))
+        return parts[self._launcher]
 
     def has_begun(self) -> bool:
-        """Say whether node 0 has chosen the nodes."""
-        return self._store.check([_MEMBERS])
+        """Say whether the node that leads has chosen the nodes."""
+        return self._store.check([_BEGUN])
+
+    def own(self) -> Arrival:
+        """Return the arrival of this node, which leads and has gathered the others."""
+        return next(node for node in self._arrivals.values() if node.launcher == self._launcher)
+
+    def waiting(self, members: Sequence[Arrival]) -> list[str]:
+        """Return the hosts of nodes that have come and take no part, on the node that leads."""
+        chosen = {node.launcher for node in members}
+        return [node.host for node in self._arrivals.values() if node.launcher not in chosen]
+
+    def size(self) -> int:
+        """Return how many nodes an attempt has that has begun."""
+        return int(self._common()["nodes"])
+
+    def leaves_out(self, launcher: str) -> bool:
+        """Say whether an attempt that has begun leaves out the node of this launcher, which has caused failures."""
+        return launcher in self._common()["left_out"]
 
     def members(self) -> list[Arrival]:
-        """Return the nodes of an attempt that has begun."""
-        return [Arrival(**node) for node in self._record()["nodes"]]
+        """Return the nodes of an attempt that has begun, all of them: for the node that leads, or is to lead."""
+        if not self._members:
+            self._members = [Arrival(**node) for node in json.loads(self._store.get(_MEMBERS))]
+        return self._members
 
     def plan(self) -> AttemptPlan | None:
-        """Return what node 0 has decided, in a run that it has prepared."""
-        plan = self._record()["plan"]
+        """Return what was decided by the node that leads, in a run that it has prepared."""
+        plan = self._common()["plan"]
         return AttemptPlan(**{**plan, "holder": tuple(plan["holder"])}) if plan else None
 
-    def worlds(self, place: int, host: str) -> list[World]:
-        """Return the places of the ranks of the node at a place; `host` has rank 0."""
-        members = self.members()
-        self._others = members[1:]  # node 0 judges
-        return node_worlds([node.ranks for node in members], place, host, self._record()["port"])
+    def part(self, launcher: str) -> NodePart | None:
+        """Return the part that the node of this launcher has in an attempt that has begun; None: none."""
+        key = _part_of(launcher)
+        return NodePart(**json.loads(self._store.get(key))) if self._store.check([key]) else None
+
+    def worlds(self, part: NodePart, host: str) -> list[World]:
+        """Return the places of the ranks of a node; `host` has rank 0, if that has told no address."""
+        begun = self._common()
+        return part.worlds(begun["host"] or host, begun["port"])
+
+    def spares(self, left_out: Sequence[str]) -> int:
+        """Return how many nodes wait that may take the place of another, on the node that leads."""
+        taken = {*left_out, *(node.launcher for node in self.members())}
+        return sum(node.launcher not in taken for node in self._came())
 
     def lost_node(self, seconds: float) -> Failure | None:
         """Return the loss of a node whose launcher has sent no heartbeat for so long."""
-        for place, node in enumerate(self._others, 1):
-            silence = self._watch.silence(node.launcher)
+        self._came()  # a spare's silence counts from when it is seen here
+        others = self._others()
+        silences = self._watch.silences([node.launcher for node in others.values()])
+        for (place, node), silence in zip(others.items(), silences, strict=True):
             if silence > seconds:
                 return silent_node(place, node.host, silence)
         return None
+
+    def _others(self) -> dict[int, Arrival]:
+        """Return the other nodes by their places."""
+        members = self.members() if self.has_begun() else []
+        return {place: node for place, node in enumerate(members) if node.launcher != self._launcher}
 
     def decide(
         self, failure: Failure | None, judge: Callable[[Failure], Decision], ended: Callable[[], Failure | None]
@@ -235,11 +283,10 @@ class Attempt:
         """Decide on node 0 what follows; return the failure of the run, and the verdict."""
         if failure is None or failure.stopped:
             failure = self._failure_of_others(ended) or self.reports.stopped()
-        else:
-            failure = self._explained(failure)
+        failure = failure and self._explained(failure)
         verdict = judge(failure) if failure else Decision()
-        self._store.set(_VERDICT, json.dumps([failure and asdict(failure), asdict(verdict)]))
-        return failure, verdict
+        self._store.compare_set(_VERDICT, "", json.dumps([failure and asdict(failure), asdict(verdict)]))
+        return self.decided()  # by another node, if that has led meanwhile
 
     def set_done(self, place: int) -> None:
         """Say that the ranks of the node at a place have ended well, or have saved."""
@@ -267,22 +314,27 @@ class Attempt:
     def _failure_of_others(self, ended: Callable[[], Failure | None]) -> Failure | None:
         """Wait until the ranks of all nodes have ended; return the failure of some."""
         # A launcher that is lost by then costs nothing: the training is over, and a warning is enough.
-        left = dict(enumerate(self._others, 1))
-        while left:
+        left = self._others()
+        while left and not self._store.check([f"{_DONE}/{place}" for place in left]):
             if failure := ended() or self.reports.failure():
                 return failure
-            for place, node in list(left.items()):
-                silence = self._watch.silence(node.launcher)
-                if self._store.check([f"{_DONE}/{place}"]):
+            silences = self._watch.silences([node.launcher for node in left.values()])
+            for (place, node), silence in zip(list(left.items()), silences, strict=True):
+                if silence > SILENCE:
                     del left[place]
-                elif silence > SILENCE:
-                    del left[place]
-                    sys.stderr.write(f"warning: {silent_node(place, node.host, silence)}\n")
+                    if not self._store.check([f"{_DONE}/{place}"]):
+                        sys.stderr.write(f"warning: {silent_node(place, node.host, silence)}\n")
             time.sleep(_PERIOD if left else 0)
         return None
 
-    def _record(self) -> Any:
-        return json.loads(self._store.get(_MEMBERS))
+    def _common(self) -> dict[str, Any]:
+        if not self._begun:
+            self._begun = json.loads(self._store.get(_BEGUN))
+        return self._begun
+
+
+def _part_of(launcher: str) -> str:
+    return f"part of {launcher}"
 
 
 def with_one_place(arrivals: Sequence[Arrival]) -> list[Arrival]:
@@ -298,7 +350,7 @@ def in_order(arrivals: Sequence[Arrival], count: int) -> list[Arrival]:
     """Return at most `count` nodes in the order of their ranks: on their places, then as they came."""
     placed: dict[int, Arrival] = {}
     others = []
-    for arrival in sorted(arrivals, key=lambda each: each.number):
+    for arrival in arrivals:
         if arrival.place is None or not 0 <= arrival.place < count or arrival.place in placed:
             others.append(arrival)
         else:

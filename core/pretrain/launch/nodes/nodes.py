@@ -28,22 +28,30 @@ class Nodes:
     """The nodes of a run on which `pretrain` starts the ranks itself, by the same command on each."""
 
     count: int = 1
-    rendezvous: str | None = None  # "HOST:PORT", HOST being one of them; None for a single node
+    rendezvous: str | None = None  # "HOST:PORT", HOST being one of them or `external`; None for a single node
     rank: int | None = None  # of this node; None: HOST is node 0, the others count in the order of arrival
     run: str = ""  # identity of the run if `--hostfile` started this node
+    spares: int = 0  # nodes beyond `count` that wait, to take the place of one that is lost
+    external: bool = False  # `pretrain rendezvous` serves the rendezvous, not node 0
 
     def __post_init__(self) -> None:
         if self.count == 1 and not self.of_hostfile and (self.rendezvous is not None or self.rank is not None):
             msg = "--rdzv and --node-rank have no effect on one node.\nPass --nnodes N as well, or leave them out."
             raise LaunchError(msg)
         if self.count > 1 and self.rendezvous is None:
+            where = "is where `pretrain rendezvous` runs" if self.external else "is one of them, PORT is free there"
             msg = (
                 f"--nnodes {self.count} needs a rendezvous: --rdzv HOST:PORT.\n"
-                "Give the same command on every node; HOST is one of them, PORT is free there."
+                f"Give the same command on every node; HOST {where}."
             )
             raise LaunchError(msg)
-        if self.rank is not None and self.rank >= self.count:
-            msg = f"--node-rank {self.rank} is not below --nnodes {self.count}; nodes are counted from 0."
+        if self.rank is not None and self.rank >= self.count + self.spares:
+            spares = f" plus --spares {self.spares}" if self.spares else ""
+            msg = f"--node-rank {self.rank} is not below --nnodes {self.count}{spares}; nodes are counted from 0."
+            raise LaunchError(msg)
+        if self.count == 1 and (self.spares or self.external):
+            option = f"--spares {self.spares}" if self.spares else "--external-rdzv"
+            msg = f"{option} has no effect on one node.\nPass --nnodes N and --rdzv HOST:PORT as well, or leave it out."
             raise LaunchError(msg)
 
     @property

@@ -13,6 +13,7 @@ from torch.distributed import DistError
 
 from pretrain.launch.processes.failure import CRASH, USER_ERROR, Failure, root_cause
 from pretrain.launch.processes.supervision import REQUEST_SIGNALS
+from pretrain.report.plain_text import some_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 _FAILURE, _STOPPED, _TOLD = "failure", "stopped", "told"
 """Keys of an attempt: the failure that says most about its end so far; why the ranks have stopped without one; the
 failure of a rank that writes a checkpoint before it ends, which ends no other rank."""
+
+_NAMES = 8  # hosts that a line names at most
 
 
 class Reports:
@@ -119,8 +122,13 @@ def silent_node(place: int, host: str, seconds: float) -> Failure:
 
 
 def lost_node_0(nodes: Nodes, *, trains: bool) -> Failure:
-    """Return the loss of the node that serves the rendezvous; a training can be resumed."""
+    """Return the loss of the node, or the process, that serves the rendezvous; a training can be resumed."""
     lost, again = f"--rdzv {nodes.rendezvous}: node 0", "It cannot be replaced: give the command again on all nodes"
+    if nodes.external:
+        lost, again = (
+            f"--rdzv {nodes.rendezvous}: `pretrain rendezvous`",
+            "Start it again there, and where a node has ended give the command again",
+        )
     if nodes.of_hostfile:
         lost, again = f"--hostfile: the first host, {nodes.endpoint()[0]}", "Give the command again"
     text = (
@@ -128,6 +136,25 @@ def lost_node_0(nodes: Nodes, *, trains: bool) -> Failure:
         f"{again}{', with --resume auto' if trains else ''}."
     )
     return Failure(text=text, of_launcher=True)
+
+
+def who_trains(nodes: Nodes, members: Sequence[str], waiting: Sequence[str]) -> str:
+    """Return the line that names the hosts that train, and those that wait, at the begin of an attempt."""
+    train = f"--spares {nodes.spares}: {some_of(members, _NAMES)} train"
+    return f"{train}; {some_of(waiting, _NAMES) if waiting else 'none'} waiting\n"
+
+
+def waiting_spare(nodes: Nodes, members: int, *, is_left_out: bool) -> str:
+    """Return the line of a node that waits, which an attempt has not taken."""
+    rest = "this one joins at the next restart"
+    if is_left_out:
+        rest = (
+            "this one has caused failures and is left out while others are there. "
+            "Once it is mended, end this process and give the same command again"
+        )
+    elif nodes.spares:
+        rest = "this one is a spare, and takes the place of one that is lost"
+    return f"--rdzv {nodes.rendezvous}: the run continues with {members} node{'s' * (members > 1)}; {rest}.\n"
 
 
 def absent_nodes(nodes: Nodes, there: int, waited: timedelta, *, at_restart: bool) -> Failure:

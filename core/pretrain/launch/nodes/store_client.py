@@ -110,6 +110,15 @@ class StoreClient:
         """Set a key."""
         self._ask(lambda store: store.set(key, value))
 
+    def multi_get(self, keys: list[str]) -> list[bytes]:
+        """Return the values of keys that are there, by one question."""
+        return [bytes(value) for value in self._ask(lambda store: store.multi_get(keys))] if keys else []
+
+    def multi_set(self, values: dict[str, str]) -> None:
+        """Set keys, by one question."""
+        keys, texts = list(values), list(values.values())
+        self._ask(lambda store: store.multi_set(keys, texts))  # type: ignore[attr-defined]  # torch's stubs miss it
+
     def check(self, keys: list[str]) -> bool:
         """Say whether all the keys are there."""
         return bool(self._ask(lambda store: store.check(keys)))
@@ -152,21 +161,32 @@ def connect_within(endpoint: tuple[str, int], timeout: timedelta) -> TCPStore:
         time.sleep(_PERIOD)
 
 
-def is_served_again(endpoint: tuple[str, int], timeout: timedelta, notice: str) -> bool:
+def is_served_again(endpoint: tuple[str, int], timeout: timedelta, notice: str, *, elsewhere: bool = False) -> bool:
     """Wait until a host that is cut off can be reached; return False if it never can, or nothing serves there now."""
+    # Who serves `elsewhere` than on a node may be started again, so nothing there now may still become something.
     deadline = time.monotonic() + timeout.total_seconds()
     while time.monotonic() < deadline:
         try:
             socket.create_connection(endpoint, timeout=_TRY).close()
-        except ConnectionRefusedError:
-            return False
-        except OSError:
+        except OSError as error:
+            if isinstance(error, ConnectionRefusedError) and not elsewhere:
+                return False
             sys.stderr.write(notice)
             notice = ""
             time.sleep(_PERIOD)
         else:
             return True
     return False
+
+
+def own_address(endpoint: tuple[str, int]) -> str:
+    """Return the address by which others reach this machine: that towards the store, or the store's if it is here."""
+    try:
+        with socket.create_connection(endpoint, timeout=_TRY) as way:
+            own, store = way.getsockname()[0], way.getpeername()[0]
+    except OSError as error:
+        raise DistError(str(error)) from error
+    return endpoint[0] if own == store else str(own)
 
 
 def is_here(host: str) -> bool:

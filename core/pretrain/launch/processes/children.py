@@ -162,15 +162,24 @@ class Processes:
 
     def _start(self, world: World) -> _Child:
         failure_file = self._folder.path / f"{world.rank}.json"
-        common = {
-            **default_variables(world.local_world_size),
-            **os.environ,  # what the user has set stays
-            COMMAND: os.environ.get(COMMAND) or shlex.join(sys.argv),
-            PARENT: str(os.getpid()),
-        }
         own = {**world.environment(), FAILURE_FILE: str(failure_file)}
-        process = self._starter.start(self._job, common, own)
+        process = self._starter.start(self._job, _common_variables(world.local_world_size), own)
         return _Child(world.rank, process, failure_file)
+
+
+def prepare_ranks(job: AnyJob, nproc: int, starter: RankStarter) -> None:
+    """Let the imports of ranks begin that may be started here later."""
+    with children_ignoring_request_signals():
+        starter.prepare(job, _common_variables(nproc))
+
+
+def _common_variables(nproc: int) -> dict[str, str]:
+    return {
+        **default_variables(nproc),
+        **os.environ,  # what the user has set stays
+        COMMAND: os.environ.get(COMMAND) or shlex.join(sys.argv),
+        PARENT: str(os.getpid()),
+    }
 
 
 _PREFIX, _MARK = "pretrain-ranks-", "lock"

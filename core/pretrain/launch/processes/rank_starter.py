@@ -93,13 +93,16 @@ class RankStarter:
             self._server.end()
             self._server = None
 
+    def prepare(self, job: AnyJob, common: Mapping[str, str]) -> None:
+        """Let the imports begin, for ranks that `start` later with these variables."""
+        if self._forks and self._server is None:
+            self._server = _Server(job, common)
+
     def start(self, job: AnyJob, common: Mapping[str, str], own: Mapping[str, str]) -> RankProcess:
         """Start a rank, with the variables that all ranks of this launcher have and those of its own."""
         if self._forks:
             try:
-                if self._server is None:
-                    self._server = _Server(job, common)
-                    self._server.wait()
+                self._server = self._server or _Server(job, common)
                 return self._server.fork(job, {**common, **own})
             except _NoForkError as no:
                 sys.stderr.write(_NOTICE.format(reason=no))
@@ -127,6 +130,7 @@ class _NoForkError(Exception):
 
 class _Server:
     def __init__(self, job: AnyJob, variables: Mapping[str, str]) -> None:
+        self._is_ready = False
         self._connection, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with its:
             self._process = subprocess.Popen(
@@ -137,16 +141,19 @@ class _Server:
                 pass_fds=[its.fileno()],
             )
 
-    def wait(self) -> None:
+    def _wait(self) -> None:
         """Wait for the imports."""
         is_main = threading.current_thread() is threading.main_thread()
         with stop_signals_exit() if is_main else nullcontext():
             answer = self._answer()
         if answer != READY.decode():
             raise _NoForkError(answer, may_pass=False)
+        self._is_ready = True
 
     def fork(self, job: AnyJob, variables: Mapping[str, str]) -> ForkedRank:
-        """Have a child of this process forked."""
+        """Have a child of this process forked, once the imports are done."""
+        if not self._is_ready:
+            self._wait()
         request = json.dumps({"job": job.to_json(), "variables": variables}).encode()
         with _adopting():
             try:
