@@ -43,6 +43,22 @@ def test_ranks_that_do_not_fit_the_layout(text_tokens, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("profile={start: 2, steps: 1, ranks: [3]}", "there is no rank 3"),
+        pytest.param("evaluation.tasks=[lambadda]", "'lambadda' is no task", marks=pytest.mark.full),
+    ],
+)
+def test_a_mistake_that_the_ranks_find_leaves_the_directory_to_the_corrected_command(
+    setting, words, text_tokens, tmp_path
+):
+    if "tasks" in setting:
+        pytest.importorskip("lm_eval")
+    assert words in mistake(*tiny(text_tokens, tmp_path / "run", setting))
+    assert not (tmp_path / "run").exists()
+
+
 def test_missing_data_names_the_file_and_the_command(tmp_path):
     printed = mistake(*tiny(tmp_path / "absent", tmp_path / "run"))
     assert "absent" in printed

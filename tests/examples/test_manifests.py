@@ -109,6 +109,20 @@ def test_options_exist(path):
     assert read["max_restarts"] > 0
 
 
+@pytest.mark.parametrize("path", [JOB, TRAINJOB])
+def test_cores_and_memory_are_asked_for_and_the_lines_for_rdma_fit_the_schema(models, tmp_path, monkeypatch, path):
+    text = (EXAMPLES / path).read_text()
+    asked = {name for line in re.findall(r" requests: {(.*)}", text) for name in re.findall(r"(\w+):", line)}
+    assert asked == {"cpu", "memory"}
+    text, removed = re.subn(r"^ +limits: .*\n", "", text, flags=re.MULTILINE)
+    text, taken = re.subn(r"^( +)# (limits|securityContext): ", r"\1\2: ", text, flags=re.MULTILINE)
+    assert (removed, taken) == (1, 2)
+    monkeypatch.setattr("examples.conftest.EXAMPLES", tmp_path)
+    (tmp_path / path).parent.mkdir()
+    (tmp_path / path).write_text(text)
+    assert [refused(models, document) for document in documents(path)] == ["", ""]
+
+
 def test_the_jobs_names_and_numbers_agree():
     service, job = documents(JOB)
     name, spec = job["metadata"]["name"], job["spec"]

@@ -1,6 +1,9 @@
 """One bar for all long work: on a terminal it is drawn, in a log it is a line now and then."""
 
 import io
+import random
+import sys
+from unittest.mock import patch
 
 import pytest
 
@@ -52,3 +55,13 @@ def test_it_may_be_closed_twice(terminal):
     bar = ProgressBar(stream=io.StringIO(), terminal=terminal)
     bar.close()
     bar.close()
+
+
+def test_a_bar_leaves_pythons_random_generator_as_it_is():
+    before = random.getstate()
+    with patch.dict(sys.modules):
+        for name in [name for name in sys.modules if name.partition(".")[0] == "rich"]:
+            del sys.modules[name]  # one of them draws a number when it is imported
+        with ProgressBar(stream=io.StringIO(), terminal=True) as bar:
+            bar.show(1, 2, "working")
+    assert random.getstate() == before

@@ -13,7 +13,7 @@ from pretrain.cpu.backend import CpuBackend
 from pretrain.errors import BackendError, RecipeError
 from pretrain.training.event import Event
 from pretrain.training.events import Checkpoints
-from pretrain.training.profiling import ProfileRequests, Profiling
+from pretrain.training.profiling import ProfileRequests, Profiling, require_profile
 from pretrain.training.progress import Progress
 from pretrain.training.reporting import trace_recording
 
@@ -50,6 +50,15 @@ class Recording:
             raise self.errors[name]
 
 
+def alone_with(recipe, backend):
+    return SimpleNamespace(
+        plugins=SimpleNamespace(backend=backend),
+        world=SimpleNamespace(rank=0, world_size=1),
+        device=torch.device("cpu"),
+        recipe=recipe,
+    )
+
+
 @pytest.fixture
 def profiled(training, tmp_path, monkeypatch):
     """Make a training with the event first, and the requests that it answers."""
@@ -61,12 +70,7 @@ def profiled(training, tmp_path, monkeypatch):
         notes = []
         monkeypatch.setattr(run.meter.logger, "note", notes.append)
         run.engine.models = []
-        setup = SimpleNamespace(
-            plugins=SimpleNamespace(backend=backend or CpuBackend()),
-            world=SimpleNamespace(rank=0),
-            device=torch.device("cpu"),
-            recipe=run.recipe,
-        )
+        setup = alone_with(run.recipe, backend or CpuBackend())
         requests = ProfileRequests()
         profiling = Profiling(run, setup, kernels=None, requests=requests, run_dir=tmp_path)
         return replace(run, events=(profiling, *run.events)), requests, notes
@@ -192,7 +196,7 @@ def test_no_error_of_a_profiler_ends_the_training_and_each_is_told_once(profiled
 def test_a_profile_that_never_comes_is_told_of_before_the_training(profiled, done, overrides, why):
     progress = Progress(iteration=done)
     run, _, notes = profiled("profile={start: 5, steps: 1}", *overrides, progress=progress)
-    run.events[0].check(resumed=True)
+    run.events[0].note_missing()
     assert notes == ([] if why is None else [f"profile.start: 5: no profile is taken: {why}"])
 
 
@@ -208,26 +212,26 @@ def test_sigusr2_is_a_vote_of_this_rank_once():
     assert signal.getsignal(signal.SIGUSR2) == before
 
 
-def test_a_rank_that_is_not_there_is_an_error_but_not_for_a_run_that_has_lost_nodes(profiled):
-    run, _, _ = profiled("profile.ranks=[0, 3]")
+def test_a_rank_that_is_not_there_is_an_error_but_not_for_a_run_that_has_lost_nodes(make, tmp_path):
+    setup = alone_with(make("profile.ranks=[0, 3]"), CpuBackend())
     with pytest.raises(
         RecipeError, match=r"profile.ranks: there is no rank 3: rank 0 is alone.\nName ranks of this run."
     ):
-        run.events[0].check(resumed=False)
-    run.events[0].check(resumed=True)
+        require_profile(setup, tmp_path, resumed=False)
+    require_profile(setup, tmp_path, resumed=True)
 
 
-def test_a_device_without_a_profiler_of_its_own_says_so(profiled):
-    run, _, _ = profiled("profile.use_pytorch_profiler=false")
+def test_a_device_without_a_profiler_of_its_own_says_so(make, tmp_path):
+    setup = alone_with(make("profile.use_pytorch_profiler=false"), CpuBackend())
     with pytest.raises(
         BackendError, match=r"needs a profiler of the device; backend 'cpu' has none.\nLeave the key out"
     ):
-        run.events[0].check(resumed=False)
+        require_profile(setup, tmp_path, resumed=False)
 
 
 def test_memory_that_is_not_recorded_is_told_of_before_the_training(profiled):
     run, _, notes = profiled("profile={start: 2, steps: 1, memory: true}")
-    run.events[0].check(resumed=False)
+    run.events[0].note_missing()
     (note,) = notes
     assert note.startswith(
         "profile.memory: backend 'cpu' keeps no record of its allocations: there will be no snapshot"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import sys
 import threading
 import time
@@ -100,9 +101,11 @@ def _is_watched(stream: TextIO) -> bool:
 
 
 def _bar(stream: TextIO, *, force: bool | None, stays: bool) -> Progress:
+    state = random.getstate()
     from rich import console as rich_console  # noqa: PLC0415  rich is imported only for a terminal
     from rich.progress import BarColumn, Progress, TextColumn  # noqa: PLC0415
 
+    random.setstate(state)  # rich.style draws a number when it is imported; checkpoints have the state
     console = rich_console.Console(file=stream, force_terminal=force, highlight=False, markup=False)
     columns = BarColumn(bar_width=None), TextColumn("{task.description}", markup=False)
     return Progress(*columns, console=console, refresh_per_second=4, expand=True, transient=not stays)

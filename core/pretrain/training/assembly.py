@@ -21,7 +21,7 @@ from pretrain.report.hang.position import LOAD
 from pretrain.training.event import GcControl
 from pretrain.training.events import Checkpoints, Continuation, CopiesOnNodes, Evaluations, LogLines, evaluation_pending
 from pretrain.training.loop import Training
-from pretrain.training.profiling import ProfileRequests, Profiling
+from pretrain.training.profiling import ProfileRequests, Profiling, require_profile
 from pretrain.training.progress import Length
 from pretrain.training.rank_setup import RankSetup
 from pretrain.training.reporting.meter import Meter
@@ -34,7 +34,7 @@ from pretrain.training.safeguards.spike_response import SpikeResponse
 from pretrain.training.safeguards.spike_watch import SpikeWatch
 from pretrain.training.saving import open_saving, start_from
 from pretrain.training.stopping import Stopping
-from pretrain.training.task_evaluation import TaskEvaluations
+from pretrain.training.task_evaluation import TaskEvaluation, TaskEvaluations
 from pretrain.training.training_data import RewindableBatches, TrainingData
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ def assemble(
     # The backend's device is available, and the bridge is installed for it. With `resume` the run in `run_dir`
     # continues; it was `started` at these seconds since the epoch.
     setup = RankSetup.of(recipe, plugins, world)
+    require_profile(setup, run_dir, resumed=resume)
     with (
         groups.joined(plugins.backend, world.rank, world.world_size, recipe.parallel.distributed_timeout_minutes),
         rank_watch(recipe, plugins, world, run_dir) as position,
@@ -71,6 +72,8 @@ def assemble(
             data, progress, remark = _start(setup, engine, run_dir, copies, resume=resume)
         length = Length.of(recipe, progress, setup.layout)
         watch = SpikeWatch.of(setup, progress)
+        # Mistakes in them are told before anything is written: the corrected command finds no run in its directory.
+        tasks = TaskEvaluation(setup, engine, quiet=True, position=position) if recipe.evaluation.tasks else None
         with (
             ProfileRequests() as requests,
             Stopping(recipe, requests, *filter(None, (watch,))) as stopping,  # left when the loggers have finished
@@ -96,9 +99,9 @@ def assemble(
                 meter=meter,
             )
             profiling = Profiling(training, setup, kernels, requests, run_dir)
-            profiling.check(resumed=resume)
+            profiling.note_missing()
             is_pending = resume and evaluation_pending(recipe, logger, progress)
-            events = _events(training, setup, data, saving, watch, clock, is_pending=is_pending)
+            events = _events(training, setup, data, saving, watch, clock, tasks, is_pending=is_pending)
             yield replace(training, events=(profiling, *events))
         engine.close()
 
@@ -110,6 +113,7 @@ def _events(
     saving: Saving | None,
     watch: SpikeWatch | None,
     clock: LocalClock | None,
+    tasks: TaskEvaluation | None,
     *,
     is_pending: bool,
 ) -> tuple[Event, ...]:
@@ -130,7 +134,7 @@ def _events(
         None if saving is None else Checkpoints(training, saving, health, spikes),
         None if saving is None or saving.copies is None else CopiesOnNodes(training, saving),
         Evaluations(training, data.evaluation(), is_pending) if evaluation.interval else None,
-        TaskEvaluations.of(training, setup) if evaluation.tasks else None,
+        None if tasks is None else TaskEvaluations(training, tasks),
         Continuation(training, setup.tokenizer) if evaluation.prompt else None,
         training.meter.garbage,
     )

@@ -7,8 +7,6 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-import torch.distributed as dist
-
 from pretrain.collectives import tree_of_world
 from pretrain.errors import BackendError, RecipeError
 from pretrain.report.step_summary import FOLDER, StepSummary, summary_text
@@ -69,6 +67,24 @@ class ProfileRequests:
         self._own = True
 
 
+def require_profile(setup: RankSetup, run_dir: Path, *, resumed: bool) -> None:
+    """Raise a RecipeError or BackendError if the recipe's profile cannot be taken.
+
+    A resumed run may have fewer ranks: those that are left are profiled.
+    """
+    section, backend, last = setup.recipe.profile, setup.plugins.backend, setup.world.world_size - 1
+    if max(section.ranks) > last and not resumed:
+        there = f"ranks 0 to {last} are there" if last else "rank 0 is alone"
+        msg = f"profile.ranks: there is no rank {max(section.ranks)}: {there}.\nName ranks of this run."
+        raise RecipeError(msg)
+    if not section.use_pytorch_profiler and backend.profiler(run_dir / FOLDER) is None:
+        msg = (
+            f"profile.use_pytorch_profiler: false needs a profiler of the device; backend '{backend.name}' has "
+            "none.\nLeave the key out: torch's profiler records the trace."
+        )
+        raise BackendError(msg)
+
+
 class Profiling(Event):
     """Records the steps of a profile on the ranks that the recipe names, and tells where their time went.
 
@@ -88,26 +104,12 @@ class Profiling(Event):
         self._recording: Recording | None = None
         self._error: Exception | None = None  # of this rank's profile: told at its end, since it ends no training
 
-    def check(self, *, resumed: bool) -> None:
-        """Raise a RecipeError or BackendError if the recipe's profile cannot be taken.
-
-        A resumed run may have fewer ranks: those that are left are profiled.
-        """
-        section, backend, last = self._section, self._backend, dist.get_world_size() - 1
-        if max(section.ranks) > last and not resumed:
-            there = f"ranks 0 to {last} are there" if last else "rank 0 is alone"
-            msg = f"profile.ranks: there is no rank {max(section.ranks)}: {there}.\nName ranks of this run."
-            raise RecipeError(msg)
-        if not section.use_pytorch_profiler and backend.profiler(self._folder) is None:
-            msg = (
-                f"profile.use_pytorch_profiler: false needs a profiler of the device; backend '{backend.name}' has "
-                "none.\nLeave the key out: torch's profiler records the trace."
-            )
-            raise BackendError(msg)
-        if section.memory and backend.memory_recorder() is None:
-            rest = "; the trace has the sizes of tensors" if section.use_pytorch_profiler else ""
+    def note_missing(self) -> None:
+        """Tell of what will be missing, and of a profile that never comes."""
+        if self._section.memory and self._backend.memory_recorder() is None:
+            rest = "; the trace has the sizes of tensors" if self._section.use_pytorch_profiler else ""
             self._training.meter.logger.note(
-                f"profile.memory: backend '{backend.name}' keeps no record of its allocations: there will be no "
+                f"profile.memory: backend '{self._backend.name}' keeps no record of its allocations: there will be no "
                 f"snapshot{rest}."
             )
         self._note_missed()

@@ -163,12 +163,6 @@ class TaskEvaluations(Event):
     training: Training
     evaluation: TaskEvaluation
 
-    @classmethod
-    def of(cls, training: Training, setup: RankSetup) -> TaskEvaluations:
-        """Load the tasks; all ranks call it together."""
-        position = training.meter.timers.position
-        return cls(training, TaskEvaluation(setup, training.engine, quiet=True, position=position))
-
     def after_iteration(self, due: Due) -> bool:
         """Evaluate if it is due."""
         every = self.training.recipe.evaluation.tasks_interval

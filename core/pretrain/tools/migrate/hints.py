@@ -50,8 +50,13 @@ _NANOGPT: dict[str, Meaning] = {
     "grad_clip": Mapped("optimizer.clip_grad"),
     "max_iters": Mapped("train.train_iters"),
     "warmup_iters": Mapped("schedule.lr_warmup_iters"),
+    "dropout": Mapped("model.hidden_dropout", note="and model.attention_dropout"),
+    "beta1": Mapped("optimizer.adam_beta1"),
+    "beta2": Mapped("optimizer.adam_beta2"),
+    "out_dir": NotNeeded("option", "--run-dir"),
+    "backend": NotNeeded("option", "--backend"),
 }
-"""Settings of nanoGPT's config files whose number is the key's here, where no other program has the name."""
+"""Settings of nanoGPT's files, where no other program has the name: keys of the same number, and options."""
 
 _SAME_NUMBER = {
     *("train_batch_size", "train_micro_batch_size_per_gpu", "pipe_parallel_size", "checkpoint_factor"),
