@@ -19,6 +19,8 @@ MOST_OF_ONE_GROUP = 256
 """Ranks of which one group of the world is made, where there is no tree: 512 took more than 24 GB of memory."""
 MOST_THAT_LIST = 1024
 """Ranks that make a hang report where each of them lists the folder: 4,096 kept this machine busy for ten minutes."""
+MOST_IN_GROUPS = 1024
+"""Ranks that make groups, a thread each: so did 4,096, whose sockets' threads shared two cores, and were not ready."""
 
 
 def measure(ranks: int) -> dict[str, dict[str, object]]:
@@ -27,6 +29,8 @@ def measure(ranks: int) -> dict[str, dict[str, object]]:
     acts = Rank.ACTS
     if not hasattr(pretrain.collectives, "Tree") and ranks > MOST_OF_ONE_GROUP:
         acts = ("start", "hang_report") if ranks <= MOST_THAT_LIST else ("start",)
+    if ranks > MOST_IN_GROUPS:
+        acts = tuple(act for act in acts if act in {"start", "hang_report"})
     found = {}
     for player, number, chosen in (
         (Launcher, -(-ranks // RANKS), Launcher.ACTS),
