@@ -26,6 +26,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 SAVED = 75
 LOST = 256  # no exit code
+PATIENCE = 10  # seconds
 THREADS = "OMP_NUM_THREADS"
 
 
@@ -77,9 +78,13 @@ class Stop:
 def attempt(given: argparse.Namespace, stop: Stop) -> int:
     """Return pretrain's exit code, or LOST."""
     group = placement_group([{"CPU": given.cpus, "GPU": given.gpus}] * given.nodes, strategy="STRICT_SPREAD")
+    each = f"{given.gpus} GPUs and {given.cpus} cores each"
+    waited = 0
     try:
-        while not stop.asked and not group.wait(1):
-            pass  # the cluster may have to find the nodes first
+        while not stop.asked and not group.wait(1):  # the cluster may have to find the nodes first
+            waited += 1
+            if waited == PATIENCE:
+                print(f"waiting for {given.nodes} nodes with {each}; `ray status` shows what is there", flush=True)
         return SAVED if stop.asked else run(group, given, stop)
     finally:
         remove_placement_group(group)

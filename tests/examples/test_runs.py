@@ -110,6 +110,7 @@ def test_on_ray_a_lost_node_is_waited_for_and_the_training_goes_on(training, clu
     training.reach(25)  # after a checkpoint
     cluster.remove_node(min(cluster.worker_nodes, key=str), allow_graceful=False)
     training.says("ended with a lost node; the training starts again")
+    training.says("waiting for 2 nodes with 0 GPUs and 1 cores each")
     cluster.add_node(num_cpus=1)
     training.says("resumed from")
     run.send_signal(signal.SIGTERM)
