@@ -157,7 +157,7 @@ def _check_batch(recipe: Recipe, layout: Layout, batch: int) -> None:
             f"{recipe.source}: {what} is not a multiple of train.micro_batch_size {layout.micro_batch_size} x "
             f"data-parallel size {layout.data_parallel_size} = {share}.\n"
             f"The data-parallel size is {layout.world_size} ranks / {recipe.model_parallel_size} (tensor x pipeline"
-            f"{' x context' if layout.context_parallel_size > 1 else ''})."
+            f"{' x context' if layout.context_parallel_size > 1 else ''}). Change one of the two sizes."
         )
         raise RecipeError(msg)
     stages = layout.pipeline_model_parallel_size
