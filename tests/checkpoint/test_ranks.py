@@ -49,7 +49,7 @@ def check_copies(seen, layout):
             "problems": [None, None],
             "whole": [4, True],
             "node 1 lost": [4, True],
-            "damaged": None,
+            "damaged": [3, True],  # the copy before
             "damaged, with a peer's": [4, True],
             "gone back before": None,
             "later checkpoint": None,

@@ -86,7 +86,7 @@ def test_a_batch_that_cannot_be_divided_is_refused(make):
         lay_out(make(), 3)
     assert str(caught.value).splitlines() == [
         "recipe: train.global_batch_size 8 is not a multiple of train.micro_batch_size 2 x data-parallel size 3 = 6.",
-        "The data-parallel size is 3 ranks / 1 (tensor x pipeline).",
+        "The data-parallel size is 3 ranks / 1 (tensor x pipeline). Change one of the two sizes.",
     ]
 
 

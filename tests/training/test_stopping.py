@@ -13,7 +13,7 @@ import pytest
 
 from pretrain import collectives
 from pretrain.exit_codes import STOP_SIGNALS, End, ExitCode
-from pretrain.training.stopping import REASONS, Stopping, end_of
+from pretrain.training.stopping import REASONS, Exchange, Stopping, end_of
 
 TWO_RANKS = """
 import os, signal, sys
@@ -205,3 +205,28 @@ def two_ranks(tmp_path, *signals):
     said = [rank.communicate(timeout=120)[0].strip() for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0]
     return said
+
+
+def test_a_sum_that_is_needed_now_waits_for_the_turn_that_has_begun(monkeypatch):
+    """A tree's reductions that go on are in a thread of their own, whose order to this one differs between ranks."""
+    did = []
+
+    class Recorded:
+        is_alone = False
+
+        def begin(self, _numbers):
+            did.append("begin")
+            return self
+
+        def wait(self):
+            did.append("wait")
+
+        def reduce(self, _numbers):
+            did.append("reduce")
+
+    monkeypatch.setattr(collectives.Tree, "between_hosts", lambda *_: Recorded())
+    exchange = Exchange(timeout_minutes=1)
+    exchange.turn()
+    exchange.sum_now([1.0])
+    exchange.settle()
+    assert did == ["begin", "wait", "reduce"]

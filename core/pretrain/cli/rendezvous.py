@@ -22,8 +22,8 @@ def command(*, port: int) -> None:
     """Serve a rendezvous until Ctrl-C or SIGTERM.
 
     Nodes use it with --rdzv HOST:PORT --external-rdzv, where HOST is this machine; one run at a time, and another one
-    after it. It keeps a few kilobytes a node and run in memory, and nothing on disk. Whoever reaches the port can end
-    the run.
+    after it. It keeps a few kilobytes a node and run in memory, and nothing on disk. Whoever reaches the port can
+    change the run and what its ranks execute: keep it inside the cluster's network.
     """
     from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]  # noqa: PLC0415  --help is quick
 

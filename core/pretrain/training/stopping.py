@@ -67,6 +67,7 @@ class Exchange:
 
     def sum_now(self, own: Sequence[float]) -> list[float]:
         """Return the sums of these numbers over all ranks, and wait for them; all ranks call it together."""
+        self.settle()  # a turn goes on in a thread, and two threads have no order in the groups of a tree
         sums = torch.tensor(own, dtype=torch.float64)
         self._tree.reduce(sums)
         totals: list[float] = sums.tolist()

@@ -38,7 +38,8 @@ def environment(tmp_path_factory):
 def told(environment, cache):
     """Return process id, prefix, file of the package and arguments that a process sees, what it writes to stderr, and
     its first process id."""
-    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {FOLDER: str(cache)}
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    variables = kept | {FOLDER: str(cache), "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
     command = [environment / "bin" / "python", "-c", PROGRAM, "an argument"]
     process = subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     output, errors = process.communicate()
@@ -49,7 +50,7 @@ def told(environment, cache):
 
 def test_a_process_goes_on_in_the_copy_that_the_first_one_has_made(environment, tmp_path):
     is_same, prefix, file, arguments, errors = told(environment, tmp_path)
-    assert (is_same, prefix.parent, arguments) == (True, tmp_path, "['an argument']")
+    assert (is_same, prefix.parent.parent, arguments) == (True, tmp_path, "['an argument']")
     assert file.is_relative_to(prefix)
     assert "Copied in" in errors
     assert told(environment, tmp_path) == (is_same, prefix, file, arguments, "")
@@ -67,6 +68,25 @@ def test_a_copy_that_was_not_finished_is_made_again(environment, tmp_path):
     prefix.rename(prefix.with_suffix(".partial"))
     (prefix.with_suffix(".partial") / "lib").rename(tmp_path / "lost")
     assert told(environment, tmp_path)[2].exists()
+
+
+def test_a_folder_that_others_can_write_is_not_used(environment, tmp_path):
+    told(environment, tmp_path)[1].parent.chmod(0o777)
+    _, prefix, _, _, errors = told(environment, tmp_path)
+    assert prefix == environment
+    assert "can be written by others" in errors
+
+
+def test_an_environment_whose_libraries_do_not_load_from_the_copy_is_used_itself(environment, tmp_path):
+    broken = next(environment.glob("lib/python*/site-packages")) / "torch.py"
+    broken.write_text("raise ImportError('no such library')")
+    try:
+        _, prefix, _, _, errors = told(environment, tmp_path)
+    finally:
+        broken.unlink()
+    assert prefix == environment
+    assert "`import torch` fails there: ImportError: no such library" in errors
+    assert list(tmp_path.glob("*/*.partial")) == []
 
 
 def test_where_no_copy_can_be_made_the_environment_itself_is_used(environment, tmp_path):

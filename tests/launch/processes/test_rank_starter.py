@@ -73,7 +73,7 @@ def test_a_server_that_was_killed_ends_no_rank_and_is_started_again(job, starter
         begun.send(signal.SIGTERM)
         wait_for(lambda: not begun.running(), "the ranks to save")
     assert ranks(job("report"), starter).run() is None
-    assert "the process that imports for all of them was killed" in capfd.readouterr().err
+    assert "the process that imports for all of them has ended" in capfd.readouterr().err
     assert ranks(job("report"), starter).run() is None
     assert starter._server._process.poll() is None
     assert capfd.readouterr().err == ""

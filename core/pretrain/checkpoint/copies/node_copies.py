@@ -11,6 +11,7 @@ import shutil
 import time
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +19,13 @@ import torch
 from megatron.core import dist_checkpointing
 from megatron.core.dist_checkpointing.core import CheckpointingConfig, save_config
 
+from pretrain import __version__
 from pretrain.atomic_files import replacing, try_to_write
 from pretrain.checkpoint import generators
 from pretrain.checkpoint.checksums import FileDigest, Recorder, digest_of, file_digest
 from pretrain.checkpoint.contents import Loaded
 from pretrain.checkpoint.copies import node_shares
+from pretrain.checkpoint.folder import FORMAT
 from pretrain.checkpoint.identity import differences
 from pretrain.checkpoint.owner import run_identity
 from pretrain.checkpoint.saved_schedule import restore_schedule
@@ -41,7 +44,8 @@ if TYPE_CHECKING:
 GENERATIONS = 2  # of copies that are kept: one is complete while the next is written
 _STATE, _ABOUT = "state.pt", "copy.json"
 _NONE = -1
-_SECTIONS = {"model", "precision", "parallel", "engine", "optimizer"}
+_SECTIONS = {"model", "precision", "parallel", "engine", "optimizer", "tokenizer", "data", "train", "schedule"}
+"""Of the recipe, all that a state depends on: with another one the run has taken another way since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,8 @@ class NodeCopies:
         self._peers = peers
         sections = recipe.model_dump(mode="json", include=_SECTIONS)
         places = [vocab_size, peers.ranks, peers.of_node]
-        self._layout = digest_of(json.dumps([sections, places], sort_keys=True).encode())
+        versions = [FORMAT, __version__, version("megatron-core"), torch.__version__]
+        self._layout = digest_of(json.dumps([sections, places, versions], sort_keys=True).encode())
         if problem := first_problem(_problem_of(partial(try_to_write, self._place))):
             msg = f"checkpoint.local_dir cannot be written: {problem}\nName a folder that every node can write."
             raise CheckpointError(msg)
@@ -74,15 +79,24 @@ class NodeCopies:
 
     @property
     def _folder(self) -> Path:
-        """The run's folder on this node; the first rank gives the run its identity before its first save."""
+        """The run's folder on this node."""
         if self._found is None:
-            self._found = self._place / (on_rank0(partial(run_identity, self._run_dir)) or "unnamed")
+            msg = "the run has no identity yet"
+            raise RuntimeError(msg)
         return self._found
+
+    def _find(self) -> bool:
+        """Find the run's folder; return whether the run has an identity, from its first checkpoint's folder on."""
+        if self._found is None and (named := on_rank0(partial(_name_of, self._run_dir))):
+            self._found = self._place / named
+        return self._found is not None
 
     def save(self, engine: Saved, progress: Mapping[str, Any], after: int | None) -> str | None:
         """Copy the state of an iteration, whose latest checkpoint is `after`; return why that failed, None if not."""
         iteration = progress["iteration"]
         content = node_shares.content_of(engine, progress)
+        if not self._find():
+            return "the run has no identity"
         made, after = on_rank0(lambda: (time.time_ns(), _NONE if after is None else after))
         self._remove_older(GENERATIONS - 1)
         own, kept = (self._of_iteration(iteration, owner) for owner in self._peers.owners)
@@ -98,11 +112,12 @@ class NodeCopies:
 
     def newest(self, latest: int | None) -> Copy | None:
         """Return the newest copy that all ranks have, here or at their peers; None: none is after `latest`."""
+        if not self._find():
+            return None
         limit = _NONE if latest is None else latest
         own, kept = ({copy.made: copy for copy in self._intact(rank, limit)} for rank in self._peers.owners)
         there = own.keys() | self._peers.numbers_of_next(sorted(kept)[-GENERATIONS:], GENERATIONS)
         found = self._peers.newest_of_all(there)
-        self._remove_but(found)
         iteration = self._peers.most(own[found].iteration if found in own else _NONE)
         if iteration < 0:
             return None
@@ -175,6 +190,12 @@ class NodeCopies:
         for directory, copy in self._copies().items():
             if copy is None or copy.made not in made:
                 shutil.rmtree(directory, ignore_errors=True)
+
+
+def _name_of(run_dir: Path) -> str | None:
+    """Return a name of the run that a copy of its directory does not have; None before it has an identity."""
+    identity = run_identity(run_dir)
+    return identity and digest_of(json.dumps([identity, str(run_dir.resolve())]).encode())
 
 
 def _write(directory: Path, content: Any, about: Copy) -> None:

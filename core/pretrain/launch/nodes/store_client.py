@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import queue
 import socket
 import sys
@@ -186,7 +187,8 @@ def own_address(endpoint: tuple[str, int]) -> str:
             own, store = way.getsockname()[0], way.getpeername()[0]
     except OSError as error:
         raise DistError(str(error)) from error
-    return endpoint[0] if own == store else str(own)
+    is_local = own == store or ipaddress.ip_address(own.partition("%")[0]).is_loopback  # a name of this machine
+    return endpoint[0] if is_local else str(own)
 
 
 def is_here(host: str) -> bool:

@@ -10,14 +10,19 @@ import fcntl
 import hashlib
 import os
 import shutil
+import site
+import subprocess
 import sys
 import sysconfig
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import BinaryIO
 
 FOLDER = "PRETRAIN_NODE_CACHE"
 """Variable that names a folder on the node's own disk, for copies."""
+_IN_COPY = "PRETRAIN_NODE_COPY"
+"""Variable of the processes of a copy: they make none."""
 _COPYING = 16  # files that are copied at once: on a network copying is waiting
 
 
@@ -26,42 +31,71 @@ def use_node_cache() -> None:
 
     Return where the variable is not set, in the copy, and, with a warning, where none can be made.
     """
-    if not (given := os.environ.get(FOLDER)):
-        return
-    folder, packages = Path(given).absolute(), Path(sysconfig.get_path("purelib"))
-    if Path(sys.prefix).parent == folder:
+    given, packages = os.environ.get(FOLDER), Path(sysconfig.get_path("purelib"))
+    if not given or _IN_COPY in os.environ:
         return
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = _own_folder(Path(given))
         python = _copy(folder / f"python-{_key(packages)}", packages) / "bin" / "python"
+        sys.stdout.flush()
+        variables = {**os.environ, _IN_COPY: str(python)}
+        os.execve(python, [str(python), *sys.orig_argv[1:]], variables)  # noqa: S606  an interpreter, its own arguments
     except (OSError, shutil.Error) as error:
         sys.stderr.write(
             f"warning: {FOLDER}={given}: the Python environment cannot be copied there: {_reason(error)}\n"
             f"It is read from {packages}.\n"
         )
-        return
-    sys.stdout.flush()
-    os.execv(python, [str(python), *sys.orig_argv[1:]])  # noqa: S606  an interpreter, and its own arguments
+
+
+def _own_folder(given: Path) -> Path:
+    """Return a folder in the given one that nobody else can write: what is in it is executed."""
+    if sys.prefix == sys.base_prefix and site.ENABLE_USER_SITE and Path(site.getusersitepackages()).is_dir():
+        msg = "packages of the user come before those that would be copied; use a virtual environment"
+        raise OSError(msg)
+    folder = given.resolve() / f"pretrain-{os.getuid()}"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.lstat()
+    if folder.is_symlink() or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        msg = f"{folder} can be written by others"
+        raise OSError(msg)
+    return folder
 
 
 def _key(packages: Path) -> str:
     """Return what differs after an installation, which adds, removes or renames folders of the packages."""
-    facts = (sys.prefix, sys.version, packages.stat().st_mtime_ns)
+    facts = (sys.prefix, sys.version, packages.stat().st_mtime_ns, sorted(each.name for each in packages.iterdir()))
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
 
 
 def _copy(copy: Path, packages: Path) -> Path:
     """Return the copy; make it if it is not there, while other processes of the node wait."""
-    with copy.with_suffix(".lock").open("w") as lock:
+    with _opened(copy.with_suffix(".lock")) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not copy.is_dir():
             begun, partial = time.monotonic(), copy.with_suffix(".partial")
             sys.stderr.write(f"Copying the Python environment from {packages} to {copy} ...\n")
             shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
-            _make(partial, packages)
-            partial.rename(copy)
+            try:
+                _make(partial, packages)
+                _require_import(partial / "bin" / "python")
+                partial.rename(copy)
+            except BaseException:
+                shutil.rmtree(partial, ignore_errors=True)  # the run needs the room
+                raise
             sys.stderr.write(f"Copied in {time.monotonic() - begun:.0f} s.\n")
     return copy
+
+
+def _opened(lock: Path) -> BinaryIO:
+    return os.fdopen(os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "wb")
+
+
+def _require_import(python: Path) -> None:
+    """Check that libraries can be loaded from there: a disk may forbid it (noexec), or a path may lead elsewhere."""
+    done = subprocess.run([python, "-P", "-c", "import torch"], capture_output=True, text=True, check=False)
+    if done.returncode:
+        msg = f"`import torch` fails there: {(done.stderr.strip().splitlines() or ['no message'])[-1]}"
+        raise OSError(msg)
 
 
 def _make(folder: Path, packages: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -27,7 +28,7 @@ SWITCH = "PRETRAIN_FORK_RANKS"
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of linux/prctl.h
 _PERIOD = 0.02
 _LONGEST = 1000  # bytes of an answer
-_ENDED = "the process that imports for all of them was killed"
+_ENDED = "the process that imports for all of them has ended"
 _TOO_LONG = "its variables are too long for a message to the process that imports for all of them"
 _NOTICE = "Each rank makes its imports itself, and starts later: {reason}.\n"
 
@@ -55,12 +56,19 @@ class ForkedRank:
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self._code: int | None = None
+        self._asking = threading.Lock()
 
     def poll(self) -> int | None:
         """Return its exit code, minus the number for a signal; None if it runs."""
-        if self._code is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            self._code = os.waitstatus_to_exitcode(status) if pid else None
+        # A signal's handler may call this in the middle of itself, and must not wait for the process a second time.
+        if self._code is None and self._asking.acquire(blocking=False):
+            try:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+                self._code = os.waitstatus_to_exitcode(status) if pid else None
+            except ChildProcessError:  # something else has taken its exit code
+                self._code = 1
+            finally:
+                self._asking.release()
         return self._code
 
     def wait(self, timeout: float | None = None) -> int:
@@ -86,6 +94,8 @@ class RankStarter:
         self._server: _Server | None = None
 
     def __enter__(self) -> Self:
+        if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:  # then the system would take exit codes
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -145,7 +155,7 @@ class _Server:
         """Wait for the imports."""
         is_main = threading.current_thread() is threading.main_thread()
         with stop_signals_exit() if is_main else nullcontext():
-            answer = self._answer()
+            answer = self._answer(may_pass=False)
         if answer != READY.decode():
             raise _NoForkError(answer, may_pass=False)
         self._is_ready = True
@@ -173,13 +183,13 @@ class _Server:
         self._process.kill()  # it holds nothing
         self._process.wait()
 
-    def _answer(self) -> str:
+    def _answer(self, *, may_pass: bool = True) -> str:
         try:
             answer = self._connection.recv(_LONGEST)
         except ConnectionError:
             answer = b""
         if not answer:
-            raise _NoForkError(_ENDED, may_pass=True)
+            raise _NoForkError(_ENDED, may_pass=may_pass)
         return answer.decode(errors="replace")
 
 
