@@ -17,9 +17,7 @@ FEW, MOST = 8, 32  # players of a process; more where there would be too many pr
 FEW_PROCESSES = 128
 MOST_OF_ONE_GROUP = 256
 """Ranks of which one group of the world is made, where there is no tree: 512 took more than 24 GB of memory."""
-MOST_THAT_LIST = 1024
-"""Ranks that make a hang report where each of them lists the folder: 4,096 kept this machine busy for ten minutes."""
-MOST_IN_GROUPS = 1024
+MOST_THREADS = 1024
 """Ranks that make groups and a hang report, a thread each: 4,096 were not ready after ten minutes on two cores."""
 
 
@@ -28,8 +26,8 @@ def measure(ranks: int) -> dict[str, dict[str, object]]:
     # Everything is imported here, before the processes fork.
     acts = Rank.ACTS
     if not hasattr(pretrain.collectives, "Tree") and ranks > MOST_OF_ONE_GROUP:
-        acts = ("start", "hang_report") if ranks <= MOST_THAT_LIST else ("start",)
-    if ranks > MOST_IN_GROUPS:
+        acts = ("start", "hang_report")
+    if ranks > MOST_THREADS:
         acts = ("start",)
     found = {}
     for player, number, chosen in (

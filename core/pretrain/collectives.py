@@ -190,20 +190,21 @@ def join_tree(timeout_minutes: int) -> None:
     """Make the tree of the default process group's ranks, unless that is a small one of gloo itself; collective."""
     _trees.clear()
     if dist.get_backend() not in {"fake", "gloo"} or (dist.get_backend() == "gloo" and dist.get_world_size() > FAN_OUT):
-        _trees[_world()] = Tree.between_hosts("agreement of all ranks", timeout_minutes)
+        _trees[world_group()] = Tree.between_hosts("agreement of all ranks", timeout_minutes)
 
 
 def tree_of_world() -> Tree:
     """Return the tree that `join_tree` has made, or that of the default process group; for the main thread."""
     if dist.get_world_size() == 1 or dist.get_backend() == "fake":  # a planned world has no other ranks
         return Tree()
-    return _trees.get(_world()) or Tree((_world(),))
+    return _trees.get(world_group()) or Tree((world_group(),))
 
 
-def _world() -> dist.ProcessGroup:
+def world_group() -> dist.ProcessGroup:
+    """Return the default process group, of all ranks; RuntimeError without one."""
     group = dist.group.WORLD
     if group is None:
-        msg = "there is no default process group"
+        msg = "torch.distributed is not initialized"
         raise RuntimeError(msg)
     return group
 

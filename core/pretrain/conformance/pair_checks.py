@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from pretrain.collectives import world_group
 from pretrain.conformance import examples
 from pretrain.conformance.comparison import forward_backward, oracle, random
 from pretrain.conformance.examples import DTYPES
@@ -150,15 +151,6 @@ class PairRank:
         if isinstance(answer, Offer):
             return callable_of(request, answer.build)
         raise DeclinedError("not offered for this request" if answer is None else answer.reason)
-
-
-def world_group() -> dist.ProcessGroup:
-    """Return the group of both ranks."""
-    group = dist.group.WORLD
-    if group is None:
-        msg = "torch.distributed is not initialized"
-        raise RuntimeError(msg)
-    return group
 
 
 _COLLECTIVES = ("all", "reduce", "broadcast", "gather", "scatter")

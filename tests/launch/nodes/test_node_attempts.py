@@ -152,9 +152,10 @@ def test_a_node_that_was_cut_off_takes_part_again_when_the_network_is_back(run, 
     assert capsys.readouterr().err == f"--rdzv {nodes[1].rendezvous}: {text}\n"
 
 
-def test_a_node_that_comes_back_to_another_run_ends_with_the_loss_of_its_own(run, nodes, monkeypatch):
-    """Node 0 has left meanwhile, and its port is another run's."""
-    loss, take_part = Failure(rank=0, when=1.0, exit_code=CRASH, text="node 0 is lost"), node_attempts._take_part
+@pytest.fixture
+def loss_at_first(monkeypatch):
+    """Lets a node lose the store at once, and then take part; returns that loss."""
+    loss, take_part = Failure(rank=0, when=1.0, exit_code=CRASH, text="the store is lost"), node_attempts._take_part
 
     def lose(*given):
         if given[-1] is None:
@@ -162,8 +163,13 @@ def test_a_node_that_comes_back_to_another_run_ends_with_the_loss_of_its_own(run
         return take_part(*given)
 
     monkeypatch.setattr(node_attempts, "_take_part", lose)
+    return loss
+
+
+def test_a_node_that_comes_back_to_another_run_ends_with_the_loss_of_its_own(run, nodes, loss_at_first):
+    """Node 0 has left meanwhile, and its port is another run's."""
     other = Rendezvous(nodes[0], RestartPolicy(limit=7))
-    assert run(nodes[1], None) == loss
+    assert run(nodes[1], None) == loss_at_first
     other.leave()
 
 
@@ -182,18 +188,10 @@ def test_a_node_waits_for_a_rendezvous_elsewhere_that_is_started_again(run, node
     assert len(cut_off) == 2
 
 
-def test_a_run_is_not_begun_once_more_at_a_rendezvous_that_was_started_again(run, nodes, monkeypatch):
-    loss, take_part = Failure(rank=0, when=1.0, exit_code=CRASH, text="the store is lost"), node_attempts._take_part
-
-    def lose(*given):
-        if given[-1] is None:
-            raise RunEnded(loss, of_loss=True)
-        return take_part(*given)
-
-    monkeypatch.setattr(node_attempts, "_take_part", lose)
+def test_a_run_is_not_begun_once_more_at_a_rendezvous_that_was_started_again(run, nodes, loss_at_first):
     store = TCPStore(*nodes[1].endpoint(), is_master=True, wait_for_workers=False)
     store.set(RUN, OF_NO_RUN)
-    assert run(dataclasses.replace(nodes[1], external=True), None) == loss
+    assert run(dataclasses.replace(nodes[1], external=True), None) == loss_at_first
 
 
 class Reported:

@@ -93,10 +93,10 @@ class NodeCopies:
 
     def save(self, engine: Saved, progress: Mapping[str, Any], after: int | None) -> str | None:
         """Copy the state of an iteration, whose latest checkpoint is `after`; return why that failed, None if not."""
-        iteration = progress["iteration"]
-        content = node_shares.content_of(engine, progress)
         if not self._find():
             return "the run has no identity"
+        iteration = progress["iteration"]
+        content = node_shares.content_of(engine, progress)
         made, after = on_rank0(lambda: (time.time_ns(), _NONE if after is None else after))
         self._remove_older(GENERATIONS - 1)
         own, kept = (self._of_iteration(iteration, owner) for owner in self._peers.owners)
@@ -184,11 +184,9 @@ class NodeCopies:
         """Remove all but the last so many copies of each rank, and those that are not complete."""
         copies = self._copies()
         made = sorted({copy.made for copy in copies.values() if copy})
-        self._remove_but(*made[len(made) - keep :])
-
-    def _remove_but(self, *made: int) -> None:
-        for directory, copy in self._copies().items():
-            if copy is None or copy.made not in made:
+        kept = made[len(made) - keep :]
+        for directory, copy in copies.items():
+            if copy is None or copy.made not in kept:
                 shutil.rmtree(directory, ignore_errors=True)
 
 

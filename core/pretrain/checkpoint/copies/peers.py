@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from pretrain.checkpoint.shares import device_of
+from pretrain.collectives import world_group
 from pretrain.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -108,8 +109,7 @@ class Peers:
 
 
 def _device(tensor: Tensor) -> str:
-    world: Any = dist.group.WORLD
-    return device_of(world, tensor)
+    return device_of(world_group(), tensor)
 
 
 class _Received:
