@@ -11,6 +11,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
+from engine.expert_layouts import EP, MIXTRAL
 from engine.layouts import BF16, OVERLAP_BOTH, PP, STAGE, TP, ZERO1
 from pretrain.launch.world import free_port
 from rank_programs import run_ranks
@@ -26,6 +27,8 @@ LAYOUTS_FULL = {
     "stage 0": STAGE[0],
     "stage 1": STAGE[1],
     "stage 2, bf16": (*BF16, *STAGE[2]),
+    "experts of both ranks": (*MIXTRAL, *EP),
+    "experts, ZeRO-1": (*MIXTRAL, *ZERO1),
 }
 
 
@@ -121,14 +124,18 @@ def from_copies(engine, folder, losses):
     seen |= {"node 1 lost": again(2)}
     if rank == 0:
         damage(next((folder / "copies").glob("*/rank-0-at-0/*/state.pt")))
-    seen |= {"damaged": again(2)}
+    seen |= {"damaged": again(2), "told": copies.notices[:]}
     storage.load(engine, folder / "checkpoints" / "iter_0000003", weights_only=False)
     tiny_train(engine, 3)
     copies.save(engine, {"iteration": 4, "consumed_samples": 32, "skipped_iterations": 0}, 3)
     if rank == 0:
         damage(next((folder / "copies").glob("*/rank-0-at-0/*/state.pt")))
     seen |= {"damaged, with a peer's": again(3), "gone back before": again(2)}
+    of_another = next((folder / "copies").iterdir()) / f"rank-9-at-{9 + rank}" / "0000007"
+    shutil.copytree(next((folder / "copies").glob(f"*/rank-{rank}-at-{rank}/*")), of_another)
     copies.save(engine, progress, 3)
+    copies.save(engine, progress, 3)
+    seen |= {"of another number": of_another.exists()}
     return seen | {"later checkpoint": again(4), **without_room(engine, copies, progress)}
 
 
@@ -145,12 +152,23 @@ def without_room(engine, copies, progress):
     def refuse(*_arguments):
         raise OSError(errno.ENOSPC, "No space left on device")
 
+    opened = Path.open
+
+    def refuse_to_read(path, mode="r", *arguments, **named):
+        if mode == "rb":
+            raise OSError(errno.EIO, "Input/output error")
+        return opened(path, mode, *arguments, **named)
+
     with full_disk.files_of_at_most(10_000 if dist.get_rank() == 1 else -1):
         seen = {"no room": copies.save(engine, progress, 3)}
     with pytest.MonkeyPatch.context() as patch:
         if dist.get_rank() == 1:
             patch.setattr(peers._Received, "_append", refuse)
         seen["no room for the peer's"] = copies.save(engine, progress, 3)
+    with pytest.MonkeyPatch.context() as patch:
+        if dist.get_rank() == 1:
+            patch.setattr(Path, "open", refuse_to_read)
+        seen["own is not read"] = copies.save(engine, progress, 3)
     return seen | {"left": copies.newest(3)}
 
 

@@ -50,11 +50,14 @@ def check_copies(seen, layout):
             "whole": [4, True],
             "node 1 lost": [4, True],
             "damaged": [3, True],  # the copy before
+            "told": ["The nodes' copies of iteration 4 were left out: rank 0 has no whole one."],
             "damaged, with a peer's": [4, True],
             "gone back before": None,
             "later checkpoint": None,
             "no room": "[Errno 27] File too large",
             "no room for the peer's": "[Errno 28] No space left on device",
+            "own is not read": "[Errno 5] Input/output error",
+            "of another number": False,
             "left": None,
         }
 

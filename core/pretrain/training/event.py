@@ -19,6 +19,7 @@ class Due:
     reason: str = ""  # the same, or that of `train.exit_interval`; "" if the training continues
     line: bool = False
     checkpoint: bool = False  # not the last one, which `Event.end` writes
+    copy: bool = False  # of the state to the nodes' disks
     evaluation: bool = False  # not the last one
 
 

@@ -100,7 +100,7 @@ class CopiesOnNodes(Event):
     def after_iteration(self, due: Due) -> bool:
         """Copy if it is due, unless numbers are not finite: then the next log line or checkpoint ends the training."""
         training, meter = self.training, self.training.meter
-        if due.reason or due.iteration % training.recipe.checkpoint.local_interval:
+        if not due.copy:
             return False
         with meter.pausing(), meter.timers.phase("save"):
             is_finite = math.isfinite(training.engine.parameters_norm().item())

@@ -110,5 +110,6 @@ class Training:
             reason=reason,
             line=not goes_on or bool(reason) or is_at(recipe.logging.log_interval),
             checkpoint=goes_on and (bool(reason) or is_at(recipe.checkpoint.save_interval)),
+            copy=goes_on and not reason and is_at(recipe.checkpoint.local_interval),
             evaluation=goes_on and not urgent and is_at(recipe.evaluation.interval),
         )

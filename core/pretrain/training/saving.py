@@ -24,7 +24,7 @@ from pretrain.training.event import Event
 from pretrain.training.progress import Progress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from pretrain.checkpoint.contents import Loaded, Saved
@@ -46,9 +46,10 @@ def start_from(
     own = folder_of_run(recipe, run_dir)
     if resume and copies is not None and (copy := copies.newest(on_rank0(partial(own_latest, own)))) is not None:
         taken = copies.load(engine, copy)
-        return Progress.from_mapping(taken.progress), _remark("resumed", copies.named(copy), taken)
+        return Progress.from_mapping(taken.progress), _remark("resumed", copies.named(copy), taken, copies.notices)
     if resume and (loaded := load_latest(own, engine, latest=own_latest)):
-        return Progress.from_mapping(loaded[1].progress), _remark("resumed", *loaded)
+        remark = _remark("resumed", *loaded, copies.notices if copies else ())
+        return Progress.from_mapping(loaded[1].progress), remark
     if recipe.checkpoint.load is None:
         return Progress(), _FRESH if resume else ""
     is_own = own.is_at(recipe.checkpoint.load)
@@ -117,8 +118,8 @@ def _newest_intact(folder: CheckpointFolder, damaged: int | None) -> str:
     return f"No checkpoint in {folder.place} is intact: restore a copy, or start a new run."
 
 
-def _remark(how: str, place: str, loaded: Loaded) -> str:
-    return "\n".join((f"{how} from {place}", *loaded.notices))
+def _remark(how: str, place: str, loaded: Loaded, notices: Iterable[str] = ()) -> str:
+    return "\n".join((f"{how} from {place}", *notices, *loaded.notices))
 
 
 @dataclass(slots=True)
@@ -286,7 +287,7 @@ def open_saving(
     if rank == 0:
         claim(recipe, run_dir, resume=resumed)
     if copies is not None and copies.resumed:
-        saving.mark_copy_loaded(on_rank0(folder.latest))
+        saving.mark_copy_loaded(on_rank0(partial(own_latest, folder)))
     elif resumed and progress.iteration:
         saving.mark_loaded(progress, is_own=progress.iteration in on_rank0(folder.iterations))
     return saving

@@ -16,6 +16,7 @@ from pretrain.checkpoint.contents import Loaded
 from pretrain.engine.experts import NOT_MEASURED
 from pretrain.engine.protocol import Step
 from pretrain.errors import TrainingError
+from pretrain.training.event import Event
 from pretrain.training.progress import Progress
 from pretrain.training.safeguards.spike_response import MOST_IN_A_ROW, MOST_ROLLBACKS, SpikeResponse
 from pretrain.training.safeguards.spike_watch import SpikeWatch
@@ -134,6 +135,22 @@ def test_no_checkpoint_is_written_after_a_spike_that_is_not_judged_yet(watched):
     run = watched(*ROLLBACK, "checkpoint.save_interval=11", "checkpoint.keep=1", losses={22: 5.0})
     run.run()
     assert run.engine.learned == [*range(1, 20), *range(25, 31)]
+
+
+def test_nothing_is_copied_to_the_nodes_after_a_spike_that_is_not_judged_yet(watched):
+    copied = []
+
+    class Copies(Event):
+        def after_iteration(self, due):
+            if due.copy:
+                copied.append(run.engine.learned[:])
+            return False
+
+    run = watched(*ROLLBACK, "checkpoint.local_interval=2", "checkpoint.local_dir=/not/written", losses={24: 5.0})
+    run = replace(run, events=(*run.events, Copies()))
+    run.run()
+    assert [len(learned) for learned in copied] == [*range(2, 23, 2), 21, 21, 21, 23]  # back to 20, 22 to 26 left out
+    assert not any(24 in learned for learned in copied)
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf])

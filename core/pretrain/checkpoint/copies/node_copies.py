@@ -35,7 +35,7 @@ from pretrain.collectives import first_problem, on_rank0
 from pretrain.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from pretrain.checkpoint.contents import Saved
     from pretrain.checkpoint.copies.peers import Peers
@@ -76,6 +76,7 @@ class NodeCopies:
             msg = f"checkpoint.local_dir cannot be written: {problem}\nName a folder that every node can write."
             raise CheckpointError(msg)
         self.resumed = False  # the run goes on from one
+        self.notices: list[str] = []  # of copies that were not whole
 
     @property
     def _folder(self) -> Path:
@@ -115,20 +116,16 @@ class NodeCopies:
         if not self._find():
             return None
         limit = _NONE if latest is None else latest
-        own, kept = ({copy.made: copy for copy in self._intact(rank, limit)} for rank in self._peers.owners)
+        own, kept = (self._fitting(rank, limit) for rank in self._peers.owners)
         there = own.keys() | self._peers.numbers_of_next(sorted(kept)[-GENERATIONS:], GENERATIONS)
-        found = self._peers.newest_of_all(there)
-        iteration = self._peers.most(own[found].iteration if found in own else _NONE)
-        if iteration < 0:
-            return None
-        directory = self._of_iteration(iteration, self._peers.rank)
-        if self._peers.are_several:
-            self._fetch(directory, self._of_iteration(iteration, self._peers.before), lacks=found not in own)
-        copy = _about(directory)
-        if problem := first_problem(None if copy and copy.made == found else "a copy did not come back whole"):
-            msg = f"checkpoint.local_dir: {problem}.\nRemove {self._folder} on all nodes, and start again."
-            raise CheckpointError(msg)
-        return copy
+        while (found := self._peers.newest_of_all(there)) >= 0:
+            iteration = self._peers.most(max((c[found].iteration for c in (own, kept) if found in c), default=_NONE))
+            problem = first_problem(self._problem_of(iteration, found))
+            if problem is None:
+                return _about(self._of_iteration(iteration, self._peers.rank))
+            self.notices.append(f"The nodes' copies of iteration {iteration} were left out: {problem}.")
+            there.discard(found)
+        return None
 
     def load(self, engine: Saved, copy: Copy) -> Loaded:
         """Take over the copy that `newest` has found."""
@@ -144,6 +141,10 @@ class NodeCopies:
             return given
 
         engine.state.load(read, common["counters"])
+        if problem := first_problem(strategy.problem):
+            self.forget()
+            msg = f"checkpoint.local_dir: the nodes' copies {problem}.\nThey are removed: start again with --resume."
+            raise CheckpointError(msg)
         notices = [*restore_schedule(engine.schedule, common["schedule"], engine.recipe)]
         notices += differences(engine.recipe, common)
         generators.restore(read({"rng": generators.sharded_states()})["rng"])
@@ -163,31 +164,40 @@ class NodeCopies:
         """Return the folder of a rank's copy here; nodes that are tried on one machine share a disk."""
         return self._folder / f"rank-{owner}-at-{self._peers.rank}" / f"{iteration:07d}"
 
-    def _copies(self, owner: int | str = "*") -> dict[Path, Copy | None]:
-        """Return the folders of the copies on this rank's disk; None: one is not complete."""
-        return {each: _about(each) for each in self._folder.glob(f"rank-{owner}-at-{self._peers.rank}/*")}
+    def _copies(self, owner: int | str = "*", at: int | str | None = None) -> dict[Path, Copy | None]:
+        """Return the folders of the copies that this rank has on its disk, or `at` another; None: not complete."""
+        place = self._peers.rank if at is None else at
+        return {each: _about(each) for each in self._folder.glob(f"rank-{owner}-at-{place}/*")}
 
-    def _intact(self, owner: int, latest: int) -> Iterator[Copy]:
-        """Yield the complete copies of a rank that this run may go on from, after its `latest` checkpoint."""
-        for directory, copy in self._copies(owner).items():
-            fits = copy is not None and copy.layout == self._layout and copy.after <= latest < copy.iteration
-            if fits and copy is not None and _is_intact(directory, copy):
-                yield copy
+    def _fitting(self, owner: int, latest: int) -> dict[int, Copy]:
+        """Return the complete copies of a rank that this run may go on from, after its `latest` checkpoint."""
+        copies = self._copies(owner).values()
+        fitting = (copy for copy in copies if copy and copy.layout == self._layout)
+        return {copy.made: copy for copy in fitting if copy.after <= latest < copy.iteration}
 
-    def _fetch(self, own: Path, kept: Path, *, lacks: bool) -> None:
-        """Get the own copy back from the next node if it is not here."""
-        before_lacks = self._peers.number_of_before(int(lacks))
-        for name in (_STATE, _ABOUT):
-            self._peers.pass_to_before(kept / name if before_lacks else None, own / name if lacks else None)
+    def _problem_of(self, iteration: int, made: int) -> str | None:
+        """Get the own copy back from the next node if it is not whole here; return why it cannot be had."""
+        own, kept = (self._of_iteration(iteration, owner) for owner in self._peers.owners)
+        lacks = not _is_whole(own, made)
+        if lacks:
+            shutil.rmtree(own, ignore_errors=True)
+        if self._peers.are_several:
+            before_lacks = self._peers.number_of_before(int(lacks))
+            for name in (_STATE, _ABOUT):
+                self._peers.pass_to_before(kept / name if before_lacks else None, own / name if lacks else None)
+        return f"rank {self._peers.rank} has no whole one" if lacks and not _is_whole(own, made) else None
 
     def _remove_older(self, keep: int) -> None:
         """Remove all but the last so many copies of each rank, and those that are not complete."""
+        # And older ones of ranks that were on this node before the nodes had other numbers.
         copies = self._copies()
         made = sorted({copy.made for copy in copies.values() if copy})
         kept = made[len(made) - keep :]
-        for directory, copy in copies.items():
-            if copy is None or copy.made not in kept:
-                shutil.rmtree(directory, ignore_errors=True)
+        gone = [directory for directory, copy in copies.items() if copy is None or copy.made not in kept]
+        if kept:
+            gone += [directory for directory, copy in self._copies(at="*").items() if copy and copy.made < kept[0]]
+        for directory in gone:
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 def _name_of(run_dir: Path) -> str | None:
@@ -214,7 +224,10 @@ def _about(directory: Path) -> Copy | None:
         return None
 
 
-def _is_intact(directory: Path, copy: Copy) -> bool:
+def _is_whole(directory: Path, made: int) -> bool:
+    copy = _about(directory)
+    if copy is None or copy.made != made:
+        return False
     try:
         return file_digest(directory / _STATE) == FileDigest(copy.digest, copy.size)
     except OSError:

@@ -17,7 +17,6 @@ from megatron.core.dist_checkpointing.utils import force_all_tensors_to_non_fp8
 
 from pretrain.checkpoint.shares import has_replicas, lines, overlap, own, send
 from pretrain.checkpoint.snapshot import state_of
-from pretrain.errors import CheckpointError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,6 +52,7 @@ class FromNodes(TorchDistLoadShardedStrategy):  # type: ignore[misc]
         """Take what `content_of` returned on this rank; the ranks of each group tell each other what they have."""
         super().__init__()
         self._tensors, self._objects = content["tensors"], content["objects"]
+        self.problem: str | None = None  # what was not there on this rank, once loaded
         places = {
             key: [(begin, tuple(tensor.shape)) for begin, tensor in parts] for key, parts in self._tensors.items()
         }
@@ -73,10 +73,10 @@ class FromNodes(TorchDistLoadShardedStrategy):  # type: ignore[misc]
                 part.init_data("cpu")
         for group, shared in lines(filter(has_replicas, tensors)):
             for part in shared:
-                _require(part, sum(self._fill(part, owner, group) for owner in range(group.size())))
+                self._require(part, sum(self._fill(part, owner, group) for owner in range(group.size())))
         for part in tensors:
             if not has_replicas(part):
-                _require(part, self._fill(part, 0, None))
+                self._require(part, self._fill(part, 0, None))
         return dict_list_map_outplace(
             lambda part: part.data.detach() if isinstance(part, ShardedTensor) else self._object(part),
             sharded_state_dict,
@@ -84,6 +84,10 @@ class FromNodes(TorchDistLoadShardedStrategy):  # type: ignore[misc]
 
     def _object(self, part: Any) -> Any:
         return _unpacked(self._objects[part.unique_key]) if part.unique_key in self._objects else part.data
+
+    def _require(self, part: ShardedTensor, filled: int) -> None:
+        if filled != math.prod(part.local_shape):  # not raised here: the other ranks go on
+            self.problem = f"lack a part of {part.key}"
 
     def _fill(self, part: ShardedTensor, owner: int, group: dist.ProcessGroup | None) -> int:
         """Fill a tensor with what a rank of the group has of it, this one without a group; return the elements."""
@@ -108,12 +112,6 @@ class FromNodes(TorchDistLoadShardedStrategy):  # type: ignore[misc]
                 send(data[here], owner, group)
             filled += data[here].numel()
         return filled
-
-
-def _require(part: ShardedTensor, filled: int) -> None:
-    if filled != math.prod(part.local_shape):
-        msg = f"checkpoint.local_dir: the nodes' copies lack a part of {part.key}.\nRemove them, and start again."
-        raise CheckpointError(msg)
 
 
 def _box(begin: tuple[int, ...], shape: tuple[int, ...]) -> Box:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +69,7 @@ class Peers:
         return int(self._swapped(own, torch.empty_like(own), self.next, self.before).item())
 
     def pass_to_next(self, file: Path, into: Path) -> str | None:
-        """Send a file to the next node, and write that of the node before; return why it could not be written."""
+        """Send a file to the next node, and write that of the node before; return why one could not be."""
         return self._pass(file, into, self.next, self.before)
 
     def pass_to_before(self, file: Path | None, into: Path | None) -> str | None:
@@ -78,16 +77,13 @@ class Peers:
         return self._pass(file, into, self.before, self.next)
 
     def _pass(self, file: Path | None, into: Path | None, to: int, source: int) -> str | None:
-        size = torch.tensor([file.stat().st_size if file else 0])
+        sent, received = _Sent(file), _Received(into)
+        size = torch.tensor([sent.size])
         theirs = int(self._swapped(size, torch.empty_like(size), to, source).item())
-        received = _Received(into)
-        with file.open("rb") if file else nullcontext() as own:
-            for begin in range(0, max(int(size), theirs), _CHUNK):
-                chunk = bytearray(own.read(_CHUNK) if own else b"")
-                sent = torch.frombuffer(chunk, dtype=torch.uint8) if chunk else torch.empty(0, dtype=torch.uint8)
-                got = torch.empty(min(max(theirs - begin, 0), _CHUNK), dtype=torch.uint8)
-                received.add(self._swapped(sent, got, to, source).numpy())
-        return received.problem
+        for begin in range(0, max(sent.size, theirs), _CHUNK):
+            got = torch.empty(min(max(theirs - begin, 0), _CHUNK), dtype=torch.uint8)
+            received.add(self._swapped(sent.read(begin), got, to, source).numpy())
+        return sent.problem or received.problem
 
     @staticmethod
     def _swapped(own: Tensor, theirs: Tensor, to: int, source: int) -> Tensor:
@@ -110,6 +106,31 @@ class Peers:
 
 def _device(tensor: Tensor) -> str:
     return device_of(world_group(), tensor)
+
+
+class _Sent:
+    """A file that another rank gets; where it cannot be read, zeros are sent in place of the rest."""
+
+    def __init__(self, file: Path | None) -> None:
+        self._file, self.size = file, 0
+        self.problem: str | None = None
+        if file is not None:
+            try:
+                self.size = file.stat().st_size
+            except OSError as error:
+                self.problem = str(error)
+
+    def read(self, begin: int) -> Tensor:
+        """Return the bytes from `begin` on, up to `_CHUNK`."""
+        chunk = torch.zeros(min(max(self.size - begin, 0), _CHUNK), dtype=torch.uint8)
+        if self._file is not None and self.problem is None and len(chunk):
+            try:
+                with self._file.open("rb") as file:
+                    file.seek(begin)
+                    file.readinto(chunk.numpy().data)
+            except OSError as error:
+                self.problem = str(error)
+        return chunk
 
 
 class _Received:

@@ -33,8 +33,8 @@ MOST_IN_A_ROW = 50  # updates in a row that are left out; as many fp16 overflows
 class SpikeResponse(Event):
     """Answers the spikes that a watch finds, equally on all ranks.
 
-    A checkpoint is saved only when the losses up to its iteration are judged, so that the latest one is
-    always from before a spike that is found.
+    A checkpoint, or a copy on the nodes, is written only when the losses up to its iteration are judged, so that the
+    latest one is always from before a spike that is found.
     """
 
     training: Training
@@ -57,9 +57,9 @@ class SpikeResponse(Event):
 
     def after_iteration(self, due: Due) -> bool:
         """Answer the spikes that were found; return whether the steps after the last checkpoint are taken back."""
-        # Before a line and a checkpoint all losses so far are judged. A training that is asked to end here does not go
-        # back: its next part does, since no checkpoint is written after the spike.
-        if due.line or due.checkpoint:
+        # Before a line, a checkpoint and a copy all losses so far are judged. A training that is asked to end here does
+        # not go back: its next part does, since no checkpoint is written after the spike.
+        if due.line or due.checkpoint or due.copy:
             self.watch.settle(self.training.stopping.exchange)
         action = self.training.recipe.train.loss_spike.action
         while (spike := self.watch.take()) is not None:
