@@ -3,6 +3,9 @@
 import json
 import os
 import signal
+import socket
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -77,6 +80,25 @@ def test_a_server_that_was_killed_ends_no_rank_and_is_started_again(job, starter
     assert ranks(job("report"), starter).run() is None
     assert starter._server._process.poll() is None
     assert capfd.readouterr().err == ""
+
+
+def test_a_rank_that_is_forked_while_its_server_is_killed_is_not_started_a_second_time():
+    dies = (
+        "import os, socket, sys; from pretrain.launch.processes import rank_server; "
+        "os.waitpid = lambda *_: os.kill(os.getpid(), 9); "
+        "request = rank_server._serve(socket.socket(fileno=int(sys.argv[1]))); "
+        "print(os.getpid(), request)"
+    )
+    own, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with own, its:
+        command = [sys.executable, "-c", dies, str(its.fileno())]
+        server = subprocess.Popen(command, pass_fds=[its.fileno()], stdout=subprocess.PIPE, text=True)
+        its.close()
+        own.send(b'{"job": "of a rank"}')
+        answer = own.recv(100).decode()
+        output, _ = server.communicate()
+    assert server.returncode == -signal.SIGKILL
+    assert output == f"{answer} {{'job': 'of a rank'}}\n"
 
 
 @pytest.mark.parametrize(

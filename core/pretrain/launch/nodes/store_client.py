@@ -28,6 +28,7 @@ _SHORT_PATIENCE = 0.1
 """Seconds for an answer while the question before has none: a caller that asks again and again is not held up."""
 _TRY = 5.0  # seconds for one try to connect
 _PERIOD = 0.2
+_NOTICE_AFTER = 5.0  # seconds
 
 
 class StoreSilenceError(DistError):
@@ -151,14 +152,19 @@ def connect(endpoint: tuple[str, int], timeout: timedelta) -> TCPStore:
 
 def connect_within(endpoint: tuple[str, int], timeout: timedelta) -> TCPStore:
     """Connect as soon as the store is there; DistError if it does not come in time."""
-    deadline = time.monotonic() + timeout.total_seconds()
+    begun = time.monotonic()
+    notice = f"waiting for {endpoint[0]}:{endpoint[1]}, where nothing answers yet ...\n"
     while True:
         try:
             return connect(endpoint, timeout)
         except DistError as error:
-            if time.monotonic() > deadline:
+            waited = time.monotonic() - begun
+            if waited > timeout.total_seconds():
                 msg = f"no answer within {timeout}: {str(error).splitlines()[0]}"
                 raise DistError(msg) from error
+            if waited > _NOTICE_AFTER:
+                sys.stderr.write(notice)
+                notice = ""
         time.sleep(_PERIOD)
 
 

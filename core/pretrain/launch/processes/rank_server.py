@@ -74,25 +74,29 @@ def _serve(connection: socket.socket) -> dict[str, Any] | None:
         reader, writer = os.pipe()
         between = os.fork()
         if between == 0:
-            if _has_forked(writer):
-                os.close(reader)
+            os.close(reader)
+            if _is_forked():
+                # The rank answers itself: where the server is killed meanwhile, the launcher does not start another.
+                connection.send(str(os.getpid()).encode())
+                with suppress(BrokenPipeError):
+                    os.write(writer, b"1")
+                os.close(writer)
                 return dict(json.loads(message))
             os._exit(0)
         os.close(writer)
         os.waitpid(between, 0)  # from now on the launcher has the rank
-        connection.send(os.read(reader, 100) or b"no process could be started")
+        if not os.read(reader, 1):
+            connection.send(b"no process could be started")
         os.close(reader)
     return None
 
 
-def _has_forked(writer: int) -> bool:
-    """Fork once more, and write the process's id; return True in that process, when the launcher is its parent."""
+def _is_forked() -> bool:
+    """Fork once more; return True in that process, when the launcher is its parent."""
     between = os.getpid()
     with suppress(OSError):
-        if pid := os.fork():
-            os.write(writer, str(pid).encode())
+        if os.fork():
             return False
-        os.close(writer)
         while os.getppid() == between:
             time.sleep(0.001)
         return True
