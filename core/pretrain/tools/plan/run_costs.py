@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pretrain.tools.plan.step_time import StepTime
 
 GIB = 2**30
+_NEWTON_STEPS = 8  # which double the digits each
 
 _OF_WEIGHTS = {"fp32": 4, "bf16": 2 + 4, "fp16": 2 + 4}
 """Bytes a parameter of the weights, with the fp32 main weights where they are other ones."""
@@ -31,14 +32,17 @@ def checkpoint_bytes(recipe: Recipe, vocab_size: int) -> int:
 
 
 def best_interval(save: float, between_failures: float) -> float:
-    """Return the seconds of training between two saves with which the least time is lost: sqrt(2 save M).
+    """Return the seconds of training between two saves with which `useful_share` is the largest.
 
-    `save` are the seconds that a save keeps the run from training, and M those between two failures on average. Young
-    1974 ("A first order approximation to the optimum checkpoint interval", CACM 17:9), which is the first order of Daly
-    2006 ("A higher order estimate of the optimum checkpoint interval for restart dumps", FGCS 22:3), for `save` far
-    below M.
+    `save` are the seconds that a save keeps the run from training, and M those between two failures on average. It is
+    where interval = M (1 - exp(-(interval + save) / M)), found by Newton's method from below M and sqrt(2 save M): that
+    is Young 1974 ("A first order approximation to the optimum checkpoint interval", CACM 17:9), for `save` far below M.
     """
-    return sqrt(2 * save * between_failures)
+    mean, interval = between_failures, min(sqrt(2 * save * between_failures), between_failures)
+    for _ in range(_NEWTON_STEPS):
+        slope = -expm1(-(interval + save) / mean)
+        interval += (mean * slope - interval) / slope
+    return interval
 
 
 def useful_share(interval: float, save: float, restart: float, between_failures: float) -> float:
@@ -46,7 +50,8 @@ def useful_share(interval: float, save: float, restart: float, between_failures:
 
     A run saves after each `interval` of training, and begins again `restart` after a failure, which may come at any
     time, also while it saves or begins. interval / (M exp(restart / M) (exp((interval + save) / M) - 1)): the inverse
-    of the wall time of Daly 2006 (see `best_interval`, his complete model), for failures of a Poisson process.
+    of the wall time in the complete model of Daly 2006 ("A higher order estimate of the optimum checkpoint interval for
+    restart dumps", FGCS 22:3), for failures of a Poisson process.
     """
     mean = between_failures  # the exponents are negative, so that none is too large for a float
     return interval / mean * exp(-(restart + interval + save) / mean) / -expm1(-(interval + save) / mean)
