@@ -8,6 +8,8 @@ import pytest
 
 from structure.sources import ROOT
 
+pytestmark = pytest.mark.xdist_group("scale")  # one worker: one simulation
+
 
 @pytest.fixture(scope="module")
 def found(run):

@@ -25,11 +25,11 @@ STEPS = 12
 
 MUON_TWO_RANKS = {
     "TP": Case((*MUON, *QWEN, *SHALLOW), (*TP, *SP), saves="of-TP"),
-    "TP -> PP": Case((*MUON, *QWEN, *SHALLOW), PP, loads="of-TP"),
     "Mixtral, EP": Case((*MUON, *MIXTRAL, *SHALLOW), EP, last=SAVED_AT),
-    "DP": Case((*MUON, *QWEN, *SHALLOW), (), last=SAVED_AT),
 }
 MUON_TWO_RANKS_FULL = {
+    "TP -> PP": Case((*MUON, *QWEN, *SHALLOW), PP, loads="of-TP"),
+    "DP": Case((*MUON, *QWEN, *SHALLOW), (), last=SAVED_AT),
     "TP of twelve steps": Case((*MUON, *QWEN), (*TP, *SP), last=STEPS),
     "NeoX, TP": Case((*MUON, *NEOX), TP, last=STEPS),
     "PP": Case((*MUON, *QWEN), (*PP, *ACCUMULATED), last=STEPS),

@@ -42,7 +42,7 @@ def test_a_checkpoint_of_two_ranks_resumes_on_one(name, folder, two_ranks):
 
 
 @pytest.fixture(scope="module")
-def further(folder):
+def further(folder, two_ranks):  # which has saved a checkpoint that one of them loads
     tables = {"MUON_TWO_RANKS_FULL": 2, "MUON_FOUR_RANKS_FULL": 4}
     return {name: each for table, size in tables.items() for name, each in ranks.run(table, size, folder).items()}
 

@@ -8,7 +8,7 @@ import torch
 from engine import ranks, tiny
 from engine.comparison import check
 from engine.layouts import BF16, SHALLOW, STAGE, ZERO1
-from engine.optimizers.state_layouts import BF16_STATE, STATE_ONE_RANK, STATE_TWO_RANKS
+from engine.optimizers.state_layouts import BF16_STATE, STATE_ONE_RANK_FULL, STATE_TWO_RANKS, STATE_TWO_RANKS_FULL
 from pretrain.checkpoint import storage
 from pretrain.checkpoint.sharded_format import MAIN, read_index
 from pretrain.engine.optimizers.choice import state_bytes
@@ -115,10 +115,24 @@ def test_two_ranks_train_as_one(name, two_ranks):
     check(two_ranks[name], STATE_TWO_RANKS[name])
 
 
+@pytest.fixture(scope="module")
+def further(folder):
+    return ranks.run("STATE_TWO_RANKS_FULL", 2, folder)
+
+
+@pytest.mark.full
 @pytest.mark.ranks
-@pytest.mark.parametrize("name", STATE_ONE_RANK)
-def test_a_checkpoint_of_two_ranks_resumes_on_one(name, folder, two_ranks):
-    check(tiny.run(STATE_ONE_RANK[name], folder), STATE_ONE_RANK[name])
+@pytest.mark.parametrize("name", STATE_TWO_RANKS_FULL)
+def test_further_layouts_train_as_one(name, further):
+    check(further[name], STATE_TWO_RANKS_FULL[name])
+
+
+@pytest.mark.full
+@pytest.mark.ranks
+@pytest.mark.usefixtures("further")
+@pytest.mark.parametrize("name", STATE_ONE_RANK_FULL)
+def test_a_checkpoint_of_two_ranks_resumes_on_one(name, folder):
+    check(tiny.run(STATE_ONE_RANK_FULL[name], folder), STATE_ONE_RANK_FULL[name])
 
 
 @pytest.mark.parametrize(("decay", "falls"), [(SLOWEST_IN_BF16 - 2**-12, True), (SLOWEST_IN_BF16 + 2**-12, False)])
