@@ -12,9 +12,10 @@ import pytest
 from click.shell_completion import get_completion_class
 from click.testing import CliRunner
 
+from pretrain.cli.command_line import commands
 from pretrain.cli.commands import COMMANDS, LazyCommands
 from pretrain.cli.completion import command
-from pretrain.cli.main import commands, main
+from pretrain.cli.main import main
 from pretrain.recipe.recipe import keys_of_recipe
 
 

@@ -16,7 +16,8 @@ from functools import partial
 import pytest
 from click.testing import CliRunner
 
-from pretrain.cli.main import commands, main
+from pretrain.cli.command_line import commands
+from pretrain.cli.main import main
 from pretrain.data.tokenizers.bpe import train_tokenizer
 from pretrain.tools.corpus.chunks import read_chunks
 

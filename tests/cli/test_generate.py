@@ -110,6 +110,7 @@ def test_it_says_that_it_is_no_server_and_how_much_the_model_sees(run_dir, capfd
 
 def test_mistakes_are_errors_of_two_lines(run_dir, tmp_path, capfd):
     mistakes = {
+        (run_dir, "text"): 'write --prompt "TEXT".',
         (run_dir, "--prompt", ""): "'--prompt': the prompt is empty.",
         (run_dir, "--prompt", "a" * 49): "'--prompt': 49 tokens; give 1 to 48 (model.max_position_embeddings).",
         (run_dir, "--prompt", "a", "--temperature", -0.5): "'--temperature': -0.5 is not 0",

@@ -68,11 +68,19 @@ def test_the_former_name_of_resume_auto_is_answered(call):
     assert "--auto-resume: it is --resume auto now." in call("--auto-resume")[2].splitlines()
 
 
-def test_there_must_be_a_run_to_resume(call, trainings):
+def test_there_must_be_a_run_to_resume(call, trainings, tmp_path):
     assert "pass --run-dir" in call("--resume")[2]
     assert "--resume auto needs a folder that is the same each time" in call("--resume=auto", "--nnodes", "2")[2]
     assert "holds no run to resume" in call("--resume", "--run-dir", "here")[2]
+    (first := tmp_path / "runs/first").mkdir(parents=True)
+    (first / "recipe.yml").touch()
+    first.with_name("frost").mkdir()  # no run
+    assert "(no recipe.yml). Did you mean 'first'?\n" in call("--resume", "--run-dir", str(first.with_name("frist")))[2]
     assert trainings.calls == []
+
+
+def test_an_override_without_its_value_is_named(call):
+    assert "--set optimizer.lr: an override is section.key=value: write" in call("--set", "optimizer.lr", "6e-3")[2]
 
 
 def test_a_training_that_fails_at_once_leaves_no_empty_directory(call, trainings, workplace):

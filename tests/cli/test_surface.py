@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pretrain.cli.main import commands
+from pretrain.cli.command_line import commands
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -282,13 +282,15 @@ def described(recipe, *, run_dir, world, **_):
     import numpy as np
 
     names = ("SIGINT", "SIGTERM", "SIGHUP", "SIGPIPE", "SIGUSR1", "SIGUSR2", "SIGCHLD")
+    handlers = {name: signal.getsignal(getattr(signal, name)) for name in names}
     seen = {
         "name": Path("/proc/self/comm").read_text().strip(),
         "environment": dict(os.environ),
         "arguments": sys.argv[1:],
         "program": sys.argv[0],
         "path": sys.path,
-        "signals": {name: str(signal.getsignal(getattr(signal, name))) for name in names},
+        "signals": {name: getattr(handler, "__name__", str(handler)) for name, handler in handlers.items()},
+        "blocked": [str(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, [])],
         "stdin": str(Path("/proc/self/fd/0").readlink()),
         "is_own_session": os.getsid(0) == os.getpid(),
         "parent": os.getppid(),

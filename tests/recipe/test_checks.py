@@ -368,3 +368,9 @@ def test_without_compilation_every_kernel_is_the_recipes(make):
 )
 def test_untested_combinations_are_refused(refusal, overrides, expected):
     assert expected in refusal(LAYER, *PLAIN, *overrides)
+
+
+def test_an_override_that_contradicts_a_key_of_the_file_is_named_beside_it(refusal, smallest):
+    smallest["schedule"] = {"min_lr": 0.5}
+    found = refusal("optimizer.lr=0.1", data=smallest)
+    assert found == "recipe and --set optimizer.lr=0.1: schedule.min_lr: 0.5 is more than optimizer.lr 0.1."

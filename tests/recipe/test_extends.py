@@ -130,7 +130,7 @@ def test_a_mistake_is_shown_where_it_was_made(write):
             "# head\nextends: bsae.yml",
             "own.yml:2: extends: bsae.yml: there is no such recipe. Did you mean 'base.yml'?\nGive the path of a YAML ",
         ),
-        ("extends: .", "own.yml:1: extends: DIR: this recipe cannot be read: Is a directory."),
+        ("extends: .", "own.yml:1: extends: DIR: this is a directory, not a recipe."),
         (
             "extends: [base.yml, more.yml]",
             "own.yml:1: extends: ['base.yml', 'more.yml'] is not the path of a recipe. One file can be named, which ",

@@ -165,7 +165,10 @@ def test_a_folder_and_a_binary_file_are_not_recipes(tmp_path):
     binary.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(RecipeError, match="cannot be read: it is not UTF-8 text"):
         load_recipe(binary)
-    with pytest.raises(RecipeError, match="cannot be read: Is a directory"):
+    with pytest.raises(RecipeError, match=r"this is a directory, not a recipe\.\nGive the path of"):
+        load_recipe(tmp_path)
+    (tmp_path / "recipe.yml").touch()
+    with pytest.raises(RecipeError, match=r"\nIt is a run's directory: give .*/recipe\.yml\.$"):
         load_recipe(tmp_path)
 
 

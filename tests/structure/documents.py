@@ -11,8 +11,8 @@ from unittest.mock import patch
 
 import click
 
+from pretrain.cli.command_line import commands
 from pretrain.cli.commands import DEFAULT
-from pretrain.cli.main import commands
 from pretrain.cli.stored_path import StoredPath
 from structure.sources import ROOT, tracked
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
-from pretrain.cli.main import commands
+from pretrain.cli.command_line import commands
 from structure.sources import BACKENDS, ROOT
 
 EFFECTS = Path(__file__).with_name("import_effects.py")
@@ -83,7 +83,7 @@ def test_a_module_that_does_something_is_found_and_others_are_not(tmp_path):
 def test_help_of_no_command_imports_anything_heavy():
     names = commands.list_commands(click.Context(commands))
     shown = "; ".join(f"commands.main([{name!r}, '--help'], standalone_mode=False)" for name in names)
-    assert imported_after(f"from pretrain.cli.main import commands; {shown}") == "[]"
+    assert imported_after(f"from pretrain.cli.command_line import commands; {shown}") == "[]"
 
 
 def test_reading_a_recipe_imports_nothing_heavy():

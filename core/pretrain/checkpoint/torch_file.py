@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 # modules whose objects become records without behaviour: enumerations in args, loss scalers, generator states
 _RECORDS = ("megatron.", "deepspeed.", "numpy.", "_io.", "signal.", "types.", "pathlib.")
+_BY_NAME = "builtins.getattr"
 _MOST_RECORDS = 50  # most classes of _RECORDS in one file; torch.load is called once more for each
 # the class or module that torch.load refuses, in its message
 _REFUSED = re.compile(r"GLOBAL ([\w.]+)|``([\w.]+)`` must be imported")
@@ -44,6 +45,14 @@ class _Record:
 
     def __setstate__(self, state: object) -> None:
         self.state = state
+
+
+def _member(kind: Any, name: str) -> _Record:
+    """Return a record of a member of an enumeration, for which Python 3.11.0 to 3.11.3 writes getattr."""
+    if not (isinstance(kind, type) and issubclass(kind, _Record)):
+        msg = f"GLOBAL {_BY_NAME}"  # as torch refuses it, for `_REFUSED`
+        raise pickle.UnpicklingError(msg)
+    return kind(name)
 
 
 def read(path: Path) -> Any:
@@ -131,7 +140,7 @@ def _allowing(records: dict[str, type[_Record]]) -> Iterator[None]:
     """Let torch.load make these records and namespaces, and nothing that a library has allowed for itself."""
     before = get_safe_globals()
     clear_safe_globals()  # torch.distributed allows DeviceMesh, which joins a process group when it is made
-    add_safe_globals([argparse.Namespace, *((record, name) for name, record in records.items())])
+    add_safe_globals([argparse.Namespace, (_member, _BY_NAME), *((record, name) for name, record in records.items())])
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about pickle protocols other than torch's own, which are read as well

@@ -32,7 +32,18 @@ def _require(is_valid: Callable[[Any], bool], problem: str) -> Callable[[click.C
     return check
 
 
-@click.command(epilog=NOTE)
+class _Command(click.Command):
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.MissingParameter as error:
+            if error.param is None or error.param.name != "prompt":
+                raise
+            msg = "Missing option '--prompt', the text that the model continues: write --prompt \"TEXT\"."
+            raise click.UsageError(msg, ctx) from error
+
+
+@click.command(cls=_Command, epilog=NOTE)
 @click.argument("source", type=StoredPath(is_checkpoint=True), metavar="RUN|CHECKPOINT")
 @click.option(
     "--prompt",

@@ -188,10 +188,22 @@ backend_option = click.option(
     help="The device plugin.",
     shell_complete=backend_names,
 )
+
+
+def _overrides(ctx: click.Context, _: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
+    """Refuse `--set KEY VALUE`, of which click would say that VALUE is one argument too many."""
+    without = next((each for each in given if "=" not in each), None)
+    if without is not None and not ctx.resilient_parsing:
+        msg = f"--set {without}: an override is section.key=value: write --set {without}=VALUE, without a space."
+        raise click.UsageError(msg, ctx)
+    return given
+
+
 set_option = click.option(
     "--set",
     "overrides",
     multiple=True,
+    callback=_overrides,
     metavar="SECTION.KEY=VALUE",
     help="Change a key of the recipe.",
     shell_complete=override_names,

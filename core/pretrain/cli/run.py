@@ -96,10 +96,8 @@ def command(
     """
     from pretrain.launch.job import Job  # noqa: PLC0415  --help needs none of these
     from pretrain.launch.placement import make_hosted_placement, make_placement  # noqa: PLC0415
-    from pretrain.launch.processes.supervision import ignore_request_signals  # noqa: PLC0415
     from pretrain.launch.restarts import RestartPolicy  # noqa: PLC0415
 
-    ignore_request_signals()
     counts = RankCounts(**rank_counts)
     _prepare(run_dir, resume or "no", hosted=hostfile is not None, has_nodes=(counts.nnodes or 1) > 1)
     policy = RestartPolicy(limit=max_restarts, fewest_nodes=allow_fewer_nodes)

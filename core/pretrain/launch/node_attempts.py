@@ -20,9 +20,10 @@ from pretrain.launch.nodes.rendezvous import Rendezvous
 from pretrain.launch.nodes.reports import signalled_node
 from pretrain.launch.nodes.store_client import is_served_again
 from pretrain.launch.processes.children import Processes, prepare_ranks
+from pretrain.launch.processes.early_signals import REPORT_SIGNAL, REQUEST_SIGNALS
 from pretrain.launch.processes.failure import CRASH, USER_ERROR, Failure
 from pretrain.launch.processes.rank_starter import RankStarter
-from pretrain.launch.processes.supervision import REPORT_SIGNAL, REQUEST_SIGNALS, exit_with_signal, stop_signals_exit
+from pretrain.launch.processes.supervision import exit_with_signal, stop_signals_exit
 from pretrain.launch.restarts import NO_RESTARTS, Restarts, RunProgress, announce, with_remark
 from pretrain.launch.run_lock import require_shared, this_process
 from pretrain.recipe.layout import lay_out

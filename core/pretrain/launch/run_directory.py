@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from pretrain.atomic_files import existing_folder
-from pretrain.errors import RunError
+from pretrain.errors import RunError, did_you_mean
 from pretrain.recipe import load_recipe
 from pretrain.stores.address import is_address
 from pretrain.stores.local_copies import shown_place
@@ -49,8 +49,9 @@ def check_run_dir(run_dir: Path | None, resume: Resume) -> bool:
         raise RunError(msg)
     held = [name for name in _OF_A_RUN if (run_dir / name).exists()]
     if resume == "run" and RECIPE not in held:
+        siblings = () if held else (each.name for each in run_dir.parent.glob("*") if is_run(each))
         msg = (
-            f"--run-dir {run_dir} holds no run to resume (no recipe.yml).\n"
+            f"--run-dir {run_dir} holds no run to resume (no recipe.yml).{did_you_mean(run_dir.name, siblings)}\n"
             "Leave out --resume to start one there; --resume auto starts or resumes."
         )
         raise RunError(msg)

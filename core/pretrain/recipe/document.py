@@ -163,6 +163,11 @@ def _read_text(path: Path, named_by: str) -> str:
         remedy = "The path is relative to the file that extends." if named else "recipes/ has some."
         msg = f"{named}{path}: there is no such recipe.{near}\nGive the path of a YAML file. {remedy}"
         raise RecipeError(msg) from error
+    except IsADirectoryError as error:
+        own = path / "recipe.yml"
+        remedy = f"It is a run's directory: give {own}." if own.exists() else "Give the path of a YAML file."
+        msg = f"{named}{path}: this is a directory, not a recipe.\n{remedy}"
+        raise RecipeError(msg) from error
     except (OSError, UnicodeDecodeError) as error:
         msg = (
             f"{named}{path}: this recipe cannot be read: {getattr(error, 'strerror', None) or 'it is not UTF-8 text'}."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -75,7 +76,7 @@ def describe(document: Document, problems: Iterable[Problem], taken: Translation
     """Return one line for each problem, with its place; at most eight. Those of a DeepSpeed file come first."""
     lines = list(taken.problems)
     for problem in problems:
-        place = document.place(tuple(problem.path.split(".")))
+        place = " and ".join([document.place(tuple(problem.path.split("."))), *_other_overrides(document, problem)])
         lines.append(f"{place}: {problem.path}: {problem.text}")
     name = taken.file.name
     idle = name and any(line.startswith(f"{name}:") and _IDLE in line for line in lines)
@@ -84,6 +85,14 @@ def describe(document: Document, problems: Iterable[Problem], taken: Translation
     if idle:
         lines.append(f"Delete the keys without effect from {name}.")
     return "\n".join(lines)
+
+
+def _other_overrides(document: Document, problem: Problem) -> list[str]:
+    """Return the overrides of other keys whose values the text names, if the problem's own key is the file's."""
+    if problem.path in document.overridden:
+        return []
+    named = [key for key in sorted(document.overridden) if re.search(rf"\b{re.escape(key)} [\d-]", problem.text)]
+    return [document.place(tuple(key.split("."))) for key in named]
 
 
 def problems_in(error: ValidationError) -> list[Problem]:

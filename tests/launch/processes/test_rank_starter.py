@@ -52,6 +52,7 @@ def test_forked_ranks_are_what_started_ones_are_and_their_server_serves_the_next
         each["environment"].pop("MASTER_PORT")
         each["environment"].pop("PRETRAIN_FAILURE_FILE")
     assert forked == started
+    assert forked[0]["blocked"] == []  # a signal that came before the rank's first line is handled now
 
 
 @pytest.mark.full

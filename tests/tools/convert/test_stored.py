@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import pickle
+import signal
 import zipfile
 from pathlib import Path
 
@@ -106,6 +107,28 @@ def test_nothing_in_a_part_of_a_file_is_executed(tmp_path):
     lazy = embedded_tensor(tmp_path / "w", 0, (tmp_path / "w").stat().st_size, (1,), torch.float32)
     with pytest.raises(CheckpointError, match=r"holds [\w.]*print, which could run code"):
         lazy.whole()
+
+
+class ByName:
+    """Pickled as Python 3.11.0 to 3.11.3 pickles members of enumerations."""
+
+    def __init__(self, kind, name):
+        self.member = (kind, name)
+
+    def __reduce__(self):
+        return (getattr, self.member)
+
+
+def test_a_member_of_an_enumeration_that_is_written_by_name_is_a_record(tmp_path):
+    torch.save({"args": argparse.Namespace(signal=ByName(signal.Signals, "SIGTERM"))}, tmp_path / "w.pt")
+    assert torch_file_tensors(tmp_path / "w.pt")["args"].signal.arguments == ("SIGTERM",)
+
+
+@pytest.mark.parametrize("kind", [argparse.Namespace, torch.Tensor, "text"])
+def test_no_attribute_of_anything_else_is_read(tmp_path, kind):
+    torch.save(ByName(kind, "__init__"), tmp_path / "w.pt")
+    with pytest.raises(CheckpointError, match=r"holds builtins\.getattr, which could run code"):
+        torch_file_tensors(tmp_path / "w.pt")
 
 
 @given(data=st.data())

@@ -51,3 +51,8 @@ def test_a_node_of_unknown_size_has_eight_devices():
 def test_a_name_that_is_short_for_several_devices_is_refused_with_theirs(name):
     with pytest.raises(BackendError, match=r"fits several devices.*\n.* A100-SXM4-40GB, A100-SXM4-80GB, "):
         find_device(recipe(), DeviceOptions(name=name))
+
+
+def test_a_name_that_is_short_for_one_device_is_refused_with_that():
+    with pytest.raises(BackendError, match=r"80GB' is not a device's full name\.\nName it in full: H100 80GB HBM3\.$"):
+        find_device(recipe(), DeviceOptions(name="NVIDIA H100 80GB"))

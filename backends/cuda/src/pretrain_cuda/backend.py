@@ -172,10 +172,9 @@ class _Named(NamedDevice, CudaBackend):
     def figures(self) -> Figures:
         full = devices.short_for(self.device_name())
         if full:
-            msg = (
-                f"'{self.device_name()}' fits several devices with different memory or speed.\n"
-                f"Name one of them in full: {', '.join(full)}."
-            )
+            many = len(full) > 1
+            fits = "fits several devices with different memory or speed" if many else "is not a device's full name"
+            msg = f"'{self.device_name()}' {fits}.\nName {'one of them' if many else 'it'} in full: {', '.join(full)}."
             raise BackendError(msg)
         return super().figures()
 

@@ -24,8 +24,8 @@ from pretrain.launch.nodes.attempt import attempt_prefix
 from pretrain.launch.nodes.joining import HOSTFILE_TIMEOUT, LINGERING
 from pretrain.launch.nodes.reports import Reports, request_key
 from pretrain.launch.nodes.store_client import connect
+from pretrain.launch.processes.early_signals import REQUEST_SIGNALS
 from pretrain.launch.processes.failure import CRASH, USER_ERROR, Failure
-from pretrain.launch.processes.supervision import REQUEST_SIGNALS
 from pretrain.report.plain_text import some_of
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from torch.distributed import DistError
 
+from pretrain.launch.processes.early_signals import REQUEST_SIGNALS
 from pretrain.launch.processes.failure import CRASH, USER_ERROR, Failure, root_cause
-from pretrain.launch.processes.supervision import REQUEST_SIGNALS
 from pretrain.report.plain_text import some_of
 
 if TYPE_CHECKING:

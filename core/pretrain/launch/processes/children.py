@@ -20,7 +20,7 @@ from pretrain.launch.job import ForwardJob
 from pretrain.launch.processes.failure import Failure
 from pretrain.launch.processes.rank import FAILURE_FILE, PARENT, place_file, read_end
 from pretrain.launch.processes.rank_starter import RankStarter
-from pretrain.launch.processes.supervision import children_ignoring_request_signals, supervise
+from pretrain.launch.processes.supervision import supervise
 from pretrain.launch.world import default_variables
 from pretrain.report.environment_file import COMMAND
 from pretrain.report.hang.position import last_place, place_words
@@ -79,9 +79,8 @@ class Processes:
     def __enter__(self) -> Self:
         self._folder = RankFolder()
         try:
-            with children_ignoring_request_signals():
-                for world in self._worlds:
-                    self._children.append(self._start(world))
+            for world in self._worlds:
+                self._children.append(self._start(world))
         except BaseException:
             self.__exit__()
             raise
@@ -169,8 +168,7 @@ class Processes:
 
 def prepare_ranks(job: AnyJob, nproc: int, starter: RankStarter) -> None:
     """Let the imports of ranks begin that may be started here later."""
-    with children_ignoring_request_signals():
-        starter.prepare(job, _common_variables(nproc))
+    starter.prepare(job, _common_variables(nproc))
 
 
 def _common_variables(nproc: int) -> dict[str, str]:

@@ -16,9 +16,9 @@ from pretrain.atomic_files import replacing
 from pretrain.errors import shows_traceback
 from pretrain.exit_codes import WELL, End, of_signal
 from pretrain.launch.job import job_of
+from pretrain.launch.processes.early_signals import handle_early_signals
 from pretrain.launch.processes.failure import CRASH, Failure
 from pretrain.launch.processes.parent_exit import kill_on_parent_exit
-from pretrain.launch.processes.supervision import ignore_request_signals
 from pretrain.launch.schedulers import current_world
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _NO_ROOM = "an unknown reason (the temporary folder is full)"
 
 def main() -> None:
     """Train; write the failure file if that fails, else the file of the end."""
-    ignore_request_signals()
+    handle_early_signals(tells=os.environ.get("RANK") == "0")  # those that came before are still to be handled
     kill_on_parent_exit(int(os.environ[PARENT]))
     world = current_world()
     if world is None:

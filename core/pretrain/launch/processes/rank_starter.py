@@ -14,11 +14,12 @@ import time
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Protocol, Self
 
+from pretrain.launch.processes.early_signals import HELD
 from pretrain.launch.processes.rank_server import READY
 from pretrain.launch.processes.supervision import stop_signals_exit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pretrain.launch.job import AnyJob
 
@@ -121,13 +122,7 @@ class RankStarter:
             except BaseException:  # a signal, in the time of the imports
                 self.__exit__()
                 raise
-        return subprocess.Popen(
-            _command("rank", job.to_json()),
-            env={**common, **own},
-            stdin=subprocess.DEVNULL,
-            # A session of its own: Ctrl-C on the terminal reaches the launcher only, which passes it on once.
-            start_new_session=True,
-        )
+        return _started("rank", job.to_json(), variables={**common, **own})
 
 
 class _NoForkError(Exception):
@@ -143,13 +138,8 @@ class _Server:
         self._is_ready = False
         self._connection, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with its:
-            self._process = subprocess.Popen(
-                _command("rank_server", str(its.fileno()), job.to_json()),
-                env=dict(variables),
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-                pass_fds=[its.fileno()],
-            )
+            number = its.fileno()
+            self._process = _started("rank_server", str(number), job.to_json(), variables=variables, keeps=(number,))
 
     def _wait(self) -> None:
         """Wait for the imports."""
@@ -204,6 +194,20 @@ def _adopting() -> Iterator[None]:
         prctl(_SUBREAPER, 0, 0, 0, 0)
 
 
-def _command(module: str, *arguments: str) -> list[str]:
-    # -P: a file in the working directory must not hide a module of the same name.
-    return [sys.executable, "-P", "-m", f"pretrain.launch.processes.{module}", *arguments]
+def _started(
+    module: str, *arguments: str, variables: Mapping[str, str], keeps: Sequence[int] = ()
+) -> subprocess.Popen[bytes]:
+    """Start a module of this folder in which the signals of `HELD` wait until it handles them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
+    try:
+        return subprocess.Popen(
+            # -P: a file in the working directory must not hide a module of the same name.
+            [sys.executable, "-P", "-m", f"pretrain.launch.processes.{module}", *arguments],
+            env=dict(variables),
+            stdin=subprocess.DEVNULL,
+            # A session of its own: Ctrl-C on the terminal reaches the launcher only, which passes it on once.
+            start_new_session=True,
+            pass_fds=keeps,
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

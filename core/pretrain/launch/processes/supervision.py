@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import signal
-import threading
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from pretrain.exit_codes import STOP_SIGNALS, StopRequest, of_signal
+from pretrain.launch.processes.early_signals import REQUEST_SIGNALS
 from pretrain.launch.processes.failure import root_cause
 
 if TYPE_CHECKING:
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
     from pretrain.launch.processes.failure import Failure
 
-REPORT_SIGNAL, PROFILE_SIGNAL = signal.SIGUSR1, signal.SIGUSR2
-REQUEST_SIGNALS = (REPORT_SIGNAL, PROFILE_SIGNAL)
-"""Signals that end nothing: they ask for a report of all ranks, and for a profile of the next steps."""
 _PERIOD = 0.05
 _GRACE = 1.0
 """Seconds that the other ranks have to report their failures before they are killed: the first failure seen need not
@@ -97,24 +94,6 @@ def _wait(ranks: _Ranks, seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while ranks.running() and time.monotonic() < deadline:
         time.sleep(_PERIOD)
-
-
-def ignore_request_signals() -> None:
-    """Ignore these signals in this process, and in those that it starts, until they handle them; a handler stays."""
-    if threading.current_thread() is threading.main_thread():
-        for number in REQUEST_SIGNALS:
-            if signal.getsignal(number) is signal.SIG_DFL:
-                signal.signal(number, signal.SIG_IGN)
-
-
-@contextmanager
-def children_ignoring_request_signals() -> Iterator[None]:
-    """Have the processes that are started in a block begin with the signals ignored, before Python runs in them."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    with _handled(REQUEST_SIGNALS, signal.SIG_IGN):
-        yield
 
 
 def stop_signals_handled(handler: Callable[[int, Any], object]) -> AbstractContextManager[None]:
