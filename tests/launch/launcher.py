@@ -20,8 +20,8 @@ from pretrain.launch.job import job_of
 from pretrain.launch.nodes.hosts import start_hosts
 from pretrain.launch.nodes.nodes import Nodes, read_hostfile
 from pretrain.launch.placement import Placement
+from pretrain.launch.processes.early_signals import handle_early_signals
 from pretrain.launch.processes.rank_starter import RankStarter
-from pretrain.launch.processes.supervision import ignore_request_signals
 from pretrain.launch.restarts import RestartPolicy
 from pretrain.launch.start import run_ranks, start
 from pretrain.launch.world import LOCALHOST, free_port, node_worlds
@@ -34,7 +34,7 @@ def ranks(job, nproc):
 
 
 def restarting(job, nproc):
-    ignore_request_signals()  # as the command line does
+    handle_early_signals()  # as the command line does
     return start(placed(job, Nodes(), int(nproc), int(nproc)), job, RestartPolicy(limit=3))
 
 

@@ -75,7 +75,10 @@ def test_a_signal_in_the_back_off_ends_the_run(launcher, tmp_path, number):
     with pytest.raises(RunError, match="is in use by process"), held(tmp_path / "run"):
         pass
     process.send_signal(number)
-    assert ended(process) == (128 + number, "")
+    code, errors = ended(process)
+    assert code == 128 + number
+    assert errors.startswith("SIGUSR1 is ignored: ")
+    assert len(errors.splitlines()) == 1
     assert len(attempts(tmp_path / "run", 0)) == 1
 
 

@@ -17,7 +17,7 @@ REQUEST_SIGNALS = (REPORT_SIGNAL, PROFILE_SIGNAL)
 """Signals that end nothing: they ask for a report of all ranks, and for a profile of the next steps."""
 HELD = (signal.SIGINT, *REQUEST_SIGNALS)
 """Signals that are blocked when the launcher starts a rank, until `handle_early_signals` is called there."""
-_IGNORED = "{name} is ignored: the training has not begun, or is over. Send it while steps are logged.\n"
+_IGNORED = "{name} is ignored: no training runs here at the moment. Send it while steps are logged.\n"
 
 
 def handle_early_signals(*, tells: bool = True) -> None:

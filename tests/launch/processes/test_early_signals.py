@@ -38,7 +38,7 @@ def test_ctrl_c_during_imports_ends_it_in_silence(tmp_path):
 def test_a_request_during_imports_is_answered_by_a_line(tmp_path):
     process = importing(tmp_path, UNTIL_ASKED + "os._exit(7)")
     process.send_signal(signal.SIGUSR2)
-    assert process.stderr.readline().startswith("SIGUSR2 is ignored: the training has not begun")
+    assert process.stderr.readline().startswith("SIGUSR2 is ignored: no training runs here")
     (tmp_path / "click.py.end").touch()
     assert process.wait(timeout=60) == 7
 
