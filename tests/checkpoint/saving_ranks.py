@@ -111,11 +111,11 @@ def from_copies(engine, folder, losses):
 
     def again(latest):
         dist.barrier()
-        copy = copies.newest(latest)
-        if copy is None:
+        taken = copies.load(engine, latest)
+        if taken is None:
             return None
-        copies.load(engine, copy)
-        return [copy.iteration, tiny_train(engine, copy.iteration) == losses[copy.iteration - 3]]
+        iteration = taken[1].progress["iteration"]
+        return [iteration, tiny_train(engine, iteration) == losses[iteration - 3]]
 
     seen = {"problems": problems, "whole": again(2)}
     if rank == 1:
@@ -123,20 +123,21 @@ def from_copies(engine, folder, losses):
             shutil.rmtree(of_a_rank)
     seen |= {"node 1 lost": again(2)}
     if rank == 0:
-        damage(next((folder / "copies").glob("*/rank-0-at-0/*/state.pt")))
-    seen |= {"damaged": again(2), "told": copies.notices[:]}
+        damage(next((folder / "copies").glob("*/rank-0-at-0/0000004/state.pt")))
+    seen |= {"damaged": again(2), "told": copies.notices[:], "held after": held(folder, rank)}
     storage.load(engine, folder / "checkpoints" / "iter_0000003", weights_only=False)
     tiny_train(engine, 3)
     copies.save(engine, {"iteration": 4, "consumed_samples": 32, "skipped_iterations": 0}, 3)
     if rank == 0:
-        damage(next((folder / "copies").glob("*/rank-0-at-0/*/state.pt")))
+        damage(next((folder / "copies").glob("*/rank-0-at-0/0000004/state.pt")))
     seen |= {"damaged, with a peer's": again(3), "gone back before": again(2)}
     of_another = next((folder / "copies").iterdir()) / f"rank-9-at-{9 + rank}" / "0000007"
     shutil.copytree(next((folder / "copies").glob(f"*/rank-{rank}-at-{rank}/*")), of_another)
     copies.save(engine, progress, 3)
     copies.save(engine, progress, 3)
     seen |= {"of another number": of_another.exists()}
-    return seen | {"later checkpoint": again(4), **without_room(engine, copies, progress)}
+    seen |= {"later checkpoint": again(4), **without_room(engine, copies, progress)}
+    return seen | without_a_part(engine, copies, progress)
 
 
 def without_room(engine, copies, progress):
@@ -169,7 +170,38 @@ def without_room(engine, copies, progress):
         if dist.get_rank() == 1:
             patch.setattr(Path, "open", refuse_to_read)
         seen["own is not read"] = copies.save(engine, progress, 3)
-    return seen | {"left": copies.newest(3)}
+    return seen | {"left": copies.load(engine, 3)}
+
+
+def without_a_part(engine, copies, progress):
+    """Load copies in which rank 0 lacks a tensor, with a checkpoint before them and without; return what is told."""
+    import pytest
+    import torch.distributed as dist
+
+    from pretrain.checkpoint.copies import node_shares
+    from pretrain.errors import CheckpointError
+
+    whole_content = node_shares.content_of
+
+    def partial_content(*arguments):
+        content = whole_content(*arguments)
+        content["tensors"].pop(min(content["tensors"]))
+        return content
+
+    with pytest.MonkeyPatch.context() as patch:
+        if dist.get_rank() == 0:
+            patch.setattr(node_shares, "content_of", partial_content)
+        copies.save(engine, progress, None)
+    told = len(copies.notices)
+    seen = {"a part lost": [copies.load(engine, 3), [notice[-11:] for notice in copies.notices[told:]]]}
+    with pytest.raises(CheckpointError, match=r"is missing\.\nThere is no checkpoint\. Remove "):
+        copies.load(engine, None)
+    return seen
+
+
+def held(folder, rank):
+    """Return the iterations whose copies a rank has of itself."""
+    return sorted(each.name for each in (folder / "copies").glob(f"*/rank-{rank}-at-{rank}/*"))
 
 
 def tiny_train(engine, iteration):

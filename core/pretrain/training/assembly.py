@@ -184,7 +184,8 @@ def _start(
     progress, remark = start_from(setup.recipe, engine, run_dir, resume=resume, copies=copies)
     data = TrainingData.of(setup, engine, progress)
     _, notices = data.resume(progress)
-    return data, progress, "\n".join(filter(None, (remark, *notices)))
+    left_out = [] if copies is None else copies.notices
+    return data, progress, "\n".join(filter(None, (remark, *left_out, *notices)))
 
 
 def _opened(data: TrainingData, timers: PhaseTimers, progress: Progress) -> Generator[Batch] | None:

@@ -24,7 +24,7 @@ from pretrain.training.event import Event
 from pretrain.training.progress import Progress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from pathlib import Path
 
     from pretrain.checkpoint.contents import Loaded, Saved
@@ -44,12 +44,10 @@ def start_from(
     # A resumed run takes its own latest checkpoint, or its nodes' copies of a later iteration; without one, and for a
     # new run, `checkpoint.load` counts.
     own = folder_of_run(recipe, run_dir)
-    if resume and copies is not None and (copy := copies.newest(on_rank0(partial(own_latest, own)))) is not None:
-        taken = copies.load(engine, copy)
-        return Progress.from_mapping(taken.progress), _remark("resumed", copies.named(copy), taken, copies.notices)
+    if resume and copies is not None and (copied := copies.load(engine, on_rank0(partial(own_latest, own)))):
+        return Progress.from_mapping(copied[1].progress), _remark("resumed", *copied)
     if resume and (loaded := load_latest(own, engine, latest=own_latest)):
-        remark = _remark("resumed", *loaded, copies.notices if copies else ())
-        return Progress.from_mapping(loaded[1].progress), remark
+        return Progress.from_mapping(loaded[1].progress), _remark("resumed", *loaded)
     if recipe.checkpoint.load is None:
         return Progress(), _FRESH if resume else ""
     is_own = own.is_at(recipe.checkpoint.load)
@@ -118,8 +116,8 @@ def _newest_intact(folder: CheckpointFolder, damaged: int | None) -> str:
     return f"No checkpoint in {folder.place} is intact: restore a copy, or start a new run."
 
 
-def _remark(how: str, place: str, loaded: Loaded, notices: Iterable[str] = ()) -> str:
-    return "\n".join((f"{how} from {place}", *notices, *loaded.notices))
+def _remark(how: str, place: str, loaded: Loaded) -> str:
+    return "\n".join((f"{how} from {place}", *loaded.notices))
 
 
 @dataclass(slots=True)

@@ -76,7 +76,8 @@ class NodeCopies:
             msg = f"checkpoint.local_dir cannot be written: {problem}\nName a folder that every node can write."
             raise CheckpointError(msg)
         self.resumed = False  # the run goes on from one
-        self.notices: list[str] = []  # of copies that were not whole
+        self.notices: list[str] = []  # of copies that were left out
+        self._has_begun = False  # to overwrite the engine's state
 
     @property
     def _folder(self) -> Path:
@@ -98,10 +99,11 @@ class NodeCopies:
             return "the run has no identity"
         iteration = progress["iteration"]
         content = node_shares.content_of(engine, progress)
-        made, after = on_rank0(lambda: (time.time_ns(), _NONE if after is None else after))
-        self._remove_older(GENERATIONS - 1)
+        last = max((copy.made for copy in self._copies().values() if copy), default=0)
+        made = self._peers.most(max(time.time_ns(), last + 1))  # a clock may go back, or be another node's
+        self._remove_before(last)
         own, kept = (self._of_iteration(iteration, owner) for owner in self._peers.owners)
-        about = Copy(made, iteration, after, self._layout)
+        about = Copy(made, iteration, _NONE if after is None else after, self._layout)
         problem = first_problem(_problem_of(partial(_write, own, content, about)))
         if problem is None and self._peers.are_several:
             passed = [self._peers.pass_to_next(own / name, kept / name) for name in (_STATE, _ABOUT)]
@@ -111,8 +113,11 @@ class NodeCopies:
                 shutil.rmtree(directory, ignore_errors=True)
         return problem
 
-    def newest(self, latest: int | None) -> Copy | None:
-        """Return the newest copy that all ranks have, here or at their peers; None: none is after `latest`."""
+    def load(self, engine: Saved, latest: int | None) -> tuple[str, Loaded] | None:
+        """Take over the newest copy that all ranks have, here or at their peers; None: none is after `latest`.
+
+        Returns where it is, and the result. `notices` tell why newer ones were left out.
+        """
         if not self._find():
             return None
         limit = _NONE if latest is None else latest
@@ -120,62 +125,73 @@ class NodeCopies:
         there = own.keys() | self._peers.numbers_of_next(sorted(kept)[-GENERATIONS:], GENERATIONS)
         while (found := self._peers.newest_of_all(there)) >= 0:
             iteration = self._peers.most(max((c[found].iteration for c in (own, kept) if found in c), default=_NONE))
-            problem = first_problem(self._problem_of(iteration, found))
-            if problem is None:
-                return _about(self._of_iteration(iteration, self._peers.rank))
-            self.notices.append(f"The nodes' copies of iteration {iteration} were left out: {problem}.")
+            taken = first_problem(self._get_back(iteration, found)) or self._load(engine, iteration)
+            if not isinstance(taken, str):
+                self._remove_after(found)
+                self.resumed = True
+                return f"the nodes' copies of iteration {iteration} ({self._place}), newer than any checkpoint", taken
+            self.notices.append(f"The nodes' copies of iteration {iteration} were left out: {taken}.")
             there.discard(found)
+        if self._has_begun and latest is None:
+            msg = f"{self.notices[-1]}\nThere is no checkpoint. Remove {self._folder} on all nodes, and start again."
+            raise CheckpointError(msg)
         return None
 
-    def load(self, engine: Saved, copy: Copy) -> Loaded:
-        """Take over the copy that `newest` has found."""
-        directory = self._of_iteration(copy.iteration, self._peers.rank)
-        content = torch.load(directory / _STATE, map_location="cpu", mmap=True, weights_only=True)
+    def _load(self, engine: Saved, iteration: int) -> Loaded | str:
+        """Take over the copy of an iteration, which all ranks have; return why that cannot be."""
+        directory, opened = self._of_iteration(iteration, self._peers.rank), []
+
+        def open_state() -> None:
+            save_config(CheckpointingConfig("torch_dist", 1), str(directory))  # of what megatron-core asks
+            opened.append(torch.load(directory / _STATE, map_location="cpu", mmap=True, weights_only=True))
+
+        if problem := first_problem(_problem_of(open_state)):
+            return problem
+        (content,) = opened
         common, strategy = content["common"], node_shares.FromNodes(content)
 
         def read(request: dict[str, Any]) -> dict[str, Any]:
-            save_config(CheckpointingConfig("torch_dist", 1), str(directory))  # of what megatron-core asks
             given: dict[str, Any] = dist_checkpointing.load(
                 request, str(directory), strategy, NoCommon(), validate_access_integrity=False
             )
             return given
 
+        self._has_begun = True
         engine.state.load(read, common["counters"])
         if problem := first_problem(strategy.problem):
-            self.forget()
-            msg = f"checkpoint.local_dir: the nodes' copies {problem}.\nThey are removed: start again with --resume."
-            raise CheckpointError(msg)
+            return problem
         notices = [*restore_schedule(engine.schedule, common["schedule"], engine.recipe)]
         notices += differences(engine.recipe, common)
         generators.restore(read({"rng": generators.sharded_states()})["rng"])
-        self.resumed = True
         return Loaded(progress=common["progress"], notices=notices)
 
-    def named(self, copy: Copy) -> str:
-        """Return where a copy is, for a user."""
-        return f"the nodes' copies of iteration {copy.iteration} ({self._place}), newer than any checkpoint"
-
     def forget(self) -> None:
-        """Remove this rank's copies: no start is to go on from them."""
+        """Remove the copies on this node; all ranks call it: no start is to go on from them."""
         if self._found is not None:
-            self._remove_older(0)
+            shutil.rmtree(self._found, ignore_errors=True)
 
     def _of_iteration(self, iteration: int, owner: int) -> Path:
         """Return the folder of a rank's copy here; nodes that are tried on one machine share a disk."""
         return self._folder / f"rank-{owner}-at-{self._peers.rank}" / f"{iteration:07d}"
 
-    def _copies(self, owner: int | str = "*", at: int | str | None = None) -> dict[Path, Copy | None]:
+    def _copies(self, at: int | str | None = None) -> dict[Path, Copy | None]:
         """Return the folders of the copies that this rank has on its disk, or `at` another; None: not complete."""
-        place = self._peers.rank if at is None else at
-        return {each: _about(each) for each in self._folder.glob(f"rank-{owner}-at-{place}/*")}
+        places = f"rank-*-at-{self._peers.rank if at is None else at}/*"
+        try:
+            return {each: _about(each) for each in self._folder.glob(places)}
+        except OSError:  # of one rank, which the others do not know; a save says why nothing can be written
+            return {}
 
     def _fitting(self, owner: int, latest: int) -> dict[int, Copy]:
         """Return the complete copies of a rank that this run may go on from, after its `latest` checkpoint."""
-        copies = self._copies(owner).values()
-        fitting = (copy for copy in copies if copy and copy.layout == self._layout)
+        name = self._of_iteration(0, owner).parent.name
+        copies = {copy.made: copy for place, copy in self._copies().items() if copy and place.parent.name == name}
+        if copies and copies[max(copies)].after > latest:  # the user has gone back to a checkpoint before that one
+            return {}
+        fitting = (copy for copy in copies.values() if copy.layout == self._layout)
         return {copy.made: copy for copy in fitting if copy.after <= latest < copy.iteration}
 
-    def _problem_of(self, iteration: int, made: int) -> str | None:
+    def _get_back(self, iteration: int, made: int) -> str | None:
         """Get the own copy back from the next node if it is not whole here; return why it cannot be had."""
         own, kept = (self._of_iteration(iteration, owner) for owner in self._peers.owners)
         lacks = not _is_whole(own, made)
@@ -185,19 +201,23 @@ class NodeCopies:
             before_lacks = self._peers.number_of_before(int(lacks))
             for name in (_STATE, _ABOUT):
                 self._peers.pass_to_before(kept / name if before_lacks else None, own / name if lacks else None)
-        return f"rank {self._peers.rank} has no whole one" if lacks and not _is_whole(own, made) else None
+        if not lacks or _is_whole(own, made):
+            return None
+        shutil.rmtree(own, ignore_errors=True)
+        return f"rank {self._peers.rank} has no whole one"
 
-    def _remove_older(self, keep: int) -> None:
-        """Remove all but the last so many copies of each rank, and those that are not complete."""
-        # And older ones of ranks that were on this node before the nodes had other numbers.
-        copies = self._copies()
-        made = sorted({copy.made for copy in copies.values() if copy})
-        kept = made[len(made) - keep :]
-        gone = [directory for directory, copy in copies.items() if copy is None or copy.made not in kept]
-        if kept:
-            gone += [directory for directory, copy in self._copies(at="*").items() if copy and copy.made < kept[0]]
-        for directory in gone:
-            shutil.rmtree(directory, ignore_errors=True)
+    def _remove_before(self, made: int) -> None:
+        """Remove earlier copies, also those of ranks that this node had before, and those of its own not complete."""
+        own = self._copies()
+        for directory, copy in self._copies(at="*").items():
+            if directory in own if copy is None else copy.made < made:
+                shutil.rmtree(directory, ignore_errors=True)
+
+    def _remove_after(self, made: int) -> None:
+        """Remove the copies that were left out: the next save keeps the latest one, and removes what is before it."""
+        for directory, copy in self._copies().items():
+            if copy is None or copy.made > made:
+                shutil.rmtree(directory, ignore_errors=True)
 
 
 def _name_of(run_dir: Path) -> str | None:

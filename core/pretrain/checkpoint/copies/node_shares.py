@@ -87,7 +87,7 @@ class FromNodes(TorchDistLoadShardedStrategy):  # type: ignore[misc]
 
     def _require(self, part: ShardedTensor, filled: int) -> None:
         if filled != math.prod(part.local_shape):  # not raised here: the other ranks go on
-            self.problem = f"lack a part of {part.key}"
+            self.problem = f"a part of {part.key} is missing"
 
     def _fill(self, part: ShardedTensor, owner: int, group: dist.ProcessGroup | None) -> int:
         """Fill a tensor with what a rank of the group has of it, this one without a group; return the elements."""
