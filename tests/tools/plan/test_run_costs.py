@@ -35,9 +35,9 @@ COSTS = RunCosts(
 )
 
 
-def test_the_best_interval_is_that_of_young_less_a_save_where_saves_are_short():
-    # sqrt(2 * 0.5 * 1,000,000) - 0.5, the first order of Daly 2006
-    assert isclose(best_interval(0.5, 1_000_000.0), 999.5, rel_tol=1e-3)
+def test_the_best_interval_is_that_of_young_less_two_thirds_of_a_save_where_saves_are_short():
+    # sqrt(2 * 0.5 * 1,000,000) - 0.5 * 2 / 3: the first two terms of the condition's series
+    assert isclose(best_interval(0.5, 1_000_000.0), 1000 - 1 / 3, rel_tol=1e-6)
 
 
 def test_the_useful_share_is_the_inverse_of_daly_s_wall_time():
