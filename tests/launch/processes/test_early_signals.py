@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from launch.rank_processes import wait_for
-from pretrain.launch.processes import early_signals
+from pretrain.launch.processes import early_signals, rank_starter
 
 SLOW = "import os, pathlib, time\npathlib.Path(__file__).with_name('begun').touch()\n"
 CONVERTING = "try:\n    time.sleep(30)\nexcept BaseException as error:\n    raise ImportError('broken') from error\n"
@@ -35,12 +35,18 @@ def test_ctrl_c_during_imports_ends_it_in_silence(tmp_path):
     assert (process.communicate(timeout=60)[1], process.returncode) == ("", 130)
 
 
-def test_a_request_during_imports_is_answered_by_a_line(tmp_path):
+def test_a_request_during_imports_ends_nothing(tmp_path):
     process = importing(tmp_path, UNTIL_ASKED + "os._exit(7)")
     process.send_signal(signal.SIGUSR2)
-    assert process.stderr.readline().startswith("SIGUSR2 is ignored: no training runs here")
     (tmp_path / "click.py.end").touch()
-    assert process.wait(timeout=60) == 7
+    assert (process.communicate(timeout=60)[1], process.returncode) == ("", 7)
+
+
+def test_ctrl_c_while_a_rank_is_started_ends_it_in_silence(capfd):
+    process = rank_starter._started("rank", "{}", variables=os.environ)
+    process.send_signal(signal.SIGINT)  # waits until the rank handles it
+    assert process.wait(timeout=60) == 130
+    assert capfd.readouterr().err == ""
 
 
 def test_ctrl_c_elsewhere_is_the_usual_exception(monkeypatch):

@@ -13,7 +13,7 @@ import pytest
 
 from launch.rank_processes import alive, pids_of_ranks, wait_for
 from pretrain.launch.job import Job
-from pretrain.launch.processes import rank_server
+from pretrain.launch.processes import rank_server, rank_starter
 from pretrain.launch.processes.children import Processes, prepare_ranks
 from pretrain.launch.processes.failure import CRASH
 from pretrain.launch.processes.rank_starter import SWITCH, RankStarter
@@ -95,11 +95,23 @@ def test_a_rank_that_is_forked_while_its_server_is_killed_is_not_started_a_secon
         command = [sys.executable, "-c", dies, str(its.fileno())]
         server = subprocess.Popen(command, pass_fds=[its.fileno()], stdout=subprocess.PIPE, text=True)
         its.close()
-        own.send(b'{"job": "of a rank"}')
+        own.settimeout(60)
+        own.send(b'{"number": 1, "job": "of a rank"}')
         answer = own.recv(100).decode()
         output, _ = server.communicate()
     assert server.returncode == -signal.SIGKILL
-    assert output == f"{answer} {{'job': 'of a rank'}}\n"
+    assert f"1 {output}" == f"{answer} {{'number': 1, 'job': 'of a rank'}}\n"
+
+
+def test_a_late_answer_to_one_request_is_not_taken_for_that_to_the_next(job):
+    server = object.__new__(rank_starter._Server)
+    server._is_ready, server._requests = True, 1
+    server._connection, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with server._connection, its:
+        its.send(b"1 no process could be started")
+        its.send(b"2 4711")
+        assert server.fork(job("report"), {}).pid == 4711
+        assert json.loads(its.recv(10_000))["number"] == 2
 
 
 @pytest.mark.parametrize(

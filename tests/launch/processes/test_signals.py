@@ -40,9 +40,7 @@ def test_a_request_for_a_report_or_a_profile_reaches_every_rank_each_time_and_en
         for rank in range(2):
             wait_for((run_dir / f"{rank}.{times}").exists, "the request")
     process.send_signal(signal.SIGTERM)
-    said = process.communicate(timeout=120)[1].splitlines()  # rank 0 alone says it
-    assert [line.partition(" is ignored")[0] for line in said] == ["SIGUSR1", "SIGUSR2"]
-    assert process.returncode == ExitCode.SAVED
+    assert (process.communicate(timeout=120)[1], process.returncode) == ("", ExitCode.SAVED)
 
 
 @pytest.mark.full

@@ -162,7 +162,7 @@ def connect_within(endpoint: tuple[str, int], timeout: timedelta) -> TCPStore:
             if waited > timeout.total_seconds():
                 msg = f"no answer within {timeout}: {str(error).splitlines()[0]}"
                 raise DistError(msg) from error
-            if waited > _NOTICE_AFTER:
+            if notice and waited > _NOTICE_AFTER:
                 sys.stderr.write(notice)
                 notice = ""
         time.sleep(_PERIOD)

@@ -17,17 +17,17 @@ REQUEST_SIGNALS = (REPORT_SIGNAL, PROFILE_SIGNAL)
 """Signals that end nothing: they ask for a report of all ranks, and for a profile of the next steps."""
 HELD = (signal.SIGINT, *REQUEST_SIGNALS)
 """Signals that are blocked when the launcher starts a rank, until `handle_early_signals` is called there."""
-_IGNORED = "{name} is ignored: no training runs here at the moment. Send it while steps are logged.\n"
 
 
-def handle_early_signals(*, tells: bool = True) -> None:
-    """Handle Ctrl-C and requests in this process until a training does; a handler, or nohup's, stays."""
-    own = (signal.SIGINT, signal.default_int_handler, _interrupt)
-    requests = [(number, signal.SIG_DFL, _tell if tells else _pass) for number in REQUEST_SIGNALS]
+def handle_early_signals() -> None:
+    """Handle Ctrl-C and ignore requests in this process until a training does; a handler, or nohup's, stays."""
     try:
-        for number, default, handler in (own, *requests):
-            if signal.getsignal(number) is default:
-                signal.signal(number, handler)
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, _interrupt)
+        for number in REQUEST_SIGNALS:
+            if signal.getsignal(number) is signal.SIG_DFL:
+                # Not by a handler of Python: so also while the interpreter ends, and in programs that are started here.
+                signal.signal(number, signal.SIG_IGN)
     except ValueError:  # a thread of another program called it
         return
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD)
@@ -40,11 +40,3 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
             os._exit(128 + number)
         frame = frame.f_back
     raise KeyboardInterrupt
-
-
-def _tell(number: int, _frame: FrameType | None) -> None:
-    os.write(2, _IGNORED.format(name=signal.Signals(number).name).encode())
-
-
-def _pass(_number: int, _frame: FrameType | None) -> None:
-    pass

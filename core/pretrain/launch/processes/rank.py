@@ -33,7 +33,14 @@ _NO_ROOM = "an unknown reason (the temporary folder is full)"
 
 def main() -> None:
     """Train; write the failure file if that fails, else the file of the end."""
-    handle_early_signals(tells=os.environ.get("RANK") == "0")  # those that came before are still to be handled
+    try:
+        handle_early_signals()  # a Ctrl-C that came before is raised here
+        sys.exit(_main())
+    except KeyboardInterrupt:
+        os._exit(of_signal(signal.SIGINT))
+
+
+def _main() -> int:
     kill_on_parent_exit(int(os.environ[PARENT]))
     world = current_world()
     if world is None:
@@ -46,7 +53,7 @@ def main() -> None:
         tell_error=partial(_tell_error, world.rank, failure_file),
         place_file=place_file(failure_file),
     )
-    sys.exit(train(job_of(sys.argv[1]), heard, failure_file))
+    return train(job_of(sys.argv[1]), heard, failure_file)
 
 
 def train(job: AnyJob, world: World, failure_file: Path) -> int:

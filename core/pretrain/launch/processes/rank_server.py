@@ -71,24 +71,33 @@ def main() -> None:
 def _serve(connection: socket.socket) -> dict[str, Any] | None:
     """Answer requests; return the one of the rank that this process has become, None in the server at its end."""
     while message := connection.recv(_LARGEST):
+        request = json.loads(message)
         reader, writer = os.pipe()
         between = os.fork()
         if between == 0:
             os.close(reader)
             if _is_forked():
-                # The rank answers itself: where the server is killed meanwhile, the launcher does not start another.
-                connection.send(str(os.getpid()).encode())
-                with suppress(BrokenPipeError):
-                    os.write(writer, b"1")
-                os.close(writer)
-                return dict(json.loads(message))
+                _answer_as_rank(connection, request, writer)
+                return dict(request)
             os._exit(0)
         os.close(writer)
         os.waitpid(between, 0)  # from now on the launcher has the rank
         if not os.read(reader, 1):
-            connection.send(b"no process could be started")
+            connection.send(f"{request['number']} no process could be started".encode())
         os.close(reader)
     return None
+
+
+def _answer_as_rank(connection: socket.socket, request: dict[str, Any], writer: int) -> None:
+    """Tell the launcher, and then the server, that this process has become a rank."""
+    # The rank answers itself: where the server is killed meanwhile, the launcher does not start another.
+    try:
+        connection.send(f"{request['number']} {os.getpid()}".encode())
+    except OSError:  # the launcher has given it up
+        os._exit(0)
+    with suppress(BrokenPipeError):
+        os.write(writer, b"1")
+    os.close(writer)
 
 
 def _is_forked() -> bool:

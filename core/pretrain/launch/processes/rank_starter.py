@@ -135,7 +135,7 @@ class _NoForkError(Exception):
 
 class _Server:
     def __init__(self, job: AnyJob, variables: Mapping[str, str]) -> None:
-        self._is_ready = False
+        self._is_ready, self._requests = False, 0
         self._connection, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with its:
             number = its.fileno()
@@ -154,7 +154,8 @@ class _Server:
         """Have a child of this process forked, once the imports are done."""
         if not self._is_ready:
             self._wait()
-        request = json.dumps({"job": job.to_json(), "variables": variables}).encode()
+        self._requests += 1
+        request = json.dumps({"number": self._requests, "job": job.to_json(), "variables": variables}).encode()
         with _adopting():
             try:
                 self._connection.send(request)
@@ -162,7 +163,10 @@ class _Server:
                 raise _NoForkError(_ENDED, may_pass=True) from error
             except OSError as error:
                 raise _NoForkError(_TOO_LONG, may_pass=False) from error
-            answer = self._answer()
+            # One to an earlier request comes where that rank was killed right after its own.
+            while (answered := self._answer().partition(" "))[0] != str(self._requests):
+                pass
+        answer = answered[2]
         if not answer.isdecimal():
             raise _NoForkError(answer, may_pass=True)
         return ForkedRank(int(answer))
