@@ -178,10 +178,9 @@ class Restarts:
         self._in_a_row = 0 if gained else self._in_a_row + 1
         self.count += 1
         wait = min(_LONGEST_WAIT, _FIRST_WAIT * 2 ** min(self._in_a_row, _DOUBLINGS))
-        saved = seen.progress.saved
-        start = "the beginning" if saved is None else f"the checkpoint of iteration {saved}"
-        start += " or later copies on the nodes" if seen.progress.is_copied else ""
-        return Decision(wait=wait, text=f"restart {self.count} of {self._limit} in {wait:g} s, from {start}")
+        return Decision(
+            wait=wait, text=f"restart {self.count} of {self._limit} in {wait:g} s, from {_start(seen.progress)}"
+        )
 
     def show_end(self) -> None:
         """Show how many restarts a run has had, if any."""
@@ -197,10 +196,15 @@ def with_remark(failure: Failure, verdict: Decision) -> Failure:
     return dataclasses.replace(failure, text=f"{failure.text}\n{verdict.text}", exit_code=exit_code)
 
 
+def _start(progress: RunProgress) -> str:
+    start = "the beginning" if progress.saved is None else f"the checkpoint of iteration {progress.saved}"
+    return f"{start} or later copies on the nodes" if progress.is_copied else start
+
+
 def _remedy(progress: RunProgress) -> str:
     if progress.saved is None:
         return "There is no checkpoint yet."
-    return f"--resume continues from the checkpoint of iteration {progress.saved}."
+    return f"--resume continues from {_start(progress)}."
 
 
 def _repeated(before: _JudgedFailure, seen: _JudgedFailure) -> str:
