@@ -46,3 +46,10 @@ class MegatronsSamples(NumberedSamples):
 
 def numbers(batch):
     return batch["tokens"][:, 0].tolist()
+
+
+def begin_slowly(started):
+    """Prepare a worker until a file `.on` is beside `started`, which says that it has begun."""
+    started.touch()
+    while not started.with_suffix(".on").exists():
+        time.sleep(0.01)

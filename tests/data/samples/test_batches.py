@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data.samples.numbered_samples import SEQ_LENGTH, MegatronsSamples, NumberedSamples, numbers
+from data.samples.numbered_samples import SEQ_LENGTH, MegatronsSamples, NumberedSamples, begin_slowly, numbers
+from launch.rank_processes import wait_for
 from pretrain.bridge.megatron import prepare_to_read
 from pretrain.data.samples.batches import MicroBatches
 from pretrain.data.samples.sequence_pieces import ContextRank
@@ -211,6 +213,18 @@ class TestWorkers:
         os.killpg(process.pid, signal.SIGTERM)
         assert process.stdout.readline() == b"read 20 more\n"
         assert process.wait(300) == 0
+
+    def test_survive_signals_that_come_while_they_are_started(self, tmp_path):
+        others = multiprocessing.active_children()
+        started = tmp_path / "started"
+        iterator = batches(10, 1, num_workers=1, prepare_worker=partial(begin_slowly, started))
+        (worker,) = [child for child in multiprocessing.active_children() if child not in others]
+        wait_for(started.exists, "the worker")
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2):
+            os.kill(worker.pid, number)
+        (tmp_path / "started.on").touch()
+        assert numbers(next(iterator)) == [0]
+        iterator.close()
 
     def test_end_when_their_parent_is_killed(self, program):
         process = program()

@@ -8,6 +8,7 @@ import pickle
 import signal
 import warnings
 import weakref
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 _GRACE = 60  # seconds that a worker reads on after SIGTERM
 _JOIN_SECONDS = 5.0  # seconds that `close` waits for the batch that is being read; torch waits as long for a worker
+_HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)  # by workers, which survive them
 _KEYS = ("tokens", "labels", "loss_mask", "position_ids")
 
 
@@ -83,7 +85,8 @@ class MicroBatches:
         )
         sent = _Sent(dataset, prepare_worker)
         collate = partial(_collate, context, eod)
-        loader = iter(_loader(sent, indices, collate, num_workers=num_workers, pin_memory=pin_memory))
+        with _signals_wait_in_workers():
+            loader = iter(_loader(sent, indices, collate, num_workers=num_workers, pin_memory=pin_memory))
         read = map(_tensors, loader)
         # torch's loader takes half a millisecond to return a batch that is ready. In a thread this overlaps with a step
         # that releases the GIL.
@@ -195,6 +198,17 @@ def _start_worker(worker: int) -> None:  # noqa: ARG001  torch's signature
     for number in (signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):  # the training process answers the last two
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: signal.alarm(_GRACE))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
+
+
+@contextmanager
+def _signals_wait_in_workers() -> Iterator[None]:
+    """Start workers in a block with these signals blocked, which come in the second of their imports too."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class _Arrays:
