@@ -91,6 +91,16 @@ def test_runs_of_one_name_are_distinguished_by_their_paths(tmp_path, run):
     assert f">{tmp_path / 'b/run'}<" in page
 
 
+def test_a_run_that_has_logged_nothing_is_left_out_of_a_page_of_several(tmp_path, run):
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    (begun / "metrics.jsonl").touch()
+    assert write_report([run("good"), begun], tmp_path / "report.html") == [begun]
+    assert "good" in (tmp_path / "report.html").read_text()
+    with pytest.raises(RunError, match="has logged no iteration"):
+        write_report([begun], tmp_path / "report.html")
+
+
 def test_names_cannot_break_the_page(tmp_path, run):
     assert "<b>x" not in report(tmp_path, run("<b>x"))
 
@@ -113,7 +123,7 @@ def test_a_run_that_only_evaluated_is_shown(tmp_path):
     [
         (lambda run_dir: None, "is not a directory"),
         (lambda run_dir: run_dir.mkdir(), "holds no metrics.jsonl"),
-        (lambda run_dir: MetricsWriter(run_dir / "metrics.jsonl").close(), "has logged no iteration yet"),
+        (lambda run_dir: MetricsWriter(run_dir / "metrics.jsonl").close(), "has logged no iteration"),
     ],
 )
 def test_a_directory_without_metrics_is_an_error_and_nothing_is_written(tmp_path, prepare, words):

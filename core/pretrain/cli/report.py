@@ -22,5 +22,6 @@ def command(runs: tuple[Path, ...], output: Path | None) -> None:
     from pretrain.report.run_page import write_report  # noqa: PLC0415  --help needs no report
 
     output = output or (runs[0] / "report.html" if len(runs) == 1 else Path("report.html"))
-    write_report(runs, output)
+    for empty in write_report(runs, output):
+        click.echo(f"{empty} is left out: it has logged no iteration.", err=True)
     click.echo(f"report: {output}")

@@ -183,7 +183,8 @@ METRICS = (
     ),
     Metric(
         name="memory_peak_bytes",
-        help="Most memory of rank 0's device since the process began; null if the device does not report it.",
+        help="Most memory of rank 0's device since the process began, on the CPU with that of Python and its "
+        "libraries; null if the device does not report it.",
         console=Line(160, "memory {:.2f} GiB", scale=2**-30),
         tensorboard=Tag("mem-max-allocated-bytes", over_samples=False),
         figure=None,

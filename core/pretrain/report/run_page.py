@@ -79,7 +79,10 @@ def _read(run_dir: Path, name: str) -> RunData:
         raise RunError(msg)
     lines = metrics.read_metrics(run_dir / metrics.FILE)
     if not lines:
-        msg = f"{run_dir / metrics.FILE} is empty: the run has logged no iteration yet.\nWait for logging.log_interval."
+        msg = (
+            f"{run_dir / metrics.FILE} is empty: the run has logged no iteration.\n"
+            "Wait for logging.log_interval, if it still runs."
+        )
         raise RunError(msg)
     recipe = run_dir / "recipe.yml"
     return RunData(
@@ -105,9 +108,12 @@ def _environment(path: Path) -> dict[str, Any]:
     return content
 
 
-def write_report(run_dirs: Sequence[Path], output: Path) -> None:
-    """Write one HTML page about one or several runs, atomically."""
-    write_page(page(read_runs(run_dirs)), output, RunError)
+def write_report(run_dirs: Sequence[Path], output: Path) -> list[Path]:
+    """Write one HTML page about one or several runs, atomically; return those that have logged nothing, left out."""
+    empty = [each for each in run_dirs if (each / metrics.FILE).is_file() and not (each / metrics.FILE).stat().st_size]
+    drawn = [each for each in run_dirs if each not in empty]
+    write_page(page(read_runs(drawn or run_dirs)), output, RunError)
+    return empty
 
 
 def page(runs: Sequence[RunData]) -> str:
