@@ -10,6 +10,7 @@ import warnings
 import weakref
 from contextlib import contextmanager
 from functools import partial
+from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import torch
@@ -204,6 +205,7 @@ def _start_worker(worker: int) -> None:  # noqa: ARG001  torch's signature
 @contextmanager
 def _signals_wait_in_workers() -> Iterator[None]:
     """Start workers in a block with these signals blocked, which come in the second of their imports too."""
+    resource_tracker.ensure_running()  # Python's own process, whose start would unblock them again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
     try:
         yield
