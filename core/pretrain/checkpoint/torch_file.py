@@ -27,6 +27,7 @@ _BY_NAME = "builtins.getattr"
 _MOST_RECORDS = 50  # most classes of _RECORDS in one file; torch.load is called once more for each
 # the class or module that torch.load refuses, in its message
 _REFUSED = re.compile(r"GLOBAL ([\w.]+)|``([\w.]+)`` must be imported")
+_CALL = "Trying to call reduce for unrecognized function"
 _ZIP = b"PK\x03\x04"
 # first bytes in the format of before torch 1.6: a pickle of torch.serialization.MAGIC_NUMBER
 _BEFORE_ZIP = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
@@ -121,10 +122,9 @@ def _load(source: Path | IO[bytes], path: Path, *, is_zip: bool) -> Any:
             with _ALLOWING, _allowing(records):
                 return torch.load(source, map_location="cpu", weights_only=True, mmap=is_zip and source is path)
         except pickle.UnpicklingError as error:
-            found = _REFUSED.search(str(error))
-            if found is None:
+            name = _refused(error)
+            if name is None:
                 raise _damaged(path, error) from error
-            name = found[1] or found[2]
             if not name.startswith(_RECORDS) or name in records or len(records) == _MOST_RECORDS:
                 msg = (
                     f"{path} holds {name[:200]}, which could run code. Nothing was executed.\n"
@@ -133,6 +133,14 @@ def _load(source: Path | IO[bytes], path: Path, *, is_zip: bool) -> Any:
                 raise CheckpointError(msg) from error
             # A class of its own for each name, since torch.load keeps one name for a class.
             records[name] = type(name.rpartition(".")[2], (_Record,), {})
+
+
+def _refused(error: pickle.UnpicklingError) -> str | None:
+    """Return what torch.load refuses to make or to call; None for another error."""
+    if _CALL in str(error):  # of what `_member` has returned: the file takes a method for it
+        return _BY_NAME
+    found = _REFUSED.search(str(error))
+    return found and (found[1] or found[2])
 
 
 @contextmanager
