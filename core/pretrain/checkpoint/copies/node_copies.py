@@ -174,18 +174,16 @@ class NodeCopies:
         """Return the folder of a rank's copy here; nodes that are tried on one machine share a disk."""
         return self._folder / f"rank-{owner}-at-{self._peers.rank}" / f"{iteration:07d}"
 
-    def _copies(self, at: int | str | None = None) -> dict[Path, Copy | None]:
+    def _copies(self, owner: int | str = "*", at: str = "") -> dict[Path, Copy | None]:
         """Return the folders of the copies that this rank has on its disk, or `at` another; None: not complete."""
-        places = f"rank-*-at-{self._peers.rank if at is None else at}/*"
         try:
-            return {each: _about(each) for each in self._folder.glob(places)}
+            return {each: _about(each) for each in self._folder.glob(f"rank-{owner}-at-{at or self._peers.rank}/*")}
         except OSError:  # of one rank, which the others do not know; a save says why nothing can be written
             return {}
 
     def _fitting(self, owner: int, latest: int) -> dict[int, Copy]:
         """Return the complete copies of a rank that this run may go on from, after its `latest` checkpoint."""
-        name = self._of_iteration(0, owner).parent.name
-        copies = {copy.made: copy for place, copy in self._copies().items() if copy and place.parent.name == name}
+        copies = {copy.made: copy for copy in self._copies(owner).values() if copy}
         if copies and copies[max(copies)].after > latest:  # the user has gone back to a checkpoint before that one
             return {}
         fitting = (copy for copy in copies.values() if copy.layout == self._layout)

@@ -71,14 +71,14 @@ def main() -> None:
 def _serve(connection: socket.socket) -> dict[str, Any] | None:
     """Answer requests; return the one of the rank that this process has become, None in the server at its end."""
     while message := connection.recv(_LARGEST):
-        request = json.loads(message)
+        request: dict[str, Any] = json.loads(message)
         reader, writer = os.pipe()
         between = os.fork()
         if between == 0:
             os.close(reader)
             if _is_forked():
                 _answer_as_rank(connection, request, writer)
-                return dict(request)
+                return request
             os._exit(0)
         os.close(writer)
         os.waitpid(between, 0)  # from now on the launcher has the rank
