@@ -245,6 +245,8 @@ class TestBuildOptions:
         options = ("--tokenizer-type", "bytes", "--json-key", "a/b", "--output-prefix", "")
         code, _, errors = pretrain("data", "build", corpus, *options)
         assert (code, "must end in a name" in errors) == (2, True)
+        code, _, errors = pretrain("data", "build", corpus, *options[:-1], corpus.parent)
+        assert (code, f"is a folder: give a name in it, as in {corpus.parent}/corpus." in errors) == (2, True)
 
 
 class TestInspect:

@@ -83,6 +83,15 @@ def test_a_signal_is_remembered(make, number):
         assert stopping.reason() == number.name
 
 
+def test_a_person_is_told_what_becomes_of_an_interrupt(make, capfd):
+    with Stopping(make()):
+        send(signal.SIGINT)
+    assert capfd.readouterr().err == (
+        "SIGINT: the run saves and ends after this iteration; a second Ctrl-C ends it at once, "
+        "and what is not saved is lost\n"
+    )
+
+
 def test_a_second_interrupt_ends_the_process_as_it_does_without_a_training(make, clock, ended):
     with Stopping(make()) as stopping:
         send(signal.SIGINT)

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pretrain.checkpoint.folder import FORMAT, LATEST, WITHOUT_CHECKSUMS, CheckpointFolder
 from pretrain.checkpoint.foreign_checkpoints import foreign_checkpoints
-from pretrain.checkpoint.identity import require_same
+from pretrain.checkpoint.identity import require_same, require_same_tokenizer
 from pretrain.checkpoint.stored_folder import checkpoint_folder, folder_of_run
 from pretrain.errors import CheckpointError
 from pretrain.stores.address import is_address
 from pretrain.stores.local_copies import shown_place
 
 if TYPE_CHECKING:
+    from pretrain.data.tokenizers.tokenizer import Tokenizer
     from pretrain.recipe import Recipe
 
 READABLE = (WITHOUT_CHECKSUMS, FORMAT)  # formats of checkpoints that this version reads
@@ -81,15 +82,18 @@ def own_latest(own: CheckpointFolder) -> int | None:
     raise CheckpointError(msg)
 
 
-def require_of_recipe(directory: Path, recipe: Recipe, vocab_size: int | None, *, weights_only: bool) -> None:
-    """Check that a checkpoint of ours is of the recipe's model and precision; no `vocab_size`: no tokenizer yet."""
+def require_of_recipe(directory: Path, recipe: Recipe, tokenizer: Tokenizer | None, *, weights_only: bool) -> None:
+    """Check that a checkpoint of ours is of the recipe's model and precision; no `tokenizer`: it is built later."""
     from pretrain.checkpoint.sharded_format import common_of  # noqa: PLC0415  as in `require_start`
 
     require_complete(directory)
     common = common_of(directory)
     require_format(directory, common.get("format"))
-    size = common["model"].get("vocab_size") if vocab_size is None else vocab_size
+    size = common["model"].get("vocab_size") if tokenizer is None else tokenizer.vocab_size
     require_same(recipe, size, directory, common, weights_only=weights_only or "counters" not in common)
+    if not (weights_only or tokenizer is None):
+        saved = common["progress"].get("tokenizer")
+        require_same_tokenizer(recipe.tokenizer.files, tokenizer.fingerprint, saved, shown_place(directory))
 
 
 def require_format(directory: Path, found: object) -> None:

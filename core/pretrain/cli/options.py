@@ -34,6 +34,8 @@ class LocalPath(click.Path):
             if self._is_prefix:
                 token_path(value)
             value = local_path(value)
+            if self._is_prefix and value and Path(value).is_dir():
+                self.fail(f"{value} is a folder: give a name in it, as in {Path(value) / 'corpus'}.", param, ctx)
         except ValueError as error:
             self.fail(str(error), param, ctx)
         return super().convert(value, param, ctx)

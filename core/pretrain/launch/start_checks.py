@@ -146,9 +146,9 @@ def _starting_checkpoint(start: Start) -> None:
     recipe = start.recipe
     directory = starting_directory(recipe, start.run_dir, resume=start.resumes)
     if directory is not None:
-        size = None if built_inputs(recipe) else load_tokenizer(recipe.tokenizer).vocab_size
+        tokenizer = None if built_inputs(recipe) else load_tokenizer(recipe.tokenizer)
         weights_only = directory.is_given and recipe.checkpoint.finetune
-        require_of_recipe(directory.path, recipe, size, weights_only=weights_only)
+        require_of_recipe(directory.path, recipe, tokenizer, weights_only=weights_only)
 
 
 CHECKS = (

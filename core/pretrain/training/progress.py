@@ -22,6 +22,7 @@ class Progress:
     skipped_iterations: int = 0  # steps without an update, because of an fp16 overflow
     blend: dict[str, Any] | None = None  # of `data.index: native` (pretrain.data.samples.native_samples)
     order: dict[str, Any] | None = None  # of `data.index: megatron` (pretrain.data.samples.megatron_order)
+    tokenizer: str | None = None  # fingerprint of the one whose tokens were read; None: of an older version
     left_out: list[list[int]] = field(default_factory=list)  # first and last of each stretch that a rollback left out
     equal_at: int | None = None  # after which `train.check_replicas_interval` last found equal replicas
     losses: list[float] = field(default_factory=list)  # of the last steps, nats per token, for `train.loss_spike`
@@ -38,6 +39,7 @@ class Progress:
             **{name: int(counters[name]) for name in names},
             blend=counters.get("blend"),
             order=counters.get("order"),
+            tokenizer=counters.get("tokenizer"),
             left_out=[[int(number) for number in stretch] for stretch in counters.get("left_out", ())],
             equal_at=counters.get("equal_at"),
             losses=[float(loss) for loss in counters.get("losses", ())],

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -84,6 +86,7 @@ _TIME_LIMIT = "train.exit_duration_in_mins has passed"
 REASONS = ("", _TIME_LIMIT, "the kill switch exists", "SIGHUP", "SIGINT", "SIGTERM")
 """Reasons by vote; the highest vote of all ranks wins."""
 _SIGNALS = {number.name: number for number in STOP_SIGNALS}
+_ANSWER = "SIGINT: {} after this iteration; a second Ctrl-C ends it at once, and what is not saved is lost\n"
 
 
 class Stopping:
@@ -109,6 +112,8 @@ class Stopping:
         self._kill_switch = Path(train.kill_switch_path or "") if looks else None
         self._request = StopRequest()
         self._agreed = 0
+        self._answers = dist.get_rank() == 0
+        self._saves = recipe.checkpoint.save is not False
         self._handlers: dict[int, Any] = {}
         self.exchange = Exchange(self, *values, timeout_minutes=recipe.parallel.distributed_timeout_minutes)
 
@@ -159,7 +164,13 @@ class Stopping:
     def _remember(self, number: int, _frame: FrameType | None) -> None:
         if self._request.number and number != signal.SIGINT:
             return  # Slurm repeats SIGTERM until its SIGKILL, also while we save; a person who means it presses Ctrl-C
+        is_first = not self._request.number
         self._request.take(number)
+        if is_first and number == signal.SIGINT and self._answers:
+            # Not by print, which the signal may have interrupted; behind the bar of a terminal, which is drawn anew.
+            words = _ANSWER.format("the run saves and ends" if self._saves else "the run ends")
+            with suppress(OSError):  # nobody listens
+                os.write(2, b"\n" * os.isatty(2) + words.encode())
         if self._request.at_once:
             signal.signal(number, self._handlers[number])
             signal.raise_signal(number)

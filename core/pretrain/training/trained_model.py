@@ -13,6 +13,7 @@ import click
 
 from pretrain.checkpoint import storage
 from pretrain.checkpoint.foreign_checkpoints import foreign_checkpoints
+from pretrain.checkpoint.identity import require_same_tokenizer
 from pretrain.collectives import on_rank0
 from pretrain.engine import groups
 from pretrain.engine.build import engine_parts
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from pretrain.checkpoint.foreign_checkpoints import ForeignSummary
+    from pretrain.data.tokenizers.tokenizer import Tokenizer
     from pretrain.engine.protocol import ForwardEngine
     from pretrain.launch.world import World
     from pretrain.plugins.host.manager import Plugins
@@ -65,23 +67,26 @@ def trained_model(recipe: Recipe, plugins: Plugins, checkpoint: str, world: Worl
         parts = engine_parts(recipe, plugins, setup.tokenizer.vocab_size, setup.device, notify)
         engine = ForwardOnlyEngine(parts)
         with naming_kernels(parts.kernels):
-            origin, notices = load_weights(engine, Path(checkpoint))
+            origin, notices = load_weights(engine, setup.tokenizer, Path(checkpoint))
             for line in (f"checkpoint: {shown_place(origin.path)} ({origin.format})", *notices):
                 notify(line)
             yield TrainedModel(setup=setup, engine=engine, origin=origin)
         engine.close()
 
 
-def load_weights(engine: ForwardEngine, path: Path) -> tuple[ForeignSummary, Sequence[str]]:
+def load_weights(engine: ForwardEngine, tokenizer: Tokenizer, path: Path) -> tuple[ForeignSummary, Sequence[str]]:
     """Load the weights of a checkpoint, or of the latest in a folder; return it, and notices. All ranks together."""
     found = on_rank0(partial(foreign_checkpoints().summary_of, path))
     notices: Sequence[str] = ()
     if found.format == "pretrain":
         try:
-            notices = storage.load(engine, found.path, weights_only=True).notices
+            loaded = storage.load(engine, found.path, weights_only=True)
         except DamageError as error:
             msg = f"{error}\nName another checkpoint by its own folder, such as {found.path.parent}/iter_0000100."
             raise DamageError(msg) from error
+        files, saved = engine.recipe.tokenizer.files, loaded.progress.get("tokenizer")
+        require_same_tokenizer(files, tokenizer.fingerprint, saved, shown_place(found.path))
+        notices = loaded.notices
     else:  # its remarks are about a training that would follow; `path` is not where a run of that directory saves
         section = engine.recipe.checkpoint.model_copy(update={"load": str(path), "finetune": True, "save": False})
         start_from(engine.recipe.model_copy(update={"checkpoint": section}), engine, path, resume=False)

@@ -7,6 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
 from pretrain.bridge.megatron import prepare_to_read
+from pretrain.checkpoint.identity import require_same_tokenizer
 from pretrain.data.needed import samples_needed
 from pretrain.data.samples.batches import MicroBatches
 from pretrain.data.samples.datasets import build_datasets
@@ -78,7 +79,10 @@ class TrainingData:
         return cls(setup=setup, engine=engine, datasets=datasets, needed=counts.train)
 
     def resume(self, progress: Progress) -> tuple[TrainingData, list[str]]:
-        """Return the data from `progress` on, and notices of a changed blend; update the blend of `progress`."""
+        """Return the data from `progress` on, and notices of a changed blend; `progress` gets blend and tokenizer."""
+        recipe, fingerprint = self.setup.recipe, self.setup.tokenizer.fingerprint
+        require_same_tokenizer(recipe.tokenizer.files, fingerprint, progress.tokenizer, "the checkpoint")
+        progress.tokenizer = fingerprint
         train = self.datasets.train
         if not isinstance(train, NativeSamples):
             progress.blend = None
@@ -93,7 +97,6 @@ class TrainingData:
         is_new = train.phase.begin == progress.consumed_samples > 0
         progress.blend = train.blend()
         notices = [f"the blend changes: {line}" for line in train.describe(progress.consumed_samples)]
-        recipe = self.setup.recipe
         if recipe.evaluation.interval and recipe.data.own_files is None:
             notices.append(
                 "the blend changes: evaluations use it too, so their losses cannot be compared with earlier ones"

@@ -204,9 +204,7 @@ def _hashed(size: int) -> list[tuple[int, int]]:
 def _missing(path: Path) -> DataError:
     longer = sorted(other.stem for other in path.parent.glob("*.idx") if other.stem.startswith(f"{path.stem}_"))
     near = f" Did you mean '{path.parent / longer[0]}'?" if longer else ""  # data build adds the key of the text
-    return DataError(
-        f"token file {path} is missing.{near}\nBuild it: pretrain data build INPUT.jsonl --output-prefix ..."
-    )
+    return DataError(f"token file {path} is missing.{near}\nBuild it: pretrain data build INPUT --output-prefix ...")
 
 
 def _read_header(idx: Path) -> tuple[np.dtype[Any], int, int]:

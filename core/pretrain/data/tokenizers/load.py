@@ -40,8 +40,7 @@ GPT2_VOCAB_SIZE = 50257  # entries of GPT-2's vocabulary; used while a recipe's 
 
 def expected_vocab_size(section: TokenizerSection) -> tuple[int, str]:
     """Return the entries of a recipe's tokenizer, whose files need not exist, and a note if they are assumed."""
-    named = [file for file in (section.vocab_file, section.merge_file, section.file) if file]
-    absent = [file for file in named if not Path(file).exists()]
+    absent = [file for file in section.files if not Path(file).exists()]
     if not absent:
         return load_tokenizer(section).vocab_size, ""
     size = section.vocab_size or GPT2_VOCAB_SIZE

@@ -145,6 +145,11 @@ class TokenizerSection(Section):
     vocab_size: Int | None = Field(default=None, gt=256)
     """Number of tokens of the tokenizer that is trained on data.corpus if `file` is absent."""
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files that the section names; none for bytes."""
+        return tuple(file for file in (self.vocab_file, self.merge_file, self.file) if file is not None)
+
     @model_validator(mode="before")
     @classmethod
     def _file_of_gpt_neox(cls, given: Any) -> Any:

@@ -21,6 +21,7 @@ from pretrain.stores.local_copies import shown_place
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from pretrain.data.tokenizers import Tokenizer
     from pretrain.recipe.sections.model import ModelSection
     from pretrain.tools.convert.conversion import Difference
     from pretrain.tools.convert.model_weights import CheckpointSummary, ModelWeights
@@ -252,14 +253,17 @@ def convert_command(
     from pretrain.tools.convert.conversion import ConvertOptions, convert  # noqa: PLC0415  it imports torch
     from pretrain.tools.convert.model_weights import FileLayout  # noqa: PLC0415
 
-    if to == "huggingface" and not tokenizer_files:
+    is_own = to == "huggingface" and not tokenizer_files
+    if is_own:
         tokenizer_files = _tokenizer_of_run(source)
+    tokenizer = _loaded(tokenizer_files) if tokenizer_files else None
     options = ConvertOptions(
         format=to,
         dtype=dtype,
         layout=FileLayout(tensor=tensor, pipeline=pipeline),
         tokenizer=tokenizer_files,
-        vocab_size=_vocab_size(tokenizer_files) if tokenizer_files else None,
+        vocab_size=tokenizer.vocab_size if tokenizer else None,
+        fingerprint=tokenizer.fingerprint if tokenizer and is_own else None,
         given=_parsed(settings),
     )
     with ProgressBar() as bar:
@@ -287,13 +291,13 @@ def _tokenizer_of_run(source: Path) -> tuple[Path, ...]:
         return ()
     if section.type == "bytes":
         click.echo(f"the tokenizer of {recipe} is of type bytes, which has no file for transformers", err=True)
-    files = tuple(Path(file) for file in (section.file, section.vocab_file, section.merge_file) if file is not None)
+    files = tuple(map(Path, section.files))
     if missing := [file for file in files if not file.is_file()]:
         click.echo(f"the tokenizer of {recipe} is not used: {missing[0]} does not exist", err=True)
     return () if missing else files
 
 
-def _vocab_size(files: tuple[Path, ...]) -> int:
+def _loaded(files: tuple[Path, ...]) -> Tokenizer:
     from pretrain.data.tokenizers.load import load_tokenizer  # noqa: PLC0415
     from pretrain.recipe.sections.data import TokenizerSection  # noqa: PLC0415
 
@@ -305,4 +309,4 @@ def _vocab_size(files: tuple[Path, ...]) -> int:
     else:
         msg = f"--tokenizer is given {len(files)} times. Give a tokenizer.json, or a vocab.json and a merges.txt."
         raise click.UsageError(msg)
-    return load_tokenizer(TokenizerSection.model_validate(section)).vocab_size
+    return load_tokenizer(TokenizerSection.model_validate(section))

@@ -12,8 +12,9 @@ import torch
 
 from pretrain.checkpoint import checksums, torch_file
 from pretrain.checkpoint.checksums import WHOLE, Share
-from pretrain.checkpoint.identity import structure
+from pretrain.checkpoint.identity import require_same_tokenizer, structure
 from pretrain.errors import CheckpointError
+from pretrain.stores.local_copies import shown_place
 from pretrain.tools.convert.lazy_tensor import cast, with_rows
 from pretrain.tools.convert.model_weights import EMBEDDING, EXPERT_BIAS, OUTPUT, FileLayout
 from pretrain.tools.convert.registry import WITH_LAYOUT, WRITE, read_weights
@@ -41,6 +42,7 @@ class ConvertOptions:
     layout: FileLayout = field(default_factory=FileLayout)
     tokenizer: tuple[Path, ...] = ()  # files that go into formats that have a tokenizer; none: the source's, if any
     vocab_size: int | None = None  # tokens of this tokenizer
+    fingerprint: str | None = None  # of a tokenizer that must be the training's; None: the user has named it
     given: Mapping[str, Any] = field(default_factory=dict)  # settings of the model that the source does not contain
 
 
@@ -72,9 +74,13 @@ def convert(
 def _as_asked(weights: ModelWeights, options: ConvertOptions) -> ModelWeights:
     if options.vocab_size is not None:
         if not weights.fits(options.vocab_size):
-            msg = f"--tokenizer: {options.tokenizer[0]} has {options.vocab_size:,} tokens, and {weights.path} has "
-            msg += f"{weights.tokens:,}, which padding does not explain.\nName the tokenizer of this model."
+            msg = f"{options.tokenizer[0]} has {options.vocab_size:,} tokens, and {weights.path} has "
+            msg += f"{weights.tokens:,}, which padding does not explain.\nName the model's tokenizer by --tokenizer."
             raise CheckpointError(msg)
+        if options.fingerprint is not None:
+            require_same_tokenizer(
+                options.tokenizer, options.fingerprint, weights.fingerprint, shown_place(weights.path)
+            )
         weights = replace(weights, vocab_size=options.vocab_size, tokenizer=options.tokenizer)
     if options.dtype is None:
         return weights

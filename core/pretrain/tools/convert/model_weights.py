@@ -53,6 +53,7 @@ class ModelWeights:
     # lr_decay_style, num_steps, ...), as far as the files tell it
     schedule: Mapping[str, Any] = field(default_factory=dict)
     tokenizer: tuple[Path, ...] = ()
+    fingerprint: str | None = None  # of the training's tokenizer; None where the files do not tell
     optimizer: OptimizerState | None = None  # where the files have its state whole
 
     @property

@@ -89,4 +89,5 @@ def _train_bpe(texts: Iterable[str], vocab_size: int, output: Path, *, force: bo
     size = train_tokenizer(texts, vocab_size, output, force=force, show_progress=sys.stderr.isatty())
     click.echo(f"{output}: {size:,} tokens")
     if size < vocab_size:
-        click.echo(f"The input has too few different pairs for {vocab_size:,} tokens.", err=True)
+        few = f"The input has too few different pairs for {vocab_size:,} tokens; one of {size:,} serves as well."
+        click.echo(few, err=True)

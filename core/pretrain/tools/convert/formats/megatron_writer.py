@@ -182,7 +182,7 @@ def write_pretrain(weights: ModelWeights, layout: FileLayout) -> Target:  # noqa
     progress = {"iteration": iteration, "consumed_samples": weights.consumed_samples or 0, "skipped_iterations": 0}
     common = {
         "format": FORMAT,
-        "progress": progress | {"blend": None, "order": None},
+        "progress": progress | {"blend": None, "order": None, "tokenizer": weights.fingerprint},
         "model": structure(weights.model) | {"vocab_size": weights.vocab_size, "vocabulary_rows": weights.rows},
         "dtype": dtype_name(weights.tensors[EMBEDDING].dtype),
         "settings": {},

@@ -189,6 +189,7 @@ def read(folder: Path, given: Mapping[str, Any]) -> ModelWeights | None:
         vocab_size=common["model"].get("vocab_size") if is_ours else vocab_size_of(args, rows),
         iteration=sharded_format.iteration_told(common),
         consumed_samples=common["progress"]["consumed_samples"] if is_ours else samples,
+        fingerprint=common["progress"].get("tokenizer") if is_ours else None,
         schedule=common.get("schedule", {}) if is_ours else schedule_of(common),
         optimizer=None if is_ours else _optimizer_of(common, stored, tensors),
     )
