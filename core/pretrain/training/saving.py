@@ -63,7 +63,8 @@ def start_from(
             # The first start of a command that a scheduler repeats: load and save are one folder.
             return Progress(), f"{recipe.checkpoint.load}: {_FRESH}"
         raise nothing_to_load(given)
-    progress = Progress() if finetune else Progress.from_mapping(loaded[1].progress)
+    told = loaded[1].progress
+    progress = Progress(tokenizer=told.get("tokenizer")) if finetune else Progress.from_mapping(told)
     return progress, _remark("weights" if finetune else "continued", *loaded)
 
 

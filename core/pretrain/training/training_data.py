@@ -80,9 +80,7 @@ class TrainingData:
 
     def resume(self, progress: Progress) -> tuple[TrainingData, list[str]]:
         """Return the data from `progress` on, and notices of a changed blend; `progress` gets blend and tokenizer."""
-        recipe, fingerprint = self.setup.recipe, self.setup.tokenizer.fingerprint
-        require_same_tokenizer(recipe.tokenizer.files, fingerprint, progress.tokenizer, "the checkpoint")
-        progress.tokenizer = fingerprint
+        recipe, notices = self.setup.recipe, self._take_tokenizer(progress)
         train = self.datasets.train
         if not isinstance(train, NativeSamples):
             progress.blend = None
@@ -91,17 +89,28 @@ class TrainingData:
                 if progress.order is not None and progress.consumed_samples:
                     require_same_order(progress.order, ours)
                 progress.order = ours
-            return self, []
+            return self, notices
         progress.order = None
         train = train.resume(progress.consumed_samples, progress.blend)
         is_new = train.phase.begin == progress.consumed_samples > 0
         progress.blend = train.blend()
-        notices = [f"the blend changes: {line}" for line in train.describe(progress.consumed_samples)]
-        if recipe.evaluation.interval and recipe.data.own_files is None:
-            notices.append(
-                "the blend changes: evaluations use it too, so their losses cannot be compared with earlier ones"
-            )
-        return replace(self, datasets=replace(self.datasets, train=train)), notices if is_new else []
+        if is_new:
+            notices += [f"the blend changes: {line}" for line in train.describe(progress.consumed_samples)]
+            if recipe.evaluation.interval and recipe.data.own_files is None:
+                notices.append(
+                    "the blend changes: evaluations use it too, so their losses cannot be compared with earlier ones"
+                )
+        return replace(self, datasets=replace(self.datasets, train=train)), notices
+
+    def _take_tokenizer(self, progress: Progress) -> list[str]:
+        """Let `progress` have the tokenizer of the data; return a notice where weights are trained on with another."""
+        files, fingerprint = self.setup.recipe.tokenizer.files, self.setup.tokenizer.fingerprint
+        before, progress.tokenizer = progress.tokenizer, fingerprint
+        if progress.iteration:
+            require_same_tokenizer(files, fingerprint, before, "the checkpoint")
+        elif before not in (None, fingerprint):  # checkpoint.finetune
+            return ["the weights were trained with another tokenizer: their tokens may be other ones"]
+        return []
 
     def training(self, consumed_samples: int, timers: PhaseTimers) -> Generator[Batch] | None:
         """Return the micro-batches that follow `consumed_samples`, or None where the rank reads no data."""

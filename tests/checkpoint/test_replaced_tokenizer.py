@@ -65,6 +65,7 @@ def test_an_export_has_the_tokenizer_of_the_training_or_the_one_that_is_named(re
     assert call("evaluate", run_dir.parent / "tiny.yml", "--load", tmp_path / "ours") == 2
 
 
-def test_its_weights_alone_can_be_trained_on(run_dir):
+def test_its_weights_alone_can_be_trained_on(run_dir, capfd):
     taken = settings(f"checkpoint.load={run_dir}/checkpoints", "checkpoint.finetune=true")
     assert call(run_dir.parent / "tiny.yml", "--run-dir", run_dir.parent / "finetuned", *FEW, *taken) == 0
+    assert "the weights were trained with another tokenizer" in capfd.readouterr().out
