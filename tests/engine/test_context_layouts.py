@@ -20,9 +20,7 @@ from pretrain.engine import groups
 pytestmark = pytest.mark.ranks
 
 
-@pytest.fixture(scope="module")
-def two_ranks(folder):
-    return ranks.run("CONTEXT_TWO_RANKS", 2, folder)
+TABLE = "CONTEXT_TWO_RANKS"
 
 
 @pytest.mark.parametrize("name", CONTEXT_TWO_RANKS)

@@ -11,9 +11,7 @@ from engine.layouts import FOUR_RANKS, FOUR_RANKS_FULL, ONE_RANK, TWO_RANKS, TWO
 pytestmark = pytest.mark.ranks
 
 
-@pytest.fixture(scope="module")
-def two_ranks(folder):
-    return ranks.run("TWO_RANKS", 2, folder)
+TABLE = "TWO_RANKS"
 
 
 @pytest.fixture(scope="module")

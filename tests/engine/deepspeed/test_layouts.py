@@ -18,9 +18,7 @@ from engine.layouts import (
 pytestmark = pytest.mark.ranks
 
 
-@pytest.fixture(scope="module")
-def two_ranks(folder):
-    return ranks.run("DEEPSPEED_TWO_RANKS", 2, folder)
+TABLE = "DEEPSPEED_TWO_RANKS"
 
 
 @pytest.fixture(scope="module")

@@ -24,9 +24,7 @@ QKV = "self_attention.linear_qkv.weight"
 WHOLE = ("linear_proj.weight", "linear_fc1.weight", "linear_fc2.weight")
 
 
-@pytest.fixture(scope="module")
-def two_ranks(folder):
-    return ranks.run("MUON_TWO_RANKS", 2, folder)
+TABLE = "MUON_TWO_RANKS"
 
 
 @pytest.mark.ranks

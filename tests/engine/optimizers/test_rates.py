@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine import ranks, tiny
+from engine import tiny
 from engine.comparison import check
 from engine.layouts import SHALLOW, STAGE, ZERO1
 from engine.optimizers.rate_layouts import APART, MUON, RATE_TWO_RANKS, UNTIED
@@ -79,9 +79,7 @@ def test_no_rate_is_reported_where_all_weights_have_their_own_and_0_where_there_
         assert engine.learning_rate == 0
 
 
-@pytest.fixture(scope="module")
-def two_ranks(folder):
-    return ranks.run("RATE_TWO_RANKS", 2, folder)
+TABLE = "RATE_TWO_RANKS"
 
 
 @pytest.mark.full

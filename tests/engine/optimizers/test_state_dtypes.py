@@ -104,9 +104,7 @@ def test_engines_train_alike(name):
         assert step == pytest.approx(wanted, rel=1e-5)
 
 
-@pytest.fixture(scope="module")
-def two_ranks(folder):
-    return ranks.run("STATE_TWO_RANKS", 2, folder)
+TABLE = "STATE_TWO_RANKS"
 
 
 @pytest.mark.ranks

@@ -100,6 +100,7 @@ def test_a_signal_reaches_every_rank_once_and_the_launcher_waits_for_all(launche
     assert [json.loads((tmp_path / f"run/{rank}.signals").read_text()) for rank in range(2)] == [[received]] * 2
 
 
+@pytest.mark.full
 @on_hosts
 def test_a_second_signal_kills_ranks_that_do_not_exit(launcher, tmp_path):
     process = launcher("ignoring_signals", 11)

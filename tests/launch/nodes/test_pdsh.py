@@ -57,6 +57,7 @@ def told(tmp_path, ranks):
     return [json.loads((tmp_path / f"run/{rank}.json").read_text()) for rank in range(ranks)]
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("forked_python")
 def test_pdsh_starts_the_ranks_of_every_host(start, hosts, programs, tmp_path, monkeypatch):
     monkeypatch.setenv("PRETRAIN_SHARED", "a b's 100%n")

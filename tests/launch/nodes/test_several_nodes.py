@@ -159,6 +159,7 @@ def test_a_signal_to_one_node_ends_a_spare_too(three):
     assert [ended(process)[0] for process in nodes] == [ExitCode.SAVED] * 3
 
 
+@pytest.mark.full
 def test_a_request_for_a_report_at_one_node_reaches_the_ranks_of_all(node, tmp_path):
     nodes, run_dir = [node("reporting", 3) for _ in range(2)], tmp_path / "run"
     (run_dir / "listen").touch()

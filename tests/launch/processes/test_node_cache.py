@@ -56,6 +56,7 @@ def test_a_process_goes_on_in_the_copy_that_the_first_one_has_made(environment, 
     assert told(environment, tmp_path) == (is_same, prefix, file, arguments, "")
 
 
+@pytest.mark.full
 def test_after_an_installation_there_is_another_copy(environment, tmp_path):
     before = told(environment, tmp_path)[1]
     (next(environment.glob("lib/python*/site-packages")) / "another").mkdir()
@@ -63,6 +64,7 @@ def test_after_an_installation_there_is_another_copy(environment, tmp_path):
     assert told(environment, tmp_path)[1] != before
 
 
+@pytest.mark.full
 def test_a_copy_that_was_not_finished_is_made_again(environment, tmp_path):
     prefix = told(environment, tmp_path)[1]
     prefix.rename(prefix.with_suffix(".partial"))

@@ -28,6 +28,7 @@ FIELDS = {key: field for key, field in walk(Recipe) if inner_section(field) is N
 
 CIRCUMSTANCES = (
     ("model.seq_length=32",),
+    ("data={train_data_path: one, valid_data_path: two}",),
     ("data.corpus={source: python_stdlib}", "tokenizer={type: huggingface, file: a/tokenizer.json, vocab_size: 400}"),
     (
         *("model.position_embedding_type=rope", "model.use_rope_scaling=true", "model.add_bias_linear=false"),
@@ -82,7 +83,6 @@ CIRCUMSTANCES = (
     ("optimizer.adam_beta2=0.95",),
     ("optimizer.decoupled_lr=1",),
     ("optimizer.name=muon",),
-    ("data={train_data_path: one, valid_data_path: two}",),
     ("data.index=native",),
     ("train.loss_spike={threshold: 2, action: rollback}", "checkpoint={save: out, save_interval: 5}"),
 )
