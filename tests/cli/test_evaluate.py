@@ -56,6 +56,7 @@ def test_a_recipe_evaluates_any_way_to_name_a_checkpoint(evaluate, recipe, run_d
         found = evaluate(recipe, "--load", path, "--split", "test")
         assert found["test"] == evaluations(run_dir)["test"]
         assert "valid" not in found
+        assert evaluate(path)["test"] == evaluations(run_dir)["test"]
     named = settings(f"checkpoint.load={checkpoints}")
     assert evaluate(recipe, *named)["valid"] == evaluations(run_dir)["valid"]
 

@@ -21,7 +21,7 @@ _SPLITS = ("train", "valid", "test")
 
 
 @click.command(cls=EvaluateCommand)
-@click.argument("recipe", type=LocalPath(), metavar="RECIPE|RUN")
+@click.argument("recipe", type=LocalPath(), metavar="RECIPE|RUN|CHECKPOINT")
 @click.option(
     "--load",
     type=StoredPath(is_checkpoint=True),
@@ -82,6 +82,8 @@ def command(
 ) -> int:
     """Evaluate a checkpoint on the held-out text of RECIPE, a YAML file, or of RUN, a run directory.
 
+    CHECKPOINT is the folder of RUN's checkpoints, or one of them.
+
     The losses are those that the training prints, from the same samples, kernels and layout; without an optimizer in
     memory, and without ZeRO. Only losses go to standard output, and only indices of the data are written.
 
@@ -90,7 +92,7 @@ def command(
     """
     from pretrain.launch.job import EVALUATE, EVALUATE_TASKS, ForwardJob  # noqa: PLC0415  --help needs none of these
     from pretrain.launch.placement import make_placement  # noqa: PLC0415
-    from pretrain.launch.run_directory import RECIPE, checkpoints_of, is_run  # noqa: PLC0415
+    from pretrain.launch.run_directory import checkpoints_of, recipe_of  # noqa: PLC0415
     from pretrain.recipe import load_recipe  # noqa: PLC0415
 
     world, nodes, nproc = place_of_process(RankCounts(**counts))
@@ -98,9 +100,10 @@ def command(
         msg = f"{recipe}: there is neither a recipe nor a run directory of that name.\n"
         msg += "Give the path of a YAML file, or the directory of a run: the one that it printed, or its --run-dir."
         raise RecipeError(msg)
-    file = recipe / RECIPE if is_run(recipe) else recipe
+    beside = recipe_of(recipe) if recipe.is_dir() else None
+    file = beside or recipe
     loaded = load_recipe(file, overrides)
-    source = load or (recipe if is_run(recipe) else _named(loaded))
+    source = load or (recipe if beside else _named(loaded))
     of_tasks = {"num_fewshot": num_fewshot, "limit": limit, "include_path": include_path and str(include_path)}
     _require_together(tasks, {"split": split, "iters": iters}, of_tasks)
     options: dict[str, Any]
@@ -108,7 +111,7 @@ def command(
     if tasks is None:
         function, options = EVALUATE, {"splits": _splits(loaded, split), "iters": iters}
     else:
-        function, options = EVALUATE_TASKS, {"tasks": _names(tasks), "run_dir": _run_of(recipe, source), **of_tasks}
+        function, options = EVALUATE_TASKS, {"tasks": _names(tasks), "run_dir": _run_of(beside, source), **of_tasks}
     placement = make_placement(file, overrides, backend, nodes=nodes, nproc=nproc, world=world)
     if placement.notice:
         click.echo(placement.notice, err=True)
@@ -141,14 +144,14 @@ def _names(tasks: str) -> list[str]:
     return names
 
 
-def _run_of(recipe: Path, source: Path) -> str | None:
-    """Return the run to which the results belong: the one that was given, unless --load names another's checkpoint."""
-    from pretrain.launch.run_directory import is_run, place_of_checkpoints  # noqa: PLC0415  as above
+def _run_of(recipe: Path | None, source: Path) -> str | None:
+    """Return the run to which the results belong: that of this recipe, unless --load names another's checkpoint."""
+    from pretrain.launch.run_directory import place_of_checkpoints  # noqa: PLC0415  as above
 
-    if not is_run(recipe):
+    if recipe is None:  # of no run
         return None
-    own, evaluated = place_of_checkpoints(recipe), place_of_checkpoints(source)
-    return str(recipe) if own in {evaluated, evaluated.rpartition("/")[0]} else None
+    own, evaluated = place_of_checkpoints(recipe.parent), place_of_checkpoints(source)
+    return str(recipe.parent) if own in {evaluated, evaluated.rpartition("/")[0]} else None
 
 
 def _named(recipe: Recipe) -> Path:

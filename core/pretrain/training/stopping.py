@@ -87,6 +87,7 @@ REASONS = ("", _TIME_LIMIT, "the kill switch exists", "SIGHUP", "SIGINT", "SIGTE
 """Reasons by vote; the highest vote of all ranks wins."""
 _SIGNALS = {number.name: number for number in STOP_SIGNALS}
 _ANSWER = "SIGINT: {} after this iteration; a second Ctrl-C ends it at once, and what is not saved is lost\n"
+_END = "SIGINT: ended at once; --resume goes on from the latest checkpoint, if there is one\n"
 
 
 class Stopping:
@@ -166,14 +167,19 @@ class Stopping:
             return  # Slurm repeats SIGTERM until its SIGKILL, also while we save; a person who means it presses Ctrl-C
         is_first = not self._request.number
         self._request.take(number)
-        if is_first and number == signal.SIGINT and self._answers:
-            # Not by print, which the signal may have interrupted; behind the bar of a terminal, which is drawn anew.
-            words = _ANSWER.format("the run saves and ends" if self._saves else "the run ends")
-            with suppress(OSError):  # nobody listens
-                os.write(2, b"\n" * os.isatty(2) + words.encode())
+        if is_first and number == signal.SIGINT:
+            self._answer(_ANSWER.format("the run saves and ends" if self._saves else "the run ends"))
         if self._request.at_once:
+            self._answer(_END)
             signal.signal(number, self._handlers[number])
             signal.raise_signal(number)
+
+    def _answer(self, line: str) -> None:
+        """Show a line, behind the bar of a terminal, which is drawn anew."""
+        # Not by print, which the signal may have interrupted.
+        if self._answers:
+            with suppress(OSError):  # nobody listens
+                os.write(2, b"\n" * os.isatty(2) + line.encode())
 
 
 def end_of(reason: str, *, saves: bool) -> End:

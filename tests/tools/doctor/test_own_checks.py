@@ -267,7 +267,11 @@ CASES = [
     ("checkpoint folder", folder_of_another_run, "checkpoint.save: theirs has the checkpoints of another run: 5."),
     ("checkpoint folder", lambda _: ["--set", "checkpoint.save=/proc/nowhere"], "/proc/nowhere cannot be written: "),
     ("data", lambda _: ["--set", "data.path=absent"], "token file absent.idx is missing."),
-    ("data", other_tokenizer, "corpus was made with another tokenizer (8192 tokens) than the recipe's (257 tokens)."),
+    (
+        "data",
+        other_tokenizer,
+        "corpus was made with another tokenizer (8192 tokens) than the given one (257 tokens).",
+    ),
     ("data", ids_beyond_the_vocabulary, "corpus.bin holds token id 65442, but the tokenizer has only 257 tokens."),
     ("data", too_few_tokens, "corpus: split 'train' has 1 of 1 documents with 20 tokens, fewer than one sample of 32"),
     (

@@ -34,9 +34,12 @@ def check_stamp(prefix: str | Path, tokenizer: Tokenizer) -> None:
     """Raise DataError if the data was made with another tokenizer; data without a stamp (Megatron's) passes."""
     made_with = _read(prefix)
     if made_with is not None and made_with["fingerprint"] != tokenizer.fingerprint:
+        sizes, replaced = [f" ({made_with.get('vocab_size')} tokens)", f" ({tokenizer.vocab_size} tokens)"], "."
+        if sizes[0] == sizes[1]:
+            sizes, replaced = ["", ""], ": was its file replaced?"
         msg = (
-            f"{prefix} was made with another tokenizer ({made_with.get('vocab_size')} tokens) than the recipe's "
-            f"({tokenizer.vocab_size} tokens).\nName that tokenizer in section tokenizer, or build the data again. "
+            f"{prefix} was made with another tokenizer{sizes[0]} than the given one{sizes[1]}{replaced}\n"
+            "Name the tokenizer of the data, or build the data again. "
             f"If both give the same ids, remove {stamp_path(prefix)}."
         )
         raise DataError(msg)
