@@ -38,6 +38,8 @@ class End:
 
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+ENDED_AT_ONCE = "{}: ended at once, without saving\n"
+"""What a second stop signal, by its name, is answered with."""
 _REPEATED_WITHIN = {signal.SIGINT: 0.2, signal.SIGTERM: 2.0, signal.SIGHUP: 2.0}
 """Seconds after the first stop signal within which another one is the same request. Slurm sends SIGTERM twice at a time
 limit, and `timeout` any signal to the process and to its group; a person takes longer for a second Ctrl-C."""

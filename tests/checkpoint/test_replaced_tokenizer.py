@@ -37,9 +37,9 @@ def refused(run_dir, capfd):
     """Check that a command is refused, and says why."""
     why = f"{run_dir.parent}/tokenizer.json is not the tokenizer that {{}} was trained with: was the file replaced?\n"
 
-    def check(*arguments):
+    def check(*arguments, checkpoint=run_dir / "checkpoints/iter_0000002"):
         assert call(*arguments) == 2
-        assert why.format(run_dir / "checkpoints/iter_0000002") in capfd.readouterr().err
+        assert why.format(checkpoint) in capfd.readouterr().err
 
     return check
 
@@ -62,7 +62,11 @@ def test_an_export_has_the_tokenizer_of_the_training_or_the_one_that_is_named(re
     assert call(*convert, "--tokenizer", run_dir.parent / "first.json") == 0
     ours = ("checkpoint", "convert", run_dir / "checkpoints", tmp_path / "ours", "--to", "pretrain")
     assert call(*ours) == 0
-    assert call("evaluate", run_dir.parent / "tiny.yml", "--load", tmp_path / "ours") == 2
+    load = ("evaluate", run_dir.parent / "tiny.yml", "--load")
+    refused(*load, tmp_path / "ours", checkpoint=tmp_path / "ours/iter_0000002")
+    named = ("--tokenizer", run_dir.parent / "tokenizer.json")  # a user who knows that it gives the same tokens
+    assert call(*ours[:3], tmp_path / "named", *ours[4:], *named) == 0
+    assert call(*load, tmp_path / "named") == 0
 
 
 def test_its_weights_alone_can_be_trained_on(run_dir, capfd):

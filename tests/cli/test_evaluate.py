@@ -140,6 +140,17 @@ def test_splits_with_files_of_their_own_are_those_that_are_named():
         _splits(recipe, "test")
 
 
+def test_a_checkpoint_is_evaluated_by_the_recipe_of_its_run_and_by_no_other_nearby(evaluate, run_dir, tmp_path, capfd):
+    saved = tmp_path / "saved"
+    shutil.copytree(run_dir / "checkpoints", saved)
+    (tmp_path / "recipe.yml").write_text("not: of this run")
+    (saved / "owner.json").write_text(json.dumps({"run": "1", "run_dir": str(run_dir)}))
+    found = evaluate(saved / "iter_0000003", "--split", "test")
+    assert (found["test"], "valid" in found) == (evaluations(run_dir)["test"], False)
+    assert call("evaluate", saved, "--load", run_dir) == 2
+    assert f"{saved} names a checkpoint, and --load {run_dir} another.\n" in capfd.readouterr().err
+
+
 def test_mistakes_are_errors_of_two_lines(recipe, run_dir, tmp_path, capfd):
     damaged = tmp_path / "damaged"
     shutil.copytree(run_dir / "checkpoints", damaged)
@@ -150,6 +161,7 @@ def test_mistakes_are_errors_of_two_lines(recipe, run_dir, tmp_path, capfd):
         (recipe, "--load", tmp_path / "absent"): "does not exist.",
         (tmp_path / "absent",): "there is neither a recipe nor a run directory of that name.",
         (recipe, "--load", recipe.parent): "has no checkpoint of a known format.",
+        (tmp_path,): f"needs a recipe: pretrain evaluate RECIPE --load {tmp_path}",
         (recipe, "--load", damaged): "is damaged: its checksum has changed",
         (run_dir, *settings("model.num_layers=3")): "model.num_layers 2 (recipe: 3).",
         (run_dir, "--split", "test", *settings("data.split=90,10,0")): "90,10,0 leaves no document for the test.",

@@ -22,7 +22,8 @@ def folder(request, layouts):
 @pytest.fixture(scope="session")
 def tables_of_two_ranks(request, layouts):
     """Curves of the TABLE of each module that is run: two ranks train all, as their start takes longer than a case."""
-    modules = {item.module for item in request.session.items if "two_ranks" in item.fixturenames}
+    items = [item for item in request.session.items if "tables_of_two_ranks" in getattr(item, "fixturenames", ())]
+    modules = dict.fromkeys(item.module for item in items)
     return ranks.run_all({module.TABLE: _folder_of(module, layouts) for module in modules}, 2, layouts)
 
 

@@ -25,7 +25,14 @@ def run_all(
     """Start ranks once for several tables, each with its folder."""
     given = [word for name, folder in folders.items() for word in (name, folder)]
     world = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(world_size)}
-    run_ranks(program, *given, folder=logs, world_size=world_size, variables=lambda rank: {**world, "RANK": str(rank)})
+    run_ranks(
+        program,
+        *given,
+        folder=logs,
+        world_size=world_size,
+        variables=lambda rank: {**world, "RANK": str(rank)},
+        minutes=20 * len(folders),
+    )
     return {name: json.loads((folder / f"{name}.json").read_text()) for name, folder in folders.items()}
 
 

@@ -317,7 +317,8 @@ def test_results_of_a_runs_own_stored_checkpoint_belong_to_the_run(run_dir, got)
     ObjectStore("memory://b/other").write("x", b"")
     own, others = (checkpoint_folder(f"memory://b/{name}") for name in ("run/iter_0000010", "other"))
     got.clear()
-    assert [evaluate._run_of(run_dir, each) for each in (run_dir, own, others)] == [str(run_dir), str(run_dir), None]
+    found = [evaluate._run_of(run_dir / "recipe.yml", each) for each in (run_dir, own, others)]
+    assert found == [str(run_dir), str(run_dir), None]
     assert got == []
 
 

@@ -86,18 +86,22 @@ def test_a_signal_is_remembered(make, number):
 def test_a_person_is_told_what_becomes_of_an_interrupt(make, capfd):
     with Stopping(make()):
         send(signal.SIGINT)
-    assert capfd.readouterr().err == (
-        "SIGINT: the run saves and ends after this iteration; a second Ctrl-C ends it at once, "
-        "and what is not saved is lost\n"
-    )
+    assert "SIGINT: asked to save and end after an iteration; a second Ctrl-C ends at once" in capfd.readouterr().err
+    with Stopping(make("checkpoint.save=false")):
+        send(signal.SIGINT)
+    assert "SIGINT: asked to end after an iteration" in capfd.readouterr().err
+    with Stopping(make(), answers=False):
+        send(signal.SIGINT)
+    assert "SIGINT" not in capfd.readouterr().err
 
 
-def test_a_second_interrupt_ends_the_process_as_it_does_without_a_training(make, clock, ended):
+def test_a_second_interrupt_ends_the_process_as_it_does_without_a_training(make, clock, ended, capfd):
     with Stopping(make()) as stopping:
         send(signal.SIGINT)
         clock[0] += 0.3
         send(signal.SIGINT)
         assert (stopping.reason(), ended) == ("SIGINT", [signal.SIGINT])
+    assert "SIGINT: ended at once, without saving\n" in capfd.readouterr().err
 
 
 def test_a_scheduler_that_repeats_its_signal_asks_once(make, ended):

@@ -14,7 +14,7 @@ LONG_SUMS = re.compile(r"[sq](2112|8192)")  # they test a device's arithmetic; t
 REFERENCE = re.compile(r"::Test(?!Linear|BiasDropoutAdd|Collectives)\w+::.*\[reference-")
 TOO_LONG = (
     "::TestTraining::",  # simulated/test_training.py has more layouts
-    "::test_two_ranks[",  # as the simulator's own test_two_ranks.py, and trainings of two ranks
+    "::test_two_ranks[",  # collectives: as the simulator's own test_two_ranks.py; linear, cross entropy: trainings
     "::TestFake::",  # a minute and a half; simulated/test_stand_ins.py has what kernels keep, and the allocator
 )
 

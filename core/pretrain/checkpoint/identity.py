@@ -67,26 +67,33 @@ def require_same(
         there["model.vocab_size"] = vocab_size  # converted weights, of which only the padded vocabulary is known
     known = [name for name in expected if name in there or name not in _NOTED_LATER]
     differing = [name for name in known if expected[name] != there.get(name)]
-    if differing == ["model.vocab_size"] and there["model.vocab_size"] is not None:
-        sizes = f"has {vocab_size:,} tokens, the one that {{}} was trained with {there['model.vocab_size']:,}"
-        raise _other_tokenizer(recipe.tokenizer.files, sizes, shown_place(directory))
+    if differing == ["model.vocab_size"] and (told := there.get("model.vocab_size")) is not None:
+        sizes = f"has {vocab_size:,} tokens, the one that {{}} was trained with {told:,}"
+        raise _other_tokenizer(recipe.tokenizer.files, sizes, shown_place(directory), _RESTORE)
     if differing:
         pairs = ", ".join(f"{name} {there.get(name)} (recipe: {expected[name]})" for name in differing[:4])
         msg = f"{shown_place(directory)} is of another run: {pairs}.\nChange the recipe, or choose another checkpoint."
         raise CheckpointError(msg)
 
 
-def require_same_tokenizer(files: Sequence[object], fingerprint: str, saved: str | None, place: str) -> None:
+_RESTORE = (
+    "Restore that file, or name it in section tokenizer. A new run takes the weights with another one by "
+    "checkpoint.load and checkpoint.finetune."
+)
+
+
+def require_same_tokenizer(
+    files: Sequence[object], fingerprint: str, saved: str | None, place: str, remedy: str = _RESTORE
+) -> None:
     """Check that a tokenizer, of these files, is the one whose fingerprint a checkpoint tells; older ones do not."""
     if saved not in (None, fingerprint):
-        raise _other_tokenizer(files, "is not the tokenizer that {} was trained with", place)
+        raise _other_tokenizer(files, "is not the tokenizer that {} was trained with", place, remedy)
 
 
-def _other_tokenizer(files: Sequence[object], what: str, place: str) -> CheckpointError:
+def _other_tokenizer(files: Sequence[object], what: str, place: str, remedy: str) -> CheckpointError:
     named = " with ".join(map(str, files)) or "the tokenizer of bytes"
     replaced = ": was the file replaced?" if files else "."
-    msg = f"{named} {what.format(place)}{replaced}\nName that tokenizer, or choose another checkpoint."
-    return CheckpointError(msg)
+    return CheckpointError(f"{named} {what.format(place)}{replaced}\n{remedy}")
 
 
 def differences(recipe: Recipe, saved: Mapping[str, Any]) -> list[str]:

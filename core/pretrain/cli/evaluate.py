@@ -21,7 +21,7 @@ _SPLITS = ("train", "valid", "test")
 
 
 @click.command(cls=EvaluateCommand)
-@click.argument("recipe", type=LocalPath(), metavar="RECIPE|RUN|CHECKPOINT")
+@click.argument("recipe", type=StoredPath(is_checkpoint=True), metavar="RECIPE|RUN|CHECKPOINT")
 @click.option(
     "--load",
     type=StoredPath(is_checkpoint=True),
@@ -92,15 +92,11 @@ def command(
     """
     from pretrain.launch.job import EVALUATE, EVALUATE_TASKS, ForwardJob  # noqa: PLC0415  --help needs none of these
     from pretrain.launch.placement import make_placement  # noqa: PLC0415
-    from pretrain.launch.run_directory import checkpoints_of, recipe_of  # noqa: PLC0415
+    from pretrain.launch.run_directory import checkpoints_of  # noqa: PLC0415
     from pretrain.recipe import load_recipe  # noqa: PLC0415
 
     world, nodes, nproc = place_of_process(RankCounts(**counts))
-    if not recipe.exists():
-        msg = f"{recipe}: there is neither a recipe nor a run directory of that name.\n"
-        msg += "Give the path of a YAML file, or the directory of a run: the one that it printed, or its --run-dir."
-        raise RecipeError(msg)
-    beside = recipe_of(recipe) if recipe.is_dir() else None
+    beside = _recipe_beside(recipe, load)
     file = beside or recipe
     loaded = load_recipe(file, overrides)
     source = load or (recipe if beside else _named(loaded))
@@ -124,6 +120,32 @@ def command(
         reads_data=tasks is None,
     )
     return start_ranks(placement, job, world)
+
+
+def _recipe_beside(given: Path, load: Path | None) -> Path | None:
+    """Return the recipe of a run, or of the run of a checkpoint, that is given; None for a recipe."""
+    from pretrain.launch.run_directory import is_run, recipe_of  # noqa: PLC0415  as above
+
+    if not given.exists():
+        msg = (
+            f"{given}: there is neither a recipe nor a run directory of that name.\n"
+            "Give the path of a YAML file, or the directory of a run: the one that it printed, or its --run-dir; "
+            "or one of its checkpoints."
+        )
+        raise RecipeError(msg)
+    if not given.is_dir():
+        return None
+    found = recipe_of(given)
+    if found is None:
+        msg = (
+            f"{given}: there is no recipe.yml beside it.\n"
+            f"A checkpoint outside of a run needs a recipe: pretrain evaluate RECIPE --load {given}"
+        )
+        raise RecipeError(msg)
+    if load is not None and not is_run(given):
+        msg = f"{given} names a checkpoint, and --load {load} another.\nLeave one of them out."
+        raise click.UsageError(msg)
+    return found
 
 
 def _require_together(tasks: str | None, of_text: Mapping[str, Any], of_tasks: Mapping[str, Any]) -> None:

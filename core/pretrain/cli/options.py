@@ -36,7 +36,7 @@ class LocalPath(click.Path):
             value = local_path(value)
             if self._is_prefix and value and Path(value).is_dir():
                 self.fail(f"{value} is a folder: give a name in it, as in {Path(value) / 'corpus'}.", param, ctx)
-        except ValueError as error:
+        except (ValueError, OSError) as error:  # an OSError of a folder that may not be looked into
             self.fail(str(error), param, ctx)
         return super().convert(value, param, ctx)
 

@@ -126,7 +126,7 @@ def _files(recipe: Recipe, *, reads_data: bool) -> dict[str, str]:
     from pretrain.data.tokenizers.tokenizer import fingerprint_of  # noqa: PLC0415
 
     section = recipe.tokenizer
-    files = [Path(name) for name in (section.vocab_file, section.merge_file, section.file) if name]
+    files = map(Path, section.files)
     prefixes = recipe.data.token_files if reads_data else []
     found = {"tokenizer": _content(fingerprint_of, section.type, *files)}
 

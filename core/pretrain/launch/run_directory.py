@@ -7,7 +7,7 @@ import os
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pretrain.atomic_files import existing_folder
 from pretrain.errors import RunError, did_you_mean
@@ -88,12 +88,15 @@ def is_run(path: Path) -> bool:
 
 def recipe_of(path: Path) -> Path | None:
     """Return the recipe of the run of a checkpoint (its folder, that of all, or the run's); None: not nearby."""
+    from pretrain.checkpoint.owner import run_identity  # noqa: PLC0415  --help needs none
+
     folders = (path, *path.absolute().parents[:2])
-    found = next((folder / RECIPE for folder in folders if is_run(folder)), None)
-    if found is not None:
-        return found
-    runs = (_run_that_saves_into(folder) for folder in folders[:2])
-    return next((run / RECIPE for run in runs if run is not None and is_run(run)), None)
+    runs = [folder for folder in folders if is_run(folder)]
+    owner = _owner_of(folders[0]) or _owner_of(folders[1])
+    # A recipe.yml above may be of no run; and owner.json of a copied run tells where that was.
+    owning = [run for run in runs if run == path or not owner or run_identity(run) == owner.get("run")]
+    elsewhere = [Path(str(owner["run_dir"]))] if "run_dir" in owner else []
+    return next((run / RECIPE for run in (*owning, *elsewhere, *runs) if is_run(run)), None)
 
 
 def checkpoints_of(path: Path) -> Path:
@@ -114,10 +117,11 @@ def place_of_checkpoints(path: Path) -> str:
     return place if is_address(place) else str(Path(place).resolve())
 
 
-def _run_that_saves_into(folder: Path) -> Path | None:
-    """Return the run directory that a folder of checkpoints elsewhere names as its owner."""
+def _owner_of(folder: Path) -> dict[str, Any]:
+    """Return what a folder of checkpoints tells of the run that saves there; {}: it tells nothing."""
     from pretrain.checkpoint.folder import OWNER  # noqa: PLC0415  as above
 
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        return Path(json.loads((folder / OWNER).read_text())["run_dir"])
-    return None
+    with suppress(OSError, ValueError):
+        owner = json.loads((folder / OWNER).read_text())
+        return owner if isinstance(owner, dict) else {}
+    return {}

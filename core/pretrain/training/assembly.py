@@ -76,7 +76,9 @@ def assemble(
         tasks = TaskEvaluation(setup, engine, quiet=True, position=position) if recipe.evaluation.tasks else None
         with (
             ProfileRequests() as requests,
-            Stopping(recipe, requests, *filter(None, (watch,))) as stopping,  # left when the loggers have finished
+            Stopping(  # left when the loggers have finished
+                recipe, requests, *filter(None, (watch,)), answers=world.local_rank == 0
+            ) as stopping,
             RunLogger(setup, run_dir, length.iterations, progress, resumed=resume) as logger,
             GcControl(recipe.train.manual_gc_interval, is_manual=recipe.train.manual_gc) as garbage,
             naming_kernels(kernels),

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from pretrain.collectives import AGREEMENT, Tree
-from pretrain.exit_codes import STOP_SIGNALS, End, ExitCode, StopRequest, of_signal
+from pretrain.exit_codes import ENDED_AT_ONCE, STOP_SIGNALS, End, ExitCode, StopRequest, of_signal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,8 +86,7 @@ _TIME_LIMIT = "train.exit_duration_in_mins has passed"
 REASONS = ("", _TIME_LIMIT, "the kill switch exists", "SIGHUP", "SIGINT", "SIGTERM")
 """Reasons by vote; the highest vote of all ranks wins."""
 _SIGNALS = {number.name: number for number in STOP_SIGNALS}
-_ANSWER = "SIGINT: {} after this iteration; a second Ctrl-C ends it at once, and what is not saved is lost\n"
-_END = "SIGINT: ended at once; --resume goes on from the latest checkpoint, if there is one\n"
+_ANSWER = "SIGINT: asked to {} after an iteration; a second Ctrl-C ends at once, and what is not saved is lost\n"
 
 
 class Stopping:
@@ -103,8 +102,8 @@ class Stopping:
 
     size = len(REASONS) - 1
 
-    def __init__(self, recipe: Recipe, *values: SyncedValues) -> None:
-        """Make the exchange, which is collective; the clock starts now."""
+    def __init__(self, recipe: Recipe, *values: SyncedValues, answers: bool = True) -> None:
+        """Make the exchange, which is collective; the clock starts now. One rank of a node `answers` Ctrl-C."""
         train = recipe.train
         minutes = train.exit_duration_in_mins
         self._deadline = None if minutes is None else time.monotonic() + 60 * minutes
@@ -113,7 +112,7 @@ class Stopping:
         self._kill_switch = Path(train.kill_switch_path or "") if looks else None
         self._request = StopRequest()
         self._agreed = 0
-        self._answers = dist.get_rank() == 0
+        self._answers = answers
         self._saves = recipe.checkpoint.save is not False
         self._handlers: dict[int, Any] = {}
         self.exchange = Exchange(self, *values, timeout_minutes=recipe.parallel.distributed_timeout_minutes)
@@ -168,9 +167,9 @@ class Stopping:
         is_first = not self._request.number
         self._request.take(number)
         if is_first and number == signal.SIGINT:
-            self._answer(_ANSWER.format("the run saves and ends" if self._saves else "the run ends"))
+            self._answer(_ANSWER.format("save and end" if self._saves else "end"))
         if self._request.at_once:
-            self._answer(_END)
+            self._answer(ENDED_AT_ONCE.format(signal.Signals(number).name))
             signal.signal(number, self._handlers[number])
             signal.raise_signal(number)
 

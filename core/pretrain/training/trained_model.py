@@ -13,7 +13,6 @@ import click
 
 from pretrain.checkpoint import storage
 from pretrain.checkpoint.foreign_checkpoints import foreign_checkpoints
-from pretrain.checkpoint.identity import require_same_tokenizer
 from pretrain.collectives import on_rank0
 from pretrain.engine import groups
 from pretrain.engine.build import engine_parts
@@ -80,13 +79,10 @@ def load_weights(engine: ForwardEngine, tokenizer: Tokenizer, path: Path) -> tup
     notices: Sequence[str] = ()
     if found.format == "pretrain":
         try:
-            loaded = storage.load(engine, found.path, weights_only=True)
+            notices = storage.load(engine, found.path, weights_only=True, tokenizer=tokenizer).notices
         except DamageError as error:
             msg = f"{error}\nName another checkpoint by its own folder, such as {found.path.parent}/iter_0000100."
             raise DamageError(msg) from error
-        files, saved = engine.recipe.tokenizer.files, loaded.progress.get("tokenizer")
-        require_same_tokenizer(files, tokenizer.fingerprint, saved, shown_place(found.path))
-        notices = loaded.notices
     else:  # its remarks are about a training that would follow; `path` is not where a run of that directory saves
         section = engine.recipe.checkpoint.model_copy(update={"load": str(path), "finetune": True, "save": False})
         start_from(engine.recipe.model_copy(update={"checkpoint": section}), engine, path, resume=False)

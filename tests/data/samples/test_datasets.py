@@ -189,7 +189,9 @@ class TestChecks:
 
     def test_another_tokenizer_is_named(self, small_recipe, token_files):
         stamp_path(token_files).write_text('{"fingerprint": "x", "vocab_size": 50257, "eod": 50256}')
-        assert "made with another tokenizer (50257 tokens) than the given one (257 tokens)" in error(small_recipe())
+        assert "made with another tokenizer (50257 tokens) than the given one (257 tokens)." in error(small_recipe())
+        stamp_path(token_files).write_text('{"fingerprint": "x", "vocab_size": 257, "eod": 256}')
+        assert "made with another tokenizer than the given one: was its file replaced?" in error(small_recipe())
 
     def test_ids_that_the_tokenizer_does_not_have_are_found_without_a_note(self, small_recipe, token_files):
         stamp_path(token_files).unlink()

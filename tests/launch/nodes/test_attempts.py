@@ -127,7 +127,7 @@ def test_a_node_that_is_silent_for_long_ends_the_attempt(first, port):
     assert first.poll() is None
     latest, when = first._watch._seen[second._launcher]
     first._watch._seen[second._launcher] = latest, when - attempt.SILENCE
-    assert "has sent no heartbeat for 6" in first.poll().text
+    assert "has sent no heartbeat" in first.poll().text
     second._heartbeat = Heartbeat(second._store, second._launcher)  # which gives one at once
     assert first.poll() is None
 

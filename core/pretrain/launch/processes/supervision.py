@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import signal
+import sys
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-from pretrain.exit_codes import STOP_SIGNALS, StopRequest, of_signal
+from pretrain.exit_codes import ENDED_AT_ONCE, STOP_SIGNALS, StopRequest, of_signal
 from pretrain.launch.processes.early_signals import REQUEST_SIGNALS
 from pretrain.launch.processes.failure import root_cause
 
@@ -55,6 +56,8 @@ def supervise(
         ranks.kill()
         if failures:  # of nodes, perhaps, which have said more while they ended
             failures += ranks.told()
+    if stop.at_once:
+        sys.stderr.write(ENDED_AT_ONCE.format(signal.Signals(stop.number).name))
     if stop.at_once or (stop.number and failures and all(each.interrupted or each.lost_peer for each in failures)):
         raise SystemExit(of_signal(stop.number))
     cause = root_cause(failures) if failures else ranks.stop()

@@ -253,8 +253,8 @@ def convert_command(
     from pretrain.tools.convert.conversion import ConvertOptions, convert  # noqa: PLC0415  it imports torch
     from pretrain.tools.convert.model_weights import FileLayout  # noqa: PLC0415
 
-    is_own = to == "huggingface" and not tokenizer_files
-    if is_own:
+    is_of_run = to == "huggingface" and not tokenizer_files
+    if is_of_run:
         tokenizer_files = _tokenizer_of_run(source)
     tokenizer = _loaded(tokenizer_files) if tokenizer_files else None
     options = ConvertOptions(
@@ -263,7 +263,8 @@ def convert_command(
         layout=FileLayout(tensor=tensor, pipeline=pipeline),
         tokenizer=tokenizer_files,
         vocab_size=tokenizer.vocab_size if tokenizer else None,
-        fingerprint=tokenizer.fingerprint if tokenizer and is_own else None,
+        fingerprint=tokenizer.fingerprint if tokenizer else None,
+        is_of_run=is_of_run,
         given=_parsed(settings),
     )
     with ProgressBar() as bar:

@@ -42,7 +42,8 @@ class ConvertOptions:
     layout: FileLayout = field(default_factory=FileLayout)
     tokenizer: tuple[Path, ...] = ()  # files that go into formats that have a tokenizer; none: the source's, if any
     vocab_size: int | None = None  # tokens of this tokenizer
-    fingerprint: str | None = None  # of a tokenizer that must be the training's; None: the user has named it
+    fingerprint: str | None = None  # of this tokenizer
+    is_of_run: bool = False  # the run's recipe names it, not the user: it must be the one of the training
     given: Mapping[str, Any] = field(default_factory=dict)  # settings of the model that the source does not contain
 
 
@@ -74,14 +75,18 @@ def convert(
 def _as_asked(weights: ModelWeights, options: ConvertOptions) -> ModelWeights:
     if options.vocab_size is not None:
         if not weights.fits(options.vocab_size):
-            msg = f"{options.tokenizer[0]} has {options.vocab_size:,} tokens, and {weights.path} has "
+            msg = f"{options.tokenizer[0]} has {options.vocab_size:,} tokens, and {shown_place(weights.path)} has "
             msg += f"{weights.tokens:,}, which padding does not explain.\nName the model's tokenizer by --tokenizer."
             raise CheckpointError(msg)
-        if options.fingerprint is not None:
-            require_same_tokenizer(
-                options.tokenizer, options.fingerprint, weights.fingerprint, shown_place(weights.path)
-            )
-        weights = replace(weights, vocab_size=options.vocab_size, tokenizer=options.tokenizer)
+        if options.is_of_run and options.fingerprint is not None:
+            place, remedy = shown_place(weights.path), "Restore that file, or name it by --tokenizer."
+            require_same_tokenizer(options.tokenizer, options.fingerprint, weights.fingerprint, place, remedy)
+        weights = replace(
+            weights,
+            vocab_size=options.vocab_size,
+            tokenizer=options.tokenizer,
+            fingerprint=options.fingerprint,
+        )
     if options.dtype is None:
         return weights
     dtype = DTYPES[options.dtype]
