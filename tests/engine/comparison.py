@@ -28,11 +28,12 @@ def check(result, case):
         check_fp8(result["curve"], expected["curve"][first:], 1e-4 if in_16_bits else 1e-6)
     else:
         assert_close(result["curve"], expected["curve"][first:], rel)
-    assert result["held out"] == pytest.approx(expected["held out"], rel=2 * rel if in_fp8 else rel)
+    of_sums = 2 * rel if in_fp8 else rel  # over tokens: up to 6e-3 apart with experts in fp8
+    assert result["held out"] == pytest.approx(expected["held out"], rel=of_sums)
     assert result["parameters"] == pytest.approx(expected["parameters"], rel=rel)
     likelihoods, others = zip(*result["scores"], strict=True)
     expected_likelihoods, expected_others = zip(*expected["scores"], strict=True)
-    assert likelihoods == pytest.approx(expected_likelihoods, rel=rel, abs=100 * rel)
+    assert likelihoods == pytest.approx(expected_likelihoods, rel=of_sums, abs=100 * rel)
     assert in_16_bits or in_fp8 or others == expected_others
     assert result["logits"] == pytest.approx(expected["logits"], abs=100 * rel)
 
