@@ -55,11 +55,14 @@ def test_neither_text_nor_losses_nor_a_resume_comes_of_it(refused, run_dir):
     refused(run_dir.parent / "tiny.yml", "--run-dir", run_dir.parent / "other", *loads)
 
 
-def test_an_export_has_the_tokenizer_of_the_training_or_the_one_that_is_named(refused, run_dir, tmp_path):
+def test_an_export_has_the_tokenizer_of_the_training_or_the_one_that_is_named(refused, run_dir, tmp_path, capfd):
     convert = ("checkpoint", "convert", run_dir, tmp_path / "hf", "--to", "huggingface")
     refused(*convert)
     assert not (tmp_path / "hf").exists()
     assert call(*convert, "--tokenizer", run_dir.parent / "first.json") == 0
+    assert "do both give the same ids?" not in capfd.readouterr().err
+    assert call(*convert, "--force", "--tokenizer", run_dir.parent / "tokenizer.json") == 0
+    assert "it is not the tokenizer of the training: do both give the same ids?" in capfd.readouterr().err
     ours = ("checkpoint", "convert", run_dir / "checkpoints", tmp_path / "ours", "--to", "pretrain")
     assert call(*ours) == 0
     load = ("evaluate", run_dir.parent / "tiny.yml", "--load")

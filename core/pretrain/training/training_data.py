@@ -87,7 +87,7 @@ class TrainingData:
             if train is not None:
                 ours = order_of(train, self.needed)
                 if progress.order is not None and progress.consumed_samples:
-                    require_same_order(progress.order, ours)
+                    notices += filter(None, [require_same_order(progress.order, ours)])
                 progress.order = ours
             return self, notices
         progress.order = None

@@ -258,7 +258,11 @@ def order(samples):
 
 @pytest.mark.parametrize(("before", "after"), [(20, EPOCH), (EPOCH, 20), (2 * EPOCH, 2 * EPOCH)])
 def test_a_length_that_keeps_the_order_is_allowed(before, after):
-    require_same_order(order(before), order(after))
+    assert require_same_order(order(before), order(after)) == ""
+
+
+def test_of_other_documents_under_the_same_name_there_is_a_notice():
+    assert "other documents" in require_same_order({**order(20), "digest": "of 99 documents"}, order(20))
 
 
 @pytest.mark.parametrize(("before", "after"), [(EPOCH, EPOCH + 20), (2 * EPOCH, 3 * EPOCH), (3 * EPOCH, 10)])

@@ -138,10 +138,12 @@ def order_of(train: Any, samples: int) -> dict[str, Any]:
     return {"samples": samples, "digest": digest.hexdigest()}
 
 
-def require_same_order(saved: dict[str, Any], ours: dict[str, Any]) -> None:
-    """Check that a resumed training reads no sample a second time before others have been read once."""
-    if saved["samples"] == ours["samples"] or saved["digest"] == ours["digest"]:
-        return
+def require_same_order(saved: dict[str, Any], ours: dict[str, Any]) -> str:
+    """Check that a resumed training reads no sample again before others; return a notice if its data has changed."""
+    if saved["digest"] == ours["digest"]:
+        return ""
+    if saved["samples"] == ours["samples"]:
+        return "data: other documents than the checkpoint's, or another order: some samples are read again, some never"
     msg = (
         f"this training reads {ours['samples']} samples, that of the checkpoint {saved['samples']} (train_iters, "
         "train_samples, global_batch_size): beyond one epoch data.index: megatron reshuffles them, and samples would "

@@ -39,7 +39,7 @@ def check_stamp(prefix: str | Path, tokenizer: Tokenizer) -> None:
             sizes, replaced = ["", ""], ": was its file replaced?"
         msg = (
             f"{prefix} was made with another tokenizer{sizes[0]} than the given one{sizes[1]}{replaced}\n"
-            "Name the tokenizer of the data, or build the data again. "
+            "Restore that tokenizer or name it; for a new run the data may be built again. "
             f"If both give the same ids, remove {stamp_path(prefix)}."
         )
         raise DataError(msg)

@@ -272,6 +272,8 @@ def convert_command(
     click.echo(f"{target}: the weights of {shown_place(weights.path)} ({weights.format}) for {to}")
     if to == "huggingface" and (files := tokenizer_files or weights.tokenizer):
         click.echo(f"tokenizer: {', '.join(map(str, files))}")
+        if tokenizer and weights.fingerprint not in (None, tokenizer.fingerprint):
+            click.echo("it is not the tokenizer of the training: do both give the same ids?", err=True)
     elif to == "huggingface":
         click.echo("no tokenizer is written: pass --tokenizer FILE if you have the model's")
 
