@@ -53,10 +53,11 @@ class StopRequest:
     at_once: bool = False  # another one that repeats nothing: the process is to end without saving
     _first: float = field(default=0.0, repr=False)
 
-    def take(self, number: int) -> None:
-        """Take a signal, of this number, that comes now."""
-        now = time.monotonic()
-        if not self.number:
+    def take(self, number: int) -> bool:
+        """Take a signal, of this number, that comes now; return whether it is the first."""
+        now, is_first = time.monotonic(), not self.number
+        if is_first:
             self.number, self._first = number, now
         elif now - self._first > _REPEATED_WITHIN[signal.Signals(number)]:
             self.at_once = True
+        return is_first

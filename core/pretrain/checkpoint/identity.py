@@ -54,9 +54,18 @@ def identity(recipe: Recipe, vocab_size: int) -> dict[str, Any]:
 
 
 def require_same(
-    recipe: Recipe, vocab_size: int, directory: Path, saved: Mapping[str, Any], *, weights_only: bool
+    recipe: Recipe,
+    vocab_size: int,
+    directory: Path,
+    saved: Mapping[str, Any],
+    *,
+    weights_only: bool,
+    fingerprint: str | None = None,
 ) -> None:
-    """Check that a checkpoint is of this model and, unless only its weights are read, of this precision."""
+    """Check that a checkpoint is of this model and, unless only its weights are read, of this precision.
+
+    A `fingerprint` is that of the tokenizer, which has to be the checkpoint's.
+    """
     expected = {f"model.{name}": value for name, value in structure(recipe.model).items()}
     expected["model.vocab_size"] = vocab_size
     there = _BEFORE_THEY_EXISTED | {f"model.{name}": value for name, value in saved["model"].items()}
@@ -68,12 +77,15 @@ def require_same(
     known = [name for name in expected if name in there or name not in _NOTED_LATER]
     differing = [name for name in known if expected[name] != there.get(name)]
     if differing == ["model.vocab_size"] and (told := there.get("model.vocab_size")) is not None:
-        sizes = f"has {vocab_size:,} tokens, the one that {{}} was trained with {told:,}"
-        raise _other_tokenizer(recipe.tokenizer.files, sizes, shown_place(directory), _RESTORE)
+        sizes = f"has {vocab_size:,} tokens, the one that {shown_place(directory)} was trained with {told:,}"
+        raise _other_tokenizer(recipe.tokenizer.files, sizes, _RESTORE)
     if differing:
         pairs = ", ".join(f"{name} {there.get(name)} (recipe: {expected[name]})" for name in differing[:4])
         msg = f"{shown_place(directory)} is of another run: {pairs}.\nChange the recipe, or choose another checkpoint."
         raise CheckpointError(msg)
+    if fingerprint is not None:
+        told = saved["progress"].get("tokenizer")
+        require_same_tokenizer(recipe.tokenizer.files, fingerprint, told, shown_place(directory))
 
 
 _RESTORE = (
@@ -87,13 +99,13 @@ def require_same_tokenizer(
 ) -> None:
     """Check that a tokenizer, of these files, is the one whose fingerprint a checkpoint tells; older ones do not."""
     if saved not in (None, fingerprint):
-        raise _other_tokenizer(files, "is not the tokenizer that {} was trained with", place, remedy)
+        raise _other_tokenizer(files, f"is not the tokenizer that {place} was trained with", remedy)
 
 
-def _other_tokenizer(files: Sequence[object], what: str, place: str, remedy: str) -> CheckpointError:
+def _other_tokenizer(files: Sequence[object], what: str, remedy: str) -> CheckpointError:
     named = " with ".join(map(str, files)) or "the tokenizer of bytes"
     replaced = ": was the file replaced?" if files else "."
-    return CheckpointError(f"{named} {what.format(place)}{replaced}\n{remedy}")
+    return CheckpointError(f"{named} {what}{replaced}\n{remedy}")
 
 
 def differences(recipe: Recipe, saved: Mapping[str, Any]) -> list[str]:

@@ -29,7 +29,7 @@ def require_own(recipe: Recipe, run_dir: Path | None, *, resume: bool) -> None:
     folder = _saves_into(recipe, run_dir)
     if folder is None or (run_dir is not None and folder.is_inside(run_dir)):
         return  # not saved at all, or inside the run's own directory, which may be a copy
-    owner = _owner(folder)
+    owner = owner_of(folder)
     if not owner and not folder.iterations() and folder.read(LATEST) is None:
         return
     if owner and run_dir is not None and owner.get("run") == run_identity(run_dir):
@@ -77,7 +77,8 @@ def run_identity(run_dir: Path) -> str | None:
     return None
 
 
-def _owner(folder: CheckpointFolder) -> dict[str, Any]:
+def owner_of(folder: CheckpointFolder) -> dict[str, Any]:
+    """Return the identity (`run`) and the `run_dir` of the run that may save into a folder; {}: it tells of none."""
     with suppress(OSError, ValueError):
         owner = json.loads(folder.read(OWNER) or b"{}")
         if isinstance(owner, dict):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pretrain.checkpoint.folder import FORMAT, LATEST, WITHOUT_CHECKSUMS, CheckpointFolder
 from pretrain.checkpoint.foreign_checkpoints import foreign_checkpoints
-from pretrain.checkpoint.identity import require_same, require_same_tokenizer
+from pretrain.checkpoint.identity import require_same
 from pretrain.checkpoint.stored_folder import checkpoint_folder, folder_of_run
 from pretrain.errors import CheckpointError
 from pretrain.stores.address import is_address
@@ -90,10 +90,9 @@ def require_of_recipe(directory: Path, recipe: Recipe, tokenizer: Tokenizer | No
     common = common_of(directory)
     require_format(directory, common.get("format"))
     size = common["model"].get("vocab_size") if tokenizer is None else tokenizer.vocab_size
-    require_same(recipe, size, directory, common, weights_only=weights_only or "counters" not in common)
-    if not (weights_only or tokenizer is None):
-        saved = common["progress"].get("tokenizer")
-        require_same_tokenizer(recipe.tokenizer.files, tokenizer.fingerprint, saved, shown_place(directory))
+    fingerprint = None if weights_only or tokenizer is None else tokenizer.fingerprint
+    is_bare = "counters" not in common
+    require_same(recipe, size, directory, common, weights_only=weights_only or is_bare, fingerprint=fingerprint)
 
 
 def require_format(directory: Path, found: object) -> None:

@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from pretrain.checkpoint import checksums, generators
 from pretrain.checkpoint.contents import Loaded
 from pretrain.checkpoint.folder import WITHOUT_CHECKSUMS
-from pretrain.checkpoint.identity import differences, require_same, require_same_tokenizer
+from pretrain.checkpoint.identity import differences, require_same
 from pretrain.checkpoint.saved_schedule import continue_schedule, restore_schedule
 from pretrain.checkpoint.sharded_format import MAIN, PREFIX, common_of, is_weight, read_index, weight_names
 from pretrain.checkpoint.shares import ReadOnce
@@ -28,14 +28,12 @@ from pretrain.checkpoint.snapshot import Snapshot, first_line, stays
 from pretrain.checkpoint.starting_checkpoint import require_complete, require_format
 from pretrain.collectives import first_problem, on_rank0, tree_of_world
 from pretrain.errors import CheckpointError, DamageError
-from pretrain.stores.local_copies import shown_place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
     from pathlib import Path
 
     from pretrain.checkpoint.contents import Saved
-    from pretrain.data.tokenizers.tokenizer import Tokenizer
 
 # errors of reading a damaged checkpoint
 _FAULTS = (
@@ -55,17 +53,21 @@ def save(
     Snapshot.take(engine, directory, progress, copies=False, send=send).write()
 
 
-def load(engine: Saved, directory: Path, *, weights_only: bool, tokenizer: Tokenizer | None = None) -> Loaded:
+def load(engine: Saved, directory: Path, *, weights_only: bool, fingerprint: str | None = None) -> Loaded:
     """Read the folder into the engine; DamageError: a file has changed; CheckpointError: it does not fit.
 
-    Without a `tokenizer` the caller compares its fingerprint with that of the progress.
+    Without the `fingerprint` of a tokenizer the caller compares that with the one of the progress.
     """
     common = opened(directory)
     is_bare = "counters" not in common  # converted from another program's
-    require_same(engine.recipe, engine.vocab_size, directory, common, weights_only=weights_only or is_bare)
-    if tokenizer is not None:
-        files, saved = engine.recipe.tokenizer.files, common["progress"].get("tokenizer")
-        require_same_tokenizer(files, tokenizer.fingerprint, saved, shown_place(directory))
+    require_same(
+        engine.recipe,
+        engine.vocab_size,
+        directory,
+        common,
+        weights_only=weights_only or is_bare,
+        fingerprint=fingerprint,
+    )
     weights, states = on_rank0(partial(_names_in, directory))
     require_same_weights(engine, directory, weights)
     if not (weights_only or is_bare):

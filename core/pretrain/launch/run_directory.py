@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pretrain.atomic_files import existing_folder
 from pretrain.errors import RunError, did_you_mean
@@ -88,11 +87,12 @@ def is_run(path: Path) -> bool:
 
 def recipe_of(path: Path) -> Path | None:
     """Return the recipe of the run of a checkpoint (its folder, that of all, or the run's); None: not nearby."""
-    from pretrain.checkpoint.owner import run_identity  # noqa: PLC0415  --help needs none
+    from pretrain.checkpoint.folder import CheckpointFolder  # noqa: PLC0415  --help needs none
+    from pretrain.checkpoint.owner import owner_of, run_identity  # noqa: PLC0415
 
     folders = (path, *path.absolute().parents[:2])
     runs = [folder for folder in folders if is_run(folder)]
-    owner = _owner_of(folders[0]) or _owner_of(folders[1])
+    owner = owner_of(CheckpointFolder(folders[0])) or owner_of(CheckpointFolder(folders[1]))
     # A recipe.yml above may be of no run; and owner.json of a copied run tells where that was.
     owning = [run for run in runs if run == path or not owner or run_identity(run) == owner.get("run")]
     elsewhere = [Path(str(owner["run_dir"]))] if "run_dir" in owner else []
@@ -115,13 +115,3 @@ def place_of_checkpoints(path: Path) -> str:
 
     place = folder_of_run(load_recipe(path / RECIPE), path).place if is_run(path) else shown_place(path)
     return place if is_address(place) else str(Path(place).resolve())
-
-
-def _owner_of(folder: Path) -> dict[str, Any]:
-    """Return what a folder of checkpoints tells of the run that saves there; {}: it tells nothing."""
-    from pretrain.checkpoint.folder import OWNER  # noqa: PLC0415  as above
-
-    with suppress(OSError, ValueError):
-        owner = json.loads((folder / OWNER).read_text())
-        return owner if isinstance(owner, dict) else {}
-    return {}

@@ -164,9 +164,7 @@ class Stopping:
     def _remember(self, number: int, _frame: FrameType | None) -> None:
         if self._request.number and number != signal.SIGINT:
             return  # Slurm repeats SIGTERM until its SIGKILL, also while we save; a person who means it presses Ctrl-C
-        is_first = not self._request.number
-        self._request.take(number)
-        if is_first and number == signal.SIGINT:
+        if self._request.take(number) and number == signal.SIGINT:
             self._answer(_ANSWER.format("save and end" if self._saves else "end"))
         if self._request.at_once:
             self._answer(ENDED_AT_ONCE.format(signal.Signals(number).name))

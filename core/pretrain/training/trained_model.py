@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from pretrain.checkpoint.foreign_checkpoints import ForeignSummary
-    from pretrain.data.tokenizers.tokenizer import Tokenizer
     from pretrain.engine.protocol import ForwardEngine
     from pretrain.launch.world import World
     from pretrain.plugins.host.manager import Plugins
@@ -66,20 +65,21 @@ def trained_model(recipe: Recipe, plugins: Plugins, checkpoint: str, world: Worl
         parts = engine_parts(recipe, plugins, setup.tokenizer.vocab_size, setup.device, notify)
         engine = ForwardOnlyEngine(parts)
         with naming_kernels(parts.kernels):
-            origin, notices = load_weights(engine, setup.tokenizer, Path(checkpoint))
+            origin, notices = load_weights(engine, setup.tokenizer.fingerprint, Path(checkpoint))
             for line in (f"checkpoint: {shown_place(origin.path)} ({origin.format})", *notices):
                 notify(line)
             yield TrainedModel(setup=setup, engine=engine, origin=origin)
         engine.close()
 
 
-def load_weights(engine: ForwardEngine, tokenizer: Tokenizer, path: Path) -> tuple[ForeignSummary, Sequence[str]]:
+def load_weights(engine: ForwardEngine, fingerprint: str, path: Path) -> tuple[ForeignSummary, Sequence[str]]:
     """Load the weights of a checkpoint, or of the latest in a folder; return it, and notices. All ranks together."""
+    # `fingerprint` is the tokenizer's, which has to be that of the training.
     found = on_rank0(partial(foreign_checkpoints().summary_of, path))
     notices: Sequence[str] = ()
     if found.format == "pretrain":
         try:
-            notices = storage.load(engine, found.path, weights_only=True, tokenizer=tokenizer).notices
+            notices = storage.load(engine, found.path, weights_only=True, fingerprint=fingerprint).notices
         except DamageError as error:
             msg = f"{error}\nName another checkpoint by its own folder, such as {found.path.parent}/iter_0000100."
             raise DamageError(msg) from error

@@ -34,11 +34,12 @@ def check_stamp(prefix: str | Path, tokenizer: Tokenizer) -> None:
     """Raise DataError if the data was made with another tokenizer; data without a stamp (Megatron's) passes."""
     made_with = _read(prefix)
     if made_with is not None and made_with["fingerprint"] != tokenizer.fingerprint:
-        sizes, replaced = [f" ({made_with.get('vocab_size')} tokens)", f" ({tokenizer.vocab_size} tokens)"], "."
-        if sizes[0] == sizes[1]:
-            sizes, replaced = ["", ""], ": was its file replaced?"
+        theirs, ours = made_with.get("vocab_size"), tokenizer.vocab_size
+        which = f"another tokenizer ({theirs} tokens) than the given one ({ours} tokens)."
+        if theirs == ours:
+            which = "another tokenizer than the given one: was its file replaced?"
         msg = (
-            f"{prefix} was made with another tokenizer{sizes[0]} than the given one{sizes[1]}{replaced}\n"
+            f"{prefix} was made with {which}\n"
             "Restore that tokenizer or name it; for a new run the data may be built again. "
             f"If both give the same ids, remove {stamp_path(prefix)}."
         )

@@ -69,9 +69,7 @@ def _passing_on(ranks: _Ranks) -> Iterator[StopRequest]:
     stop = StopRequest()
 
     def pass_on(number: int, _: FrameType | None) -> None:
-        is_first = not stop.number
-        stop.take(number)
-        if is_first:
+        if stop.take(number):
             # SIGHUP of a closed terminal becomes SIGTERM, on which the ranks save and exit.
             ranks.send(signal.SIGTERM if number == signal.SIGHUP else number)
 

@@ -262,8 +262,7 @@ def convert_command(
         dtype=dtype,
         layout=FileLayout(tensor=tensor, pipeline=pipeline),
         tokenizer=tokenizer_files,
-        vocab_size=tokenizer.vocab_size if tokenizer else None,
-        fingerprint=tokenizer.fingerprint if tokenizer else None,
+        loaded=tokenizer,
         is_of_run=is_of_run,
         given=_parsed(settings),
     )

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from pretrain.data.tokenizers import Tokenizer
     from pretrain.tools.convert.lazy_tensor import LazyTensor
     from pretrain.tools.convert.model_weights import ModelWeights
 
@@ -41,8 +42,7 @@ class ConvertOptions:
     dtype: str | None = None  # of all weights, a key of `DTYPES`; None: the source's
     layout: FileLayout = field(default_factory=FileLayout)
     tokenizer: tuple[Path, ...] = ()  # files that go into formats that have a tokenizer; none: the source's, if any
-    vocab_size: int | None = None  # tokens of this tokenizer
-    fingerprint: str | None = None  # of this tokenizer
+    loaded: Tokenizer | None = None  # of these files
     is_of_run: bool = False  # the run's recipe names it, not the user: it must be the one of the training
     given: Mapping[str, Any] = field(default_factory=dict)  # settings of the model that the source does not contain
 
@@ -73,19 +73,19 @@ def convert(
 
 
 def _as_asked(weights: ModelWeights, options: ConvertOptions) -> ModelWeights:
-    if options.vocab_size is not None:
-        if not weights.fits(options.vocab_size):
-            msg = f"{options.tokenizer[0]} has {options.vocab_size:,} tokens, and {shown_place(weights.path)} has "
+    if (tokenizer := options.loaded) is not None:
+        if not weights.fits(tokenizer.vocab_size):
+            msg = f"{options.tokenizer[0]} has {tokenizer.vocab_size:,} tokens, and {shown_place(weights.path)} has "
             msg += f"{weights.tokens:,}, which padding does not explain.\nName the model's tokenizer by --tokenizer."
             raise CheckpointError(msg)
-        if options.is_of_run and options.fingerprint is not None:
+        if options.is_of_run:
             place, remedy = shown_place(weights.path), "Restore that file, or name it by --tokenizer."
-            require_same_tokenizer(options.tokenizer, options.fingerprint, weights.fingerprint, place, remedy)
+            require_same_tokenizer(options.tokenizer, tokenizer.fingerprint, weights.fingerprint, place, remedy)
         weights = replace(
             weights,
-            vocab_size=options.vocab_size,
+            vocab_size=tokenizer.vocab_size,
             tokenizer=options.tokenizer,
-            fingerprint=options.fingerprint,
+            fingerprint=tokenizer.fingerprint,
         )
     if options.dtype is None:
         return weights

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pretrain.tools.corpus.inputs import Shard
 
 _FILE = LocalPath(dir_okay=False)
-_PREFIX = LocalPath(dir_okay=False, is_prefix=True)
+_PREFIX = LocalPath(is_prefix=True)
 _INPUTS = StoredPath(is_checkpoint=False)
 _INPUT = "Another INPUT, as in Megatron's tool."
 _ENCODER = "auto: gigatoken where it supports the tokenizer, with a sample compared with the tokenizers library."

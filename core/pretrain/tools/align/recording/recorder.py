@@ -96,7 +96,7 @@ def record_steps(
         engine, kernels = build_engine(recipe, plugins, vocab_size, setup.device, notify, wrap_kernel=taps.around)
         with naming_kernels(kernels):
             if checkpoint is not None:
-                load_weights(engine, setup.tokenizer, Path(checkpoint))
+                load_weights(engine, setup.tokenizer.fingerprint, Path(checkpoint))
             progress = Progress()
             data, _ = TrainingData.of(setup, engine, progress).resume(progress)
             if world.rank == 0:
